@@ -202,6 +202,7 @@ class Notices:
         self.crash_is_told = crash_is_told
         self.page = page
         self._unseen: deque[str] = deque()
+        self._resumed = ""
 
     def log(self, event: str, **fields: Any) -> None:
         """Sends an event, without a sentence for the user."""
@@ -216,6 +217,16 @@ class Notices:
         self._unseen.append(text)
         self.log(event, **fields)
 
+    def tell_resumed(self, text: str, event: str, **fields: Any) -> None:
+        """Keeps the sentence that the session goes on, which a page may show before any cell."""
+        self._resumed = text
+        self.log(event, **fields)
+
+    def take_resumed(self) -> str:
+        """Returns the sentence that the session goes on; empty if the user has seen it."""
+        text, self._resumed = self._resumed, ""
+        return text
+
     def note(self, text: str, event: str, **fields: Any) -> None:
         """Sends an event, and has the page show the user a sentence, outside of a cell's output."""
         if self.page is not None:
@@ -224,7 +235,7 @@ class Notices:
 
     def take(self) -> list[str]:
         """Returns the sentences that the user has not seen yet, and forgets them."""
-        taken: list[str] = []
+        taken = [text] if (text := self.take_resumed()) else []
         while self._unseen:  # one by one: other threads may add more
             taken.append(self._unseen.popleft())
         return taken

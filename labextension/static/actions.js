@@ -39,6 +39,29 @@ export class Actions {
     else if (said) Notification.info(said, { autoClose: 8000 });
   }
 
+  /** Says that a notebook's session goes on with its variables, and offers to begin anew. */
+  async tellResumed(link) {
+    const { resumed, here, states } = link.tree;
+    const found = await link.ask("changes", { state: here, since: 0 }).catch(() => null);
+    const time = states.find((state) => state.id === here)?.time;
+    const said = found && this._words.variables(found, new Date(time * 1000));
+    const label = this._trans.__("Begin anew");
+    const caption = this._trans.__("Restart without variables; a checkpoint keeps these");
+    Notification.info([resumed, said].filter(Boolean).join(" "), {
+      autoClose: false,
+      actions: [
+        { label: this._trans.__("Continue"), displayType: "accent", callback: () => {} },
+        { label, caption, callback: () => void this._beginAnew(link) },
+      ],
+    });
+  }
+
+  async _beginAnew(link) {
+    const time = new Date().toISOString().slice(0, 19).replace("T", " ").replaceAll(":", ".");
+    if (await this._ask("checkpoint", { name: `before ${time}` }, link))
+      await link.panel.sessionContext.restartKernel();
+  }
+
   async checkpoint() {
     const asked = await InputDialog.getText({
       title: this._trans.__("Save Checkpoint"),

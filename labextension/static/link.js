@@ -8,6 +8,7 @@ export class Link {
     this.panel = panel;
     this.changed = new lib.signaling.Signal(this);
     this.tree = null; // the last one that the kernel sent; null if there is no timeline
+    this.isTold = false; // that the session goes on
     this.said = ""; // what came of going back, until another cell runs
     this._comm = null;
     this._waiting = new Map();
@@ -51,6 +52,7 @@ export class Link {
     this._turn = null;
     const comm = this._comm;
     this._comm = null;
+    this.isTold = false;
     this.tree = null;
     for (const { reject } of this._waiting.values()) reject(new Error("The kernel has ended."));
     this._waiting.clear();

@@ -55,6 +55,10 @@ function follow(tracker, actions, changed, trans) {
     links.set(panel, link);
     const draw = () => {
       if (!panel.isDisposed && panel.model) mark(link, trans);
+      if (link.tree?.resumed && !link.isTold) {
+        link.isTold = true;
+        void actions.tellResumed(link);
+      }
       if (link === actions.link) changed();
     };
     link.changed.connect(draw);

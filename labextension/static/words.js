@@ -50,6 +50,13 @@ export class Words {
     return this.trans.__("Variables are as after %1", this.place(state));
   }
 
+  /** How many variables a session goes on with, and since when. */
+  variables({ variables, is_partial }, time) {
+    const [count, date] = [variables.length, time.toLocaleString()];
+    if (is_partial) return this.trans.__("More than %1 variables, of %2.", count, date);
+    return this.trans._n("%1 variable, of %2.", "%1 variables, of %2.", count, date);
+  }
+
   /** What came of going back, by the kernel's reply. */
   travelled(reply) {
     const said = [];

@@ -19,6 +19,7 @@ import { require } from "wasm-kernel:require";
 import { atMarkedLines, hasTypeArguments, placeOf, tokenEnds, withGlobalDeclarations, withLineMarks, withoutModuleSyntax } from "wasm-kernel:source";
 import { clearAll, hasTimeouts, nextDue, takeDue, timers } from "wasm-kernel:timers";
 import { URL, URLSearchParams } from "wasm-kernel:url";
+import { noteGlobals } from "wasm-kernel:variables";
 import * as web from "wasm-kernel:web";
 
 const NAME_LENGTH = 11; // of a script's name in stacks
@@ -362,3 +363,4 @@ for (const name of Object.keys(found)) {
 }
 Object.defineProperty(globalThis, Symbol.for("wasm-kernel"), { value: { require } });
 globalThis.wasmKernel_step = step; // the host finds it there
+noteGlobals();

@@ -11,7 +11,7 @@ for (const name of Object.getOwnPropertyNames(globalThis)) {
   }
 }
 
-export const { apply, getOwnPropertyDescriptor, getPrototypeOf, ownKeys } = Reflect;
+export const { apply, construct, defineProperty, getOwnPropertyDescriptor, getPrototypeOf, ownKeys } = Reflect;
 const { setPrototypeOf } = Object, { isArray } = Array;
 export const uncurry = (method) => (self, ...args) => apply(method, self, args);
 export const { parse, stringify } = JSON;

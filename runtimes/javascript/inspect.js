@@ -7,7 +7,7 @@ const LONG = 10_000; // items; other properties of a longer list are not shown
 const TOLD = ["cause", "errors"]; // properties that an error's text contains
 const MOST_CAUSES = 5, MOST_ERRORS = 10; // of an error
 const { toString: functionText } = Function.prototype;
-const brand = (prototype, name) => {
+export const brand = (prototype, name) => {
   const found = getOwnPropertyDescriptor(prototype, name);
   const read = uncurry(found.get ?? found.value);
   return (value) => {
@@ -18,15 +18,15 @@ const brand = (prototype, name) => {
     }
   };
 };
-const TypedArray = getPrototypeOf(Uint8Array);
-const mapSize = brand(Map.prototype, "size"), setSize = brand(Set.prototype, "size");
-const time = brand(Date.prototype, "getTime"), pattern = brand(RegExp.prototype, "source");
+export const TypedArray = getPrototypeOf(Uint8Array);
+export const mapSize = brand(Map.prototype, "size"), setSize = brand(Set.prototype, "size");
+export const time = brand(Date.prototype, "getTime"), pattern = brand(RegExp.prototype, "source");
 const flags = "dgimsuvy".split("").map((letter, index) => [
   letter,
   brand(RegExp.prototype, "hasIndices global ignoreCase multiline dotAll unicode unicodeSets sticky".split(" ")[index]),
 ]);
 export const typedName = brand(TypedArray.prototype, Symbol.toStringTag);
-const typedLength = brand(TypedArray.prototype, "length");
+export const typedLength = brand(TypedArray.prototype, "length");
 const bufferBytes = brand(ArrayBuffer.prototype, "byteLength");
 const viewBytes = brand(DataView.prototype, "byteLength");
 const unboxed = [Number, String, Boolean, Symbol, BigInt].map((kind) => [
@@ -34,7 +34,7 @@ const unboxed = [Number, String, Boolean, Symbol, BigInt].map((kind) => [
   brand(kind.prototype, "valueOf"),
 ]);
 const mapEntries = uncurry(Map.prototype.entries), setValues = uncurry(Set.prototype.values);
-const sourceOf = uncurry(functionText), isoText = uncurry(Date.prototype.toISOString);
+export const sourceOf = uncurry(functionText), isoText = uncurry(Date.prototype.toISOString);
 const exceptionName = brand(DOMException.prototype, "name"), exceptionText = brand(DOMException.prototype, "message");
 export const isError = (value) => Error.isError(value) || exceptionName(value) !== undefined;
 const { isArray } = Array;

@@ -3,6 +3,7 @@
 import { getOwnPropertyDescriptor, getPrototypeOf } from "wasm-kernel:host";
 import { inspect, keysOf, nameOf } from "wasm-kernel:inspect";
 import { completeness } from "wasm-kernel:source";
+import { variables } from "wasm-kernel:variables";
 
 const MOST_MATCHES = 500, MOST_CELLS = 10_000, MOST_CHARACTERS = 1000;
 const PATH = /([\p{ID_Start}$_][\p{ID_Continue}$]*(?:\??\.[\p{ID_Start}$_][\p{ID_Continue}$]*)*)\??\.([\p{ID_Continue}$]*)$/u;
@@ -30,8 +31,9 @@ const EMPTY = {
   history: () => ({ status: "ok", history: [] }),
   comms: () => ({ status: "ok", comms: {}, targets: [] }),
   comm: () => ({ status: "ok" }),
+  variables: () => ({ status: "error" }),
 };
-const ANSWERS = { complete, inspect: inspected, is_complete: isComplete, history: earlier };
+const ANSWERS = { complete, inspect: inspected, is_complete: isComplete, history: earlier, variables };
 
 /** Returns the reply to a question; an empty reply if that fails. */
 export function answerQuery(request) {

@@ -36,6 +36,7 @@ FLAGS = [
 KERNELS: Mapping[str, tuple[str, ...]] = {
     "wasm-python": (),
     "wasm-trusted": ("--WasmKernel.outputs=trusted",),
+    "wasm-tomorrow": ("--WasmKernel.resume=always",),
     "wasm-misset": ("--WasmKernel.cell_timeout=soon",),
     "wasm-slow": ("--log-level=WARN",),
     "wasm-plots": (f"--WasmKernel.mounts={sysconfig.get_path('purelib')}:/packages",),

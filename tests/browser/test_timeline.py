@@ -304,3 +304,30 @@ def test_marks_outlive_the_page_and_names_a_restart(panel: Panel) -> None:
     panel.dialog("Restore")
     panel.state("earlier x = 9, here").wait_for()
     assert panel.run("x").splitlines()[0] == "9"  # a notice on checkpoints follows
+
+
+def test_a_notebook_of_yesterday_is_continued_or_begun_anew(lab: Lab, server: Server) -> None:
+    lab.page.set_viewport_size(WIDE)
+    notebook = server.notebook("tomorrow", ["y = 1", "y = 1/0", "y"], kernel="wasm-tomorrow")
+    lab.open(notebook)
+    lab.command("notebook:run-all-cells")
+    lab.command("docmanager:save")
+    lab.open(notebook)  # after the kernel was shut down
+    panel = Panel(lab)
+    panel.show()
+    panel.here("[2]")
+    panel.state("[2] y = 1/0, here, error").wait_for()
+    notice = lab.page.get_by_role("alert").filter(has_text="The session goes on")
+    notice.filter(has_text="1 variable, of ").wait_for()
+    assert panel.run_cell(2) == 3
+    assert lab.output(2).inner_text().split() == ["[3]:", "1"]  # without the sentence
+    notice.get_by_role("button", name="Begin anew").click()
+    panel.here("start")
+    lab.idle()
+    assert panel.run_cell(2) == 1
+    lab.output(2).get_by_text("NameError").first.wait_for()
+    panel.press("Bring the variables back as they were at a named")
+    panel.dialog("Restore")
+    panel.region.get_by_role("treeitem").filter(has_text="before 20").click()
+    panel.state("earlier y, here").wait_for()
+    lab.command("application:toggle-right-area")

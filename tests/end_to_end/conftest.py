@@ -56,8 +56,8 @@ def starting_in(root: Path) -> Iterator[Starting]:
     """Starts kernels whose sessions lie in one folder, and ends them."""
     started: list[RealKernel] = []
 
-    def one(notebook: Path | None = None, **traits: str) -> RealKernel:
-        started.append(RealKernel(root, notebook, **traits))
+    def one(notebook: Path | None = None, name: str = "wasm-python", **traits: str) -> RealKernel:
+        started.append(RealKernel(root, notebook, name, **traits))
         return started[-1]
 
     try:

@@ -45,15 +45,22 @@ class RealKernel:
     Args:
         sessions: The folder of the sessions' folders.
         notebook: The path of its notebook, as the server passes it.
+        name: The name of its kernelspec.
         traits: Settings of `WasmKernel` for the command line.
     """
 
-    def __init__(self, sessions: Path, notebook: Path | None = None, **traits: str) -> None:
+    def __init__(
+        self,
+        sessions: Path,
+        notebook: Path | None = None,
+        name: str = "wasm-python",
+        **traits: str,
+    ) -> None:
         self.sessions = sessions
         env = {**os.environ, "WASM_KERNEL_WORKSPACE_ROOT": str(sessions)}
         if notebook is not None:
             env["JPY_SESSION_NAME"] = str(notebook)
-        self.manager = KernelManager(kernel_name="wasm-python")
+        self.manager = KernelManager(kernel_name=name)
         self.manager.start_kernel(
             env=env,
             extra_arguments=[f"--WasmKernel.{name}={value}" for name, value in traits.items()],

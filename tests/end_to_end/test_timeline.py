@@ -257,6 +257,77 @@ def test_what_changed_at_a_state_is_told_without_code_of_a_cell(
     assert "not kept any more" in view.ask("changes", state=99_999)["error"]
 
 
+TABLES = """
+import pandas as pd, numpy as np
+frame = pd.DataFrame({n: range(1000) for n in "abcdefghijkl"})
+named = pd.DataFrame({"a": [1, 2]}, index=["x", "y"])
+dated = pd.Series(1, index=pd.date_range("2026-01-01", periods=31))
+nested = frame.set_index(["a", "b"])
+class DataFrame: pass
+fake = DataFrame(); fake.rows = [1]
+"""
+
+
+def test_tables_are_told_with_their_shapes(kernel: RealKernel, view: View) -> None:
+    kernel.run(TABLES.strip())
+    state = view.ask("tree")["states"][-1]
+    found = view.ask("changes", state=state["id"], since=state["parent"])
+    told = {one["name"]: (one["after"]["type"], one["after"]["text"]) for one in found["variables"]}
+    assert told["frame"] == ("DataFrame", "1000 x 12")
+    assert told["named"] == ("DataFrame", "2 x 1")
+    assert told["dated"] == ("Series", "31")
+    assert told["nested"] == ("DataFrame", "")
+    assert told["fake"] == ("DataFrame", "")
+
+
+HOSTILE_SCRIPT = """
+const ran = (what) => { require("fs").appendFileSync("/app/ran", what); return "x"; };
+const traps = new Proxy({}, { get: (_, name) => () => ran(name) });
+var hostile = new Proxy({ a: 1 }, traps);
+var { proxy: revocable } = Proxy.revocable([1], traps);
+class Hostile {
+  get value() { return ran("getter"); }
+  toString() { return ran("toString"); }
+  toJSON() { return ran("toJSON"); }
+  [Symbol.toPrimitive]() { return ran("toPrimitive"); }
+  static get [Symbol.hasInstance]() { return ran("hasInstance"); }
+}
+var held = [new Hostile(), { [Symbol.iterator]: () => ran("iterator") }, hostile];
+Object.defineProperty(globalThis, "sly", { get: () => ran("global"), configurable: true });
+Array.prototype[Symbol.iterator] = () => ran("iterator of lists");
+Array.prototype.push = Set.prototype.has = String.prototype.slice = () => ran("method");
+"""
+
+
+def test_what_changed_is_told_in_javascript_without_code_of_a_cell(tmp_path: Path) -> None:
+    with starting_in(tmp_path) as start:
+        kernel = start(name="wasm-javascript")
+        view = View(kernel)
+        second = "a = 2; table.k[0] = bytes[1] = 7; var text = 'x'.repeat(99); delete this.gone"
+        kernel.run(
+            "var a = 1, table = {k: [1]}, bytes = new Uint8Array(9), m = new Map([[1, 2]]);"
+            " globalThis.gone = 0"
+        )
+        kernel.run(second)
+        plain = state_after(view.ask("tree"), second[:80])
+        found = view.ask("changes", state=plain["id"], since=plain["parent"])
+        by_name = {one.pop("name"): one for one in found["variables"]}
+        assert by_name.keys() == {"a", "table", "bytes", "text", "gone"}
+        assert by_name["a"]["before"]["text"] == "1"
+        assert by_name["a"]["after"]["type"] == "number"
+        assert by_name["text"]["after"]["text"] == f'"{"x" * 60}"...'
+        assert by_name["bytes"]["after"]["text"] == "9 items"
+        assert by_name["gone"]["after"] is None
+        kernel.run(HOSTILE_SCRIPT.strip())
+        tree = view.ask("tree")
+        found = view.ask("changes", state=tree["here"], since=plain["id"])
+        told = {one["name"]: one["after"]["type"] for one in found["variables"]}
+        types = {"hostile": "Proxy", "revocable": "Proxy", "held": "Array", "sly": "getter"}
+        assert told.items() >= types.items()
+        kernel.run("%undo")
+        assert kernel.run("require('fs').readdirSync('/app')")["value"] == "[]"
+
+
 def test_many_variables_and_objects_are_told_in_part(kernel: RealKernel, view: View) -> None:
     kernel.run("many = [object() for _ in range(1_000_000)]")
     kernel.run("many[3] = 5; globals().update({f'<b>{n}': n for n in range(100_000)})")
@@ -273,3 +344,41 @@ def test_a_request_during_a_cell_is_served_after_it(kernel: RealKernel, view: Vi
     assert "error" not in view.ask("undo")
     assert kernel.run("w")["value"] == "1"
     assert "error" not in view.ask("tree")
+
+
+def test_a_reopened_notebook_knows_how_the_cells_of_yesterday_ran(tmp_path: Path) -> None:
+    notebook = tmp_path / "own.ipynb"
+    notebook.write_text(NOTEBOOK)
+    cells = {"one": "open('made.txt', 'w').close()", "two": "1/0"}
+    with starting_in(tmp_path / "sessions") as start:
+        kernel = start(notebook=notebook)
+        for cell_id, code in cells.items():
+            client = kernel.client
+            content = {"code": code, "silent": False, "store_history": True}
+            asked = client.session.msg("execute_request", content, metadata={"cellId": cell_id})
+            client.session.send(client.shell_channel.socket, asked)
+            client.get_shell_msg(timeout=SECONDS)
+        kernel.run("%undo")
+        kernel.shut_down()
+        kernel = start(notebook=notebook, resume="always")
+        view = View(kernel)
+        tree = view.ask("tree")
+        assert tree["resumed"].startswith("The session goes on: the variables are as they were")
+        first, second = (state_after(tree, cells[name]) for name in ("one", "two"))
+        assert (first["outcome"], second["outcome"]) == ("ok", "error")
+        assert first["files"] == {"created": ["made.txt"]}
+        assert first["seconds"] > 0
+        assert tree["here"] == first["id"]
+        assert tree["gone"] == ["two"]
+        assert "goes on" not in kernel.run("pass")["stderr"]  # the page has said it
+        kernel.run("%undo")
+        assert view.ask("tree")["resumed"] == ""
+        assert "error" not in view.ask("checkpoint", name="kept")
+        view.ask("go", state=second["id"])
+        assert view.ask("tree")["gone"] == []
+        kernel.shut_down()
+        tree = View(start(notebook=notebook)).ask("tree")  # begins anew, but for named states
+        assert [(one["files"], one["outcome"]) for one in tree["states"] if one["names"]] == [
+            ({"created": ["made.txt"]}, "ok")
+        ]
+        assert tree["gone"] == []

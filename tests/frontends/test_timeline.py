@@ -14,10 +14,11 @@ from wasm_kernel.frontends.jupyter.timeline import TARGET
 LIES = """
 from wasm_kernel.result import Checkpoint
 from wasm_kernel.service.messages import States
+from wasm_kernel.state.index import Ran
 def state(one, parent):
     return Checkpoint('', one, f'cell {one}', 0.0, 1, one == 1, one, parent)
 def on_call(request):
-    return States([state(1, 2), state(2, 1), state(3, 99)], 77, frozenset({1, 5}))
+    return States([state(1, 2), state(2, 1), state(3, 99)], 77, {1: Ran(sent=True), 5: Ran()})
 """
 
 

@@ -43,6 +43,7 @@ from wasm_kernel.result import Travelled
 from wasm_kernel.state import texts
 from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.file_restore import RestoredFiles
+from wasm_kernel.state.index import Ran
 from wasm_kernel.state.parked import NotMoved
 from wasm_kernel.state.session_state import SessionState
 from wasm_kernel.state.tree import Travel
@@ -339,10 +340,13 @@ class GuestRunner:
         """Notes that a cell's number was used, so that no later cell gets it."""
         self.next_count = min(max(self.next_count, number + 1), NUMBERS_MOST)
 
-    def keep_later(self, turn: Turn, cell: int) -> None:
-        """Lets `keep` commit a turn's changes to memory, as those of the cell with this number."""
+    def keep_later(self, turn: Turn, cell: int, ran: Callable[[], Ran]) -> None:
+        """Lets `keep` commit a turn's changes to memory, as those of the cell with this number.
+
+        `ran` returns how the cell ran, when `keep` commits it.
+        """
         self.unkept = int(turn.cell.store_history)
-        self._keeping = partial(
+        commit = partial(
             self.state.commit,
             self.guest.instance,
             cell=cell,
@@ -350,6 +354,7 @@ class GuestRunner:
             code=turn.cell.code,
             counted=turn.cell.store_history,
         )
+        self._keeping = lambda: commit(ran=ran())
 
     def keep(self) -> bool:
         """Commits the effects of the last cell, if they are not committed yet.

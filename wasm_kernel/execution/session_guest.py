@@ -42,6 +42,7 @@ from wasm_kernel.result import (
     VariableChanges,
 )
 from wasm_kernel.state.history import NOT_SAVED
+from wasm_kernel.state.index import Ran
 from wasm_kernel.state.tree import checked_name
 
 T = TypeVar("T")
@@ -175,13 +176,19 @@ class SessionGuest:
         """Returns the states that memory can be brought back to, oldest first."""
         return self.between_cells(lambda: self.states_now()[0])
 
-    def states_now(self) -> tuple[list[Checkpoint], tuple[int, ...]]:
-        """Returns the states, and the numbers of those that can be redone, latest last.
+    def states_now(self) -> tuple[list[Checkpoint], tuple[int, ...], dict[int, Ran]]:
+        """Returns the states, the numbers of those that can be redone, latest last, and how the
+        cells of states ran.
 
         The guest's thread calls it.
         """
         tree = self._runner.state.tree
-        return [Checkpoint(**row) for row in tree.rows()], tree.undone
+        ran = {one: commit.ran for one, commit in tree.commits.items() if commit.ran is not None}
+        return [Checkpoint(**row) for row in tree.rows()], tree.undone, ran
+
+    def take_resumed(self) -> str:
+        """Returns the sentence that the session goes on; no cell prints it then."""
+        return self._notices.take_resumed()
 
     def changes(self, state: int, since: int) -> Future[VariableChanges]:
         """Returns the variables that differ between two states."""

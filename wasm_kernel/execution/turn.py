@@ -119,6 +119,11 @@ class Turn:
         return self._request is None
 
     @property
+    def seconds_yet(self) -> float:
+        """How long the turn has taken up to now."""
+        return time.monotonic() - self._began
+
+    @property
     def count(self) -> int:
         """The cell's number in the guest's reply; 0 if there is none or the cell does not count."""
         count = (self.reply or {}).get("execution_count")

@@ -4,10 +4,12 @@ results of cells.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from msgspec.structs import asdict
@@ -22,12 +24,15 @@ from wasm_kernel.execution.interfaces import Cell, Listener, NoListener
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn, left_unusable, what_remains
 from wasm_kernel.guests.base import CommandLine
-from wasm_kernel.guests.protocol import Error, Stream
+from wasm_kernel.guests.protocol import Error, Stream, without_surrogates
 from wasm_kernel.result import CellError, CommMessage, SandboxResult
 from wasm_kernel.state import texts
+from wasm_kernel.state.index import FILES_MOST, SHORT_MOST, Ran
+from wasm_kernel.wasi_files.changes import Comparison
 
 _LOG = logging.getLogger("wasm_kernel.execution")
 _MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # most cells that the guest gets later, and of each
+_FILES_CHARACTERS = 4096  # of the names of changed files in a state's record
 _SYNC_SECONDS = 10.0  # for all widgets to send their state; later ones are skipped
 _SYNC_SECONDS_AFTER_LOSS = 1.0
 _TOO_LONG = (
@@ -147,7 +152,7 @@ class GuestTurns:
         if turn.cell.store_history:
             runner.use_number(max(turn.count, turn.number))
         if is_kept:
-            runner.keep_later(turn, turn.number)
+            runner.keep_later(turn, turn.number, partial(ran_of, turn, runner))
         if runner.commands.wants_state and runner.keep():
             travel.give_names(travel.here, turn)
         runner.state.tell_files()
@@ -304,6 +309,38 @@ def result_of(turn: Turn, runner: GuestRunner, session_id: str) -> SandboxResult
         reply=reply,
         metadata={"session_id": session_id} if session_id else {},
     )
+
+
+def ran_of(turn: Turn, runner: GuestRunner) -> Ran:
+    """Returns how a cell ran, for the record of the state that it left."""
+    error = _cell_error(turn, turn.reply or {})
+    cell_id = without_surrogates(turn.cell.cell_id or "")
+    with contextlib.suppress(OSError):  # without the files, rather than not at all
+        return Ran(
+            cell_id=cell_id if len(cell_id) <= SHORT_MOST else "",
+            error="" if error is None else without_surrogates(error.ename[:SHORT_MOST]),
+            seconds=turn.seconds or turn.seconds_yet,
+            fuel=runner.fuel.consumed,
+            sent=turn.number in runner.commands.travel.reached,
+            **_some_files(runner.changes.compare()),
+        )
+    return Ran()
+
+
+def _some_files(files: Comparison) -> dict[str, Any]:
+    """Returns the changed files for a record, in which they have little room."""
+    room, more = _FILES_CHARACTERS, 0
+    found: dict[str, Any] = {}
+    kinds = {"created": files.created, "modified": files.modified - files.created}
+    for kind, paths in {**kinds, "deleted": files.deleted}.items():
+        kept: list[str] = []
+        for path in sorted(paths):
+            room -= len(path)
+            if room > 0 and len(kept) < FILES_MOST:
+                kept.append(without_surrogates(path))
+        found[kind] = tuple(kept)
+        more += len(paths) - len(kept)
+    return {**found, "more": more}
 
 
 def log_outcome(logger: SandboxLogger, runtime: str, turn: Turn, result: SandboxResult) -> None:

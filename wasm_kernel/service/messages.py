@@ -28,6 +28,7 @@ from wasm_kernel.linux.broker import (
 from wasm_kernel.outputs import terminal
 from wasm_kernel.result import CellError, Checkpoint, CommMessage, Travelled, VariableChanges
 from wasm_kernel.service.open_message import Number, Open, Stamps
+from wasm_kernel.state.index import Ran
 
 TEXT_CHARACTERS = 1024 * 1024  # of one piece of text
 _LOG_CHARACTERS = 16 * 1024
@@ -285,12 +286,14 @@ class CellResult(Struct, frozen=True):
 class States(Struct, frozen=True):
     """The states of a session's history; `redo` is the one that a redo leads to, 0 for none.
 
-    The cells with the numbers `sent` sent requests to the network since the worker began.
+    `ran` tells by states' numbers how their cells ran, as far as it is known. `resumed` is the
+    sentence that the session goes on with the variables of an earlier process, once.
     """
 
     states: list[Checkpoint]
     redo: Annotated[int, Meta(ge=0, le=2**31)] = 0
-    sent: frozenset[int] = frozenset()
+    ran: Mapping[int, Ran] = {}
+    resumed: str = ""
 
 
 REPLIES: Mapping[type[Struct], Any] = {

@@ -306,9 +306,9 @@ class _Worker:
 
     def _timeline(self) -> messages.States:
         """Returns the states, on the guest's thread."""
-        states, undone = self._guest.states_now()
-        sent = self._guest.commands.travel.reached
-        return messages.States(states, undone[-1] if undone else 0, sent)
+        states, undone, ran = self._guest.states_now()
+        redo = undone[-1] if undone else 0
+        return messages.States(states, redo, ran, self._guest.take_resumed())
 
     def _fork(self, call: messages.Fork) -> list[str]:
         """Has forks made beyond the walls; returns the notice for each one's first cell."""

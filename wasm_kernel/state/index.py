@@ -41,6 +41,8 @@ DAMAGED = (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, 
 ID_MOST = 1 << 31
 """The highest number of a commit; none gets a higher one, as it could not be read again."""
 
+SHORT_MOST, FILES_MOST = 100, 100  # characters; files of each kind
+
 GONE = "gone"
 """The identity of a file that was not there any more; no file has it."""
 
@@ -59,7 +61,33 @@ _TIME_MOST = 1 << 40  # seconds; a later time can't be shown as a date
 
 Id = Annotated[int, Meta(ge=0, le=ID_MOST)]
 Count = Annotated[int, Meta(ge=0, le=ID_MOST)]
+_Short = Annotated[str, Meta(max_length=SHORT_MOST)]
+_Files = Annotated[tuple[Annotated[str, Meta(max_length=4096)], ...], Meta(max_length=FILES_MOST)]
 Digest = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]
+
+
+class Ran(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How the cell before a commit ran, for people.
+
+    Attributes:
+        cell_id: The front end's id of the cell; empty if there is none, or it is long.
+        error: The name of its error; empty after success.
+        seconds: How long it took.
+        fuel: The fuel that it burnt; None if none is counted.
+        sent: True if it sent requests to the network.
+        created: Some of the files that it made; `modified` and `deleted` are like it.
+        more: How many further files it made, changed or deleted.
+    """
+
+    cell_id: _Short = ""
+    error: _Short = ""
+    seconds: Annotated[float, Meta(ge=0)] = 0.0
+    fuel: Annotated[int, Meta(ge=0, le=_CLOCK_MOST)] | None = None
+    sent: bool = False
+    created: _Files = ()
+    modified: _Files = ()
+    deleted: _Files = ()
+    more: Count = 0
 
 
 class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields=True):
@@ -83,6 +111,7 @@ class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields
         zeros: Pages that hold zeros, in the same way.
         files: The files that the guest had open.
         content: The SHA-256 of the pages of `runs`; empty if there are none, or not written yet.
+        ran: How the cell ran; None if it is not known.
     """
 
     id: Id
@@ -98,6 +127,7 @@ class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields
     zeros: tuple[Run, ...] = ()
     files: tuple[OpenFile, ...] = ()
     content: Digest = ""
+    ran: Ran | None = None
 
     @cached_property
     def page_bytes(self) -> int:

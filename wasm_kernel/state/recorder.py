@@ -28,7 +28,7 @@ from wasm_kernel.linux.memory import Range
 from wasm_kernel.state import folding, pages
 from wasm_kernel.state.commits import GuestPages
 from wasm_kernel.state.history import History
-from wasm_kernel.state.index import Commit
+from wasm_kernel.state.index import Commit, Ran
 from wasm_kernel.state.pages import PAGE, Heap, Run, Runs, Tracker, WriteProtect
 from wasm_kernel.state.parked import ParkedMemory
 from wasm_kernel.wasi_files.open_files import OpenFile
@@ -140,7 +140,14 @@ class Recorder:
         self._parked = self._last_tracker = None
 
     def commit(
-        self, instance: Instance, *, cell: int, count: int, label: str, cells: int = 1
+        self,
+        instance: Instance,
+        *,
+        cell: int,
+        count: int,
+        label: str,
+        cells: int = 1,
+        ran: Ran | None = None,
     ) -> Commit:
         """Takes a commit of the watched instance. If that fails, the next one has the changes."""
         if self._tracker is None or self._files is None:
@@ -162,6 +169,7 @@ class Recorder:
             runs=_runs_of(ranges),
             zeros=_runs_of(cleared),
             files=tuple(map(_writable, self._files.opened())),
+            ran=ran,
         )
         if self._room(commit.page_bytes) or not self._written(commit, address, ranges):
             self.history.add(commit, memory.read_ranges(address, ranges))

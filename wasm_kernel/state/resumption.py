@@ -87,6 +87,7 @@ class Resumption:
             self._notices.log(events.MEMORY_RESUME, **fields)
         else:
             text = texts.going_on(head, forked=lock.forked, crashed=lock.crashed)
-            self._notices.tell(text, events.MEMORY_RESUME, **fields)
+            tell = self._notices.tell if lock.forked else self._notices.tell_resumed
+            tell(text, events.MEMORY_RESUME, **fields)
         if usable.is_damaged:
             self._notices.tell(texts.damaged(usable, head), error=f"{usable.lost} states are lost")

@@ -34,7 +34,7 @@ from wasm_kernel.state.file_restore import (
 from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.state.history import History
 from wasm_kernel.state.image import BaseImage
-from wasm_kernel.state.index import Commit, stored_image
+from wasm_kernel.state.index import Commit, Ran, stored_image
 from wasm_kernel.state.pages import Heap
 from wasm_kernel.state.recorder import Recorder
 from wasm_kernel.state.resumption import Resumption
@@ -294,15 +294,23 @@ class SessionState:
     # -- commits
 
     def commit(
-        self, instance: Instance, *, cell: int, count: int, code: str, counted: bool = True
+        self,
+        instance: Instance,
+        *,
+        cell: int,
+        count: int,
+        code: str,
+        counted: bool = True,
+        ran: Ran | None = None,
     ) -> bool:
         """Commits a cell's changes to memory; returns False if there was no room for them.
 
         `cell` and `count` are the execution counts of the cell and of the next one. An undo passes
-        over a cell that is not `counted`.
+        over a cell that is not `counted`. `ran` tells how the cell ran.
         """
         label = code.strip().split("\n", 1)[0][:_LABEL]
-        return self._commit(instance, cell, count, label, int(counted))
+        cells = int(counted)
+        return self._commit(instance, cell=cell, count=count, label=label, cells=cells, ran=ran)
 
     def commit_between(self, instance: Instance, *, reseeded: bool = False) -> bool:
         """Commits changes since the last cell; an undo of that cell takes them back, too.
@@ -313,15 +321,19 @@ class SessionState:
         if head is None:
             return False
         label = head.label and head.label.removesuffix(_SINCE) + (_RESEEDED if reseeded else _SINCE)
-        return self._commit(instance, head.cell, head.count, label, 0)
+        return self._commit(
+            instance, cell=head.cell, count=head.count, label=label, cells=0, ran=head.ran
+        )
 
     def catch_up(self, instance: Instance) -> bool:
         """Commits changes that could not be committed before; returns False if that fails again."""
         return not self._live().has_uncommitted_changes or self.commit_between(instance)
 
-    def _commit(self, instance: Instance, cell: int, count: int, label: str, cells: int) -> bool:
+    def _commit(
+        self, instance: Instance, *, cell: int, count: int, label: str, cells: int, ran: Ran | None
+    ) -> bool:
         try:
-            self._live().commit(instance, cell=cell, count=count, label=label, cells=cells)
+            self._live().commit(instance, cell=cell, count=count, label=label, cells=cells, ran=ran)
         except (OSError, MemoryError) as problem:
             self._notices.tell(texts.untaken(cell, label, problem), error=describe(problem))
             return False

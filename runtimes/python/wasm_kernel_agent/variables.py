@@ -13,6 +13,7 @@ import sys
 import types
 import zlib
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 _NAMES_MOST = 300  # the newest
@@ -23,6 +24,7 @@ _CHARACTERS_MOST = 60
 _BYTES_MOST = 1024 * 1024  # of a text or an array; of the n-th object, an n-th of that
 _BYTES_LEAST = 64
 _BITS_MOST = 256
+_ATTRIBUTES_MOST = 50  # of a table
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: such a type may have been made by a cell
 
 _name_of = type.__dict__["__name__"].__get__
@@ -30,6 +32,7 @@ _flags_of = type.__dict__["__flags__"].__get__
 _numbers = frozenset({type(None), bool, int, float, complex})
 _texts = frozenset({str, bytes})
 _containers = frozenset({list, tuple, set, frozenset, dict, deque})
+_tables = frozenset({"DataFrame", "Series"})
 _apart = frozenset({type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType})
 
 
@@ -61,7 +64,7 @@ def _described(name: str, value: Any, most: int) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Returns a short text of a value of a builtin type or an array; otherwise an empty one."""
+    """Returns a short text of a value of a builtin type, an array or a table; otherwise none."""
     kind = type(value)
     if kind is int and value.bit_length() > _BITS_MOST:
         return f"{value.bit_length():,} bits"
@@ -74,7 +77,39 @@ def _text(value: Any) -> str:
         return f"{len(value):,} item{'' if len(value) == 1 else 's'}"
     if _is_array(kind):
         return " x ".join(map(str, kind.shape.__get__(value)))
-    return ""
+    return _table_shape(value) if _name_of(kind) in _tables else ""
+
+
+def _table_shape(value: Any) -> str:
+    """Returns the shape of a table of pandas, by its references alone; empty if that fails."""
+    managers = (
+        each for each in _attributes(value) if _name_of(type(each)).endswith("BlockManager")
+    )
+    lists = (each for each in _attributes(next(managers, None)) if type(each) is list)
+    lengths = [_length_of(axis) for axis in reversed(next(lists, [])[:2])]
+    return " x ".join(map(str, lengths)) if None not in lengths else ""
+
+
+def _length_of(index: Any, depth: int = 2) -> int | None:
+    """Returns the length of an index, which has a range, or an array that may lie deeper."""
+    attributes = [*_attributes(index)]
+    for each in attributes:
+        if type(each) is range:
+            return len(each)
+        if _is_array(type(each)):
+            shape: tuple[int, ...] = type(each).shape.__get__(each)
+            return shape[0] if len(shape) == 1 else None
+    arrays = (each for each in attributes if depth and _name_of(type(each)).endswith("Array"))
+    return next((_length_of(each, depth - 1) for each in arrays), None)
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    """Yields some objects to which an object refers, also through its dictionary."""
+    found = gc.get_referents(value)[:_ATTRIBUTES_MOST]
+    yield from found
+    for each in found:
+        if type(each) is dict:
+            yield from itertools.islice(each.values(), _ATTRIBUTES_MOST)
 
 
 def _is_array(kind: type) -> bool:

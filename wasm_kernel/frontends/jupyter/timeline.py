@@ -22,12 +22,14 @@ from wasm_kernel.service import messages
 
 if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
+    from wasm_kernel.state.index import Ran
 
 TARGET = "wasm_kernel.timeline"
 VIEWS_MOST = 16
 PUSH_SECONDS = 0.5  # between two trees that a view gets without asking
 _RUNS_MOST = 1000
 _FILES_MOST = 100
+_KINDS = ("created", "modified", "deleted")
 _LABEL = 80
 _NO_FORKS = "WasmKernel.fork is off in this kernel"
 
@@ -128,7 +130,7 @@ class Timeline:
         self._last_runs: dict[str, int] = {}  # the number of each notebook cell's last run
         self._gone: set[str] = set()  # notebook cells whose effects memory does not have
         self._lost_at: dict[int, int] = {}  # the state in which a cell ran that left none
-        self._sent: set[int] = set()  # the numbers of cells that sent requests to the network
+        self._resumed = ""  # that the session goes on, until a cell runs
         self._memory = 0
         self._version = 0  # of the states
         self._known: tuple[int, Content] | None = None
@@ -146,6 +148,7 @@ class Timeline:
         number = count_of(result.reply)
         self._memory = result.memory_used_bytes or self._memory
         if cell.store_history and number:
+            self._resumed = ""
             self._runs[number] = _run_of(cell, result)
             if len(self._runs) > _RUNS_MOST:
                 self._forget_run(next(iter(self._runs)))
@@ -157,7 +160,6 @@ class Timeline:
     def _forget_run(self, number: int) -> None:
         run = self._runs.pop(number)
         self._lost_at.pop(number, None)
-        self._sent.discard(number)
         if run.cell_id and self._last_runs.get(run.cell_id) == number:
             del self._last_runs[run.cell_id]
             self._gone.discard(run.cell_id)
@@ -266,9 +268,13 @@ class Timeline:
 
     def _content(self, found: messages.States) -> Content:
         states: dict[int, Content] = {}
-        self._sent |= found.sent & self._runs.keys()  # a worker that slept has forgotten them
+        self._resumed = found.resumed.removeprefix("[wasm-kernel] ").strip() or self._resumed
         for each in found.states:  # one for each name
-            state = states.setdefault(each.id, self._state(each))
+            ran = found.ran.get(each.id)
+            state = states.setdefault(each.id, _state(each, ran))
+            if ran and ran.cell_id and each.cell:  # also those of an earlier kernel
+                before = self._last_runs.get(ran.cell_id, 0)
+                self._last_runs[ran.cell_id] = max(before, each.cell)
             state["names"] += [each.name] if each.name else []
         here = next((each.id for each in found.states if each.here), 0)
         line = _lineage(states, here)
@@ -281,25 +287,12 @@ class Timeline:
             "redo": found.redo if found.redo in states else 0,
             "lost": self._lost(of_cells, line),
             "gone": sorted(self._gone),
+            "resumed": self._resumed,
             "memory_bytes": self._memory,
             "memory_limit": self._sandbox.policy.memory_bytes,
             "fuel": None if last is None else last.fuel,
             "fuel_limit": self._sandbox.policy.fuel_budget,
             "seconds": None if last is None else last.seconds,
-        }
-
-    def _state(self, found: Checkpoint) -> Content:
-        run = self._runs.get(found.cell)
-        return {
-            "id": found.id,
-            "parent": found.parent,
-            "cell": found.cell,
-            "label": found.label,
-            "time": found.time,
-            "bytes": found.bytes,
-            "names": [],
-            "sent": found.cell in self._sent,
-            **_figures(run),
         }
 
     def _mark(self, of_cells: dict[int, int], line: set[int]) -> None:
@@ -331,14 +324,23 @@ def _lineage(states: dict[int, Content], at: int) -> set[int]:
     return line
 
 
-def _figures(run: Run | None) -> Content:
-    if run is None:
-        return {"outcome": "", "seconds": None, "fuel": None, "files": {}}
+def _state(found: Checkpoint, ran: Ran | None) -> Content:
+    kinds = {} if ran is None else {kind: getattr(ran, kind) for kind in _KINDS}
+    if ran is not None and ran.more:
+        kinds["modified"] = (*kinds["modified"], f"... and {ran.more:,} more")
     return {
-        "outcome": run.outcome,
-        "seconds": run.seconds,
-        "fuel": run.fuel,
-        "files": run.files,
+        "id": found.id,
+        "parent": found.parent,
+        "cell": found.cell,
+        "label": found.label,
+        "time": found.time,
+        "bytes": found.bytes,
+        "names": [],
+        "sent": ran is not None and ran.sent,
+        "outcome": "" if ran is None else _outcome(ran.error),
+        "seconds": None if ran is None else ran.seconds,
+        "fuel": None if ran is None else ran.fuel,
+        "files": {kind: paths for kind, paths in kinds.items() if paths},
     }
 
 
@@ -352,14 +354,19 @@ _OUTCOMES = {
 _LOST = {"interrupted", "fuel", "time", "memory", "lost"}
 
 
-def _run_of(cell: Cell, result: SandboxResult) -> Run:
-    name = "" if result.error is None else result.error.ename
+def _outcome(error: str) -> str:
+    """Returns how a cell ended, by the name of its error, empty after success."""
+    if not error:
+        return "ok"
     stops = (kind.__name__ for kind in GuestStopped.__subclasses__())
-    other = "" if not name else "lost" if name in stops else "error"
+    return _OUTCOMES.get(error, "lost" if error in stops else "error")
+
+
+def _run_of(cell: Cell, result: SandboxResult) -> Run:
     return Run(
         cell.cell_id,
         cell.code.strip().split("\n", 1)[0][:_LABEL],
-        _OUTCOMES.get(name, other or "ok"),
+        _outcome("" if result.error is None else result.error.ename),
         result.duration,
         result.fuel_consumed,
         _files_of(result),

@@ -1,0 +1,186 @@
+// The variables of a memory, for a question to a guest that ends with the answer.
+//
+// No code of a cell runs for it: no getter, no `toString`, and no trap of a proxy, as `Proxy` itself notes what it
+// makes. Methods and lists are those from before the first cell, or have no prototype.
+
+import { apply, construct, defineProperty, getOwnPropertyDescriptor, ownKeys, slice, stringify, uncurry } from "wasm-kernel:host";
+import { brand, mapSize, nameOf, pattern, setSize, sourceOf, time, TypedArray, typedLength } from "wasm-kernel:inspect";
+
+const MOST_NAMES = 300; // the newest
+const MOST_VALUES = 3000, LEAST_VALUES = 20; // that are looked at: of all variables, of each
+const STEPS = [20, 100, 500]; // values after which a trace is taken
+const MOST_SHOWN = 60, MOST_LOOKED_AT = 1000; // characters of a text, bytes
+const ENOUGH = {};
+const text = String, { imul } = Math, { isArray } = Array;
+const codeAt = uncurry(String.prototype.charCodeAt), typedBytes = brand(TypedArray.prototype, "byteLength");
+const has = uncurry(Set.prototype.has), add = uncurry(Set.prototype.add);
+const isNoted = uncurry(WeakSet.prototype.has), note = uncurry(WeakSet.prototype.add);
+const eachOfMap = uncurry(Map.prototype.forEach), eachOfSet = uncurry(Set.prototype.forEach);
+const proxies = new WeakSet(), before = new Set();
+const noted = (proxy) => (note(proxies, proxy), proxy);
+
+const { Proxy: Original } = globalThis;
+const { revocable } = Original;
+Original.revocable = function (target, traps) {
+  const made = apply(revocable, Original, [target, traps]);
+  noted(made.proxy);
+  return made;
+};
+globalThis.Proxy = new Original(Original, { __proto__: null, construct: (kind, given, made) => noted(construct(kind, given, made)) });
+
+/** Notes the globals that are no cell's. */
+export function noteGlobals() {
+  for (const name of ownKeys(globalThis)) before.add(name);
+}
+
+/** Returns the newest variables, oldest first; `more` if there are others. */
+export function variables() {
+  const all = ownKeys(globalThis), names = list();
+  let more = false;
+  for (let index = all.length - 1; index >= 0 && !more; index -= 1) {
+    if (typeof all[index] !== "string" || has(before, all[index])) continue;
+    if (names.length === MOST_NAMES) more = true;
+    else append(names, all[index]);
+  }
+  const found = [], most = imul(MOST_VALUES / (names.length || 1), 1);
+  for (let index = names.length - 1; index >= 0; index -= 1) {
+    const held = getOwnPropertyDescriptor(globalThis, names[index]);
+    put(found, described(names[index], held, most < LEAST_VALUES ? LEAST_VALUES : most));
+  }
+  return { status: "ok", variables: found, more };
+}
+
+const list = () => ({ __proto__: null, length: 0 });
+
+function append(values, value) {
+  values[values.length] = value;
+  values.length += 1;
+}
+
+/** Adds to an array, whatever a cell has made of `Array.prototype`. */
+function put(array, value) {
+  defineProperty(array, array.length, { __proto__: null, value, writable: true, enumerable: true, configurable: true });
+}
+
+function described(name, held, most) {
+  const isGetter = held === undefined || !("value" in held);
+  const { type, shown } = isGetter ? { type: "getter", shown: "" } : summary(held.value);
+  const measures = measured(isGetter ? undefined : held.value, most);
+  return { name: slice(name, 0, 200), type: slice(type, 0, 200), text: shown, ...measures };
+}
+
+/** Returns the type of a value, and a short text. */
+function summary(value) {
+  const type = value === null ? "null" : typeof value;
+  if (type === "string") {
+    const more = value.length > MOST_SHOWN ? "..." : "";
+    return { type, shown: stringify(slice(value, 0, MOST_SHOWN)) + more };
+  }
+  if (type === "bigint" || type === "symbol") return { type, shown: "" }; // whose digits may be millions
+  if (isNoted(proxies, value)) return { type: "Proxy", shown: "" };
+  if (type === "function") return { type, shown: "" };
+  if (type !== "object") return { type, shown: text(value) };
+  const count = isArray(value) ? lengthOf(value) : (typedLength(value) ?? mapSize(value) ?? setSize(value));
+  const shown = count === undefined ? "" : text(count) + (count === 1 ? " item" : " items");
+  return { type: nameOf(value) || "Object", shown };
+}
+
+const lengthOf = (array) => getOwnPropertyDescriptor(array, "length").value;
+
+/** Returns an estimate of the bytes of a value and of what it holds, and numbers that tell its content. */
+function measured(value, most) {
+  const queue = list(), seen = new Set(), traces = [];
+  let size = 0, trace = 7, step = 0;
+  append(queue, value);
+  for (let count = 0; count < queue.length; count += 1) {
+    if (count === STEPS[step]) step = put(traces, trace) ?? step + 1;
+    if (count === most) return { size, traces, whole: false };
+    const each = queue[count], isObject = (typeof each === "object" && each !== null) || typeof each === "function";
+    if (isObject && has(seen, each)) continue;
+    if (isObject) add(seen, each);
+    const look = { __proto__: null, size: 8, mark: 0, queue, most: most + 1 };
+    if (isObject) lookInto(each, look);
+    else lookAt(each, look);
+    size += look.size;
+    trace = mixed(trace, look.mark);
+  }
+  put(traces, trace);
+  return { size, traces, whole: true };
+}
+
+const mixed = (trace, more) => (imul(trace ^ (more | 0), 16777619) >>> 0);
+
+function hashed(words, most = MOST_LOOKED_AT) {
+  let hash = words.length;
+  const half = most / 2;
+  for (let index = 0; index < words.length; index += 1) {
+    if (index === half && words.length > most) index = words.length - half;
+    hash = mixed(hash, codeAt(words, index));
+  }
+  return hash;
+}
+
+function lookAt(value, look) {
+  if (typeof value === "string") look.size = 16 + value.length;
+  if (typeof value === "bigint") value = value & 0xffffffffffffffffn;
+  look.mark = hashed(typeof value + (typeof value === "symbol" ? "" : typeof value === "string" ? value : text(value)));
+}
+
+function lookInto(value, look) {
+  if (isNoted(proxies, value)) return;
+  look.size = 32;
+  if (typeof value === "function") {
+    look.mark = hashed(sourceOf(value));
+    return;
+  }
+  const moment = time(value);
+  if (typedLength(value) !== undefined) lookAtNumbers(value, look);
+  else if (moment !== undefined) look.mark = hashed(text(moment));
+  else if (isArray(value)) lookIntoArray(value, look);
+  else if (mapSize(value) !== undefined) lookIntoAll(eachOfMap, value, mapSize(value), look);
+  else if (setSize(value) !== undefined) lookIntoAll(eachOfSet, value, setSize(value), look);
+  else lookIntoObject(value, look);
+}
+
+function lookAtNumbers(numbers, look) {
+  const count = typedLength(numbers), half = MOST_LOOKED_AT / 2;
+  look.size += typedBytes(numbers);
+  look.mark = count;
+  for (let index = 0; index < count; index += 1) {
+    if (index === half && count > MOST_LOOKED_AT) index = count - half;
+    look.mark = mixed(look.mark, hashed(text(numbers[index])));
+  }
+}
+
+function lookIntoArray(array, look) {
+  const length = lengthOf(array);
+  look.size += 8 * length;
+  look.mark = length;
+  for (let index = 0; index < length && look.queue.length < look.most; index += 1) {
+    append(look.queue, getOwnPropertyDescriptor(array, index)?.value);
+  }
+}
+
+function lookIntoAll(each, value, count, look) {
+  look.size += 16 * count;
+  look.mark = count;
+  try {
+    each(value, (held, key) => {
+      if (look.queue.length >= look.most) throw ENOUGH;
+      append(look.queue, key);
+      append(look.queue, held);
+    });
+  } catch (problem) {
+    if (problem !== ENOUGH) throw problem;
+  }
+}
+
+function lookIntoObject(value, look) {
+  const keys = ownKeys(value);
+  look.size += 16 * keys.length;
+  look.mark = hashed(pattern(value) ?? text(keys.length));
+  for (let index = 0; index < keys.length && look.queue.length < look.most; index += 1) {
+    append(look.queue, keys[index]);
+    append(look.queue, getOwnPropertyDescriptor(value, keys[index])?.value);
+  }
+}
