@@ -222,9 +222,9 @@ def other_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    """The environment for a process that a test starts, like that of a newcomer's shell."""
-    hidden = ("PYTHONPATH", "PYTHONWARNINGS")
-    return {name: value for name, value in os.environ.items() if name not in hidden}
+    """The environment for a process that a test starts, which runs the code of this tree."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    return {**kept, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
 
 
 @pytest.fixture

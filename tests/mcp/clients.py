@@ -30,6 +30,7 @@ from mcp_types import CallToolResult, ImageContent, ResourceLink, TextContent
 
 from tests.faces import PATIENCE
 
+ROOT = Path(__file__).resolve().parents[2]
 COMMAND = ["-P", "-m", "wasm_kernel.frontends.cli.main", "mcp"]
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 MODERN = "2026-07-28"
@@ -238,7 +239,7 @@ def serving(
 
 
 def server_environment(folder: Path) -> dict[str, str]:
-    """The environment of servers whose sessions lie in a folder."""
-    hidden = ("PYTHONPATH", "PYTHONWARNINGS")
-    kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    return {**kept, "XDG_STATE_HOME": str(folder / "state"), "XDG_DATA_HOME": str(folder / "data")}
+    """The environment of servers whose sessions lie in a folder. They run the code of this tree."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    homes = {"XDG_STATE_HOME": str(folder / "state"), "XDG_DATA_HOME": str(folder / "data")}
+    return {**kept, "PYTHONPATH": str(ROOT), **homes}

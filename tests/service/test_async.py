@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -161,3 +162,19 @@ def test_a_reset_session_keeps_its_files_alone(service: Service) -> None:
         assert (again.stdout, again.stderr) == ("False ['kept']\n", "")
 
     in_session(service, use)
+
+
+def test_a_reset_of_a_session_that_is_closed_meanwhile_says_so(starting: Starting) -> None:
+    async def main() -> None:
+        async with starting() as service:
+            for _ in range(5):
+                session = await service.create()
+                await session.execute("1")
+                await session.reset()
+                resetting = asyncio.ensure_future(session.reset())
+                await asyncio.sleep(0.01)  # it wakes the session
+                await session.close()
+                with suppress(SandboxClosed):
+                    await resetting
+
+    asyncio.run(main())

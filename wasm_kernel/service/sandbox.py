@@ -7,14 +7,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
-from wasm_kernel.errors import SandboxClosed, WasmKernelError, WorkerLost
+from wasm_kernel.errors import GuestClosed, SandboxClosed, WasmKernelError, WorkerLost
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.cell_future import CellFuture, never_ran
 from wasm_kernel.execution.interfaces import (
@@ -434,6 +434,8 @@ class Sandbox:
         nothing has changed then.
         """
         self._put_away_anew()
+        if self.closed:
+            raise SandboxClosed(self.worker.why_closed)
 
     def _put_away_anew(self, why: str = "") -> None:
         """Closes the worker so that the next one begins without variables.
@@ -443,8 +445,14 @@ class Sandbox:
         """
         resets = self.worker.resets
         for _ in range(_TRIES):
-            self.start().result()
-            self.worker.sleep(why, anew=True)
+            started = self.start()
+            while not (self.worker.is_up or started.done()):  # calls before it may never end
+                wait((started,), _POLL_SECONDS)
+            problem = started.exception() if started.done() else None
+            if problem is None:
+                self.worker.sleep(why, anew=True)
+            elif not isinstance(problem, GuestClosed | SandboxClosed):
+                raise problem
             self.worker.wait_asleep()
             if self.worker.resets > resets or self.closed:
                 return

@@ -143,20 +143,31 @@ class SandboxApi:
         call.metrics = self._clients.metrics
         self._open[client] += 1
         try:
-            call.body = await _body(operation, lease, request)
-            response = _response(operation, await operation.act(call))
-            await response(request.scope, request.receive, send)
-            if isinstance(response, CellStream) and response.is_elsewhere:
-                await self._sandboxes.leave(call.sandbox)
-        except SessionInUse:  # by another server, whose facts about the sandbox are newer
-            if operation.plane is not Plane.CONTROL:
-                await self._sandboxes.leave(call.sandbox)
-            raise
+            await self._act(call, request, send)
         finally:
             lease.end()
             self._open[client] -= 1
             if not self._open[client]:
                 del self._open[client]
+
+    async def _act(self, call: Call, request: Request, send: Send) -> None:
+        """Serves a call that its client's limits allow."""
+        operation = call.operation
+        is_of_sandbox = operation.plane not in (Plane.CONTROL, Plane.OPEN)
+        try:
+            call.body = await _body(operation, call.lease, request)
+            response = _response(operation, await operation.act(call))
+            await response(request.scope, request.receive, send)
+            if isinstance(response, CellStream) and response.is_elsewhere:
+                await self._sandboxes.leave(call.sandbox)
+        except SessionInUse:  # by another server, whose facts about the sandbox are newer
+            if is_of_sandbox:
+                await self._sandboxes.leave(call.sandbox)
+            raise
+        except SandboxClosed as problem:
+            if not is_of_sandbox or call.sandbox.is_gone:
+                raise
+            raise Refusal(409, "", f"The context was restarted or removed: {problem}") from None
 
     def _client(self, caller: Caller) -> str:
         """Returns the name that limits count by; a key that nothing checks is no name."""

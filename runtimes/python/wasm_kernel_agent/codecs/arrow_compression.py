@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wasm_kernel_agent.codecs import thrift
+from wasm_kernel_agent.codecs.arrow_messages import Out, stream_of
 from wasm_kernel_agent.codecs.arrow_reader import Stream
 from wasm_kernel_agent.codecs.arrow_schema import ArrowError, Field, Schema, Type
-from wasm_kernel_agent.codecs.arrow_writer import Out, stream_of
 from wasm_kernel_agent.codecs.calls import CodecError, call
 from wasm_kernel_agent.codecs.thrift import BINARY, I32, I64, LIST, STRUCT, Struct, Value
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy
 
+from wasm_kernel_agent.codecs.arrow_messages import Out
 from wasm_kernel_agent.codecs.arrow_reader import numpy_type
 from wasm_kernel_agent.codecs.arrow_schema import Field
-from wasm_kernel_agent.codecs.arrow_writer import Out
 
 
 def taken(array: Out, field: Field, rows: Any) -> Out:

@@ -18,6 +18,7 @@ from pandas.io.common import get_handle
 from pandas.util._validators import check_dtype_backend
 
 from wasm_kernel_agent.codecs import arrow_compression, flatbuffers, frames
+from wasm_kernel_agent.codecs.arrow_messages import END, Compression, Message, messages
 from wasm_kernel_agent.codecs.arrow_reader import (
     MARKER,
     Array,
@@ -35,7 +36,6 @@ from wasm_kernel_agent.codecs.arrow_schema import (
     read_schema,
     schema_table,
 )
-from wasm_kernel_agent.codecs.arrow_writer import END, Compression, Message, messages
 from wasm_kernel_agent.codecs.calls import CodecError
 from wasm_kernel_agent.codecs.flatbuffers import Table
 

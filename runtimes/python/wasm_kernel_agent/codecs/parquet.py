@@ -11,9 +11,9 @@ import pandas
 from pandas.api.extensions import no_default
 
 from wasm_kernel_agent.codecs import frames
+from wasm_kernel_agent.codecs.arrow_messages import Out, stream_of
 from wasm_kernel_agent.codecs.arrow_rows import taken
 from wasm_kernel_agent.codecs.arrow_schema import Schema
-from wasm_kernel_agent.codecs.arrow_writer import Out, stream_of
 from wasm_kernel_agent.codecs.calls import CodecError, call
 from wasm_kernel_agent.codecs.parquet_file import joined
 from wasm_kernel_agent.codecs.parquet_folders import parts, sources

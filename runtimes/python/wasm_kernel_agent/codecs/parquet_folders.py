@@ -20,9 +20,9 @@ from urllib.parse import quote, unquote
 import numpy
 import pandas
 
+from wasm_kernel_agent.codecs.arrow_messages import Out
 from wasm_kernel_agent.codecs.arrow_rows import taken
 from wasm_kernel_agent.codecs.arrow_schema import Schema
-from wasm_kernel_agent.codecs.arrow_writer import Out
 
 _MISSING = "__HIVE_DEFAULT_PARTITION__"  # in place of a value
 _IGNORED = ("_", ".")
