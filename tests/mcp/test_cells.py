@@ -251,7 +251,7 @@ def test_an_agent_sees_how_much_its_cells_sent_to_the_network(agents: Agents) ->
     with serving() as server:
         agent = agents.stdio("--network", server.url)
         agent.says(f"import urllib.request as u; u.urlopen('{server.url}/csv').read()")
-        assert "(1 requests so far, 12 " in agent.call("get_workspace_info").text
+        assert "(1 requests so far, " in agent.call("get_workspace_info").text
         assert "1 requests to the network" in agent.call("list_sessions").text
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -397,10 +397,7 @@ class Sandbox:
         return bool(self.worker.why_closed)
 
     def close_if_idle(self, why: str) -> bool:
-        """Closes the sandbox, unless it is busy; returns whether it is closed.
-
-        `why` is the error text of later calls.
-        """
+        """Closes the sandbox, for the reason `why`, unless it is busy; returns if it is closed."""
         with self._sending:
             if self.busy:
                 return False
@@ -430,8 +427,7 @@ class Sandbox:
     def reset(self) -> None:
         """Discards the variables; files and named checkpoints stay. Running and waiting calls end.
 
-        Raises `SandboxClosed`, or another `WasmKernelError` if the session can't be woken for that;
-        nothing has changed then.
+        Raises a `WasmKernelError` if the session can't be woken for that; nothing has changed then.
         """
         self._put_away_anew()
         if self.closed:
@@ -445,14 +441,9 @@ class Sandbox:
         """
         resets = self.worker.resets
         for _ in range(_TRIES):
-            started = self.start()
-            while not (self.worker.is_up or started.done()):  # calls before it may never end
-                wait((started,), _POLL_SECONDS)
-            problem = started.exception() if started.done() else None
-            if problem is None:
+            with suppress(GuestClosed, SandboxClosed):  # another reset, or a close, was faster
+                self.start().result()
                 self.worker.sleep(why, anew=True)
-            elif not isinstance(problem, GuestClosed | SandboxClosed):
-                raise problem
             self.worker.wait_asleep()
             if self.worker.resets > resets or self.closed:
                 return
