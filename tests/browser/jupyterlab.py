@@ -247,7 +247,9 @@ class Lab:
 
     def idle(self) -> None:
         """Waits until the kernel is idle."""
-        self.page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
+        # beside a panel the toolbar may be too narrow to show it
+        idle = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
+        self.page.wait_for_selector(idle, state="attached")
 
     def command(self, name: str) -> None:
         """Runs one of JupyterLab's own commands, and waits for its end."""

@@ -303,7 +303,7 @@ def test_marks_outlive_the_page_and_names_a_restart(panel: Panel) -> None:
     panel.press("Bring the variables back as they were at a named")
     panel.dialog("Restore")
     panel.state("earlier x = 9, here").wait_for()
-    assert panel.run("x").splitlines()[0] == "9"  # a notice on checkpoints follows
+    assert "9" in panel.run("x").splitlines()  # beside a notice on checkpoints
 
 
 def test_a_notebook_of_yesterday_is_continued_or_begun_anew(lab: Lab, server: Server) -> None:
