@@ -190,6 +190,17 @@ def test_an_echo_in_pieces_is_hidden(seed: int) -> None:
     assert found == whole.replace(VALUE.encode(), b"*" * len(VALUE))
 
 
+def test_what_is_held_back_tells_nothing_of_the_value() -> None:
+    def shown(part: str) -> list[bytes]:
+        secrets = RequestSecrets([Secret("API_KEY")])
+        run(lambda: secrets.fill([(b"x", MARK.encode())], "/"))
+        return [secrets.hide(b"data: a\n"), secrets.hide(part.encode())]
+
+    guessed, other = shown("." * 200 + VALUE[:6]), shown("." * 200 + "?" * 6)
+    assert guessed == other
+    assert guessed[0] == b"data: a\n"  # whole lines are not late
+
+
 def test_cells_never_see_the_value(
     secret_rule: NetworkRule, https: Server, clients: Path, tmp_path: Path
 ) -> None:
