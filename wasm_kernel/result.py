@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 DATA_SUFFIXES = (
     *(".csv", ".tsv", ".txt", ".log", ".json", ".jsonl", ".ndjson", ".geojson"),
@@ -20,8 +20,36 @@ DATA_SUFFIXES = (
 )
 """The suffixes of data files: no program runs or obeys such a file because of its suffix."""
 
+SHORT_MOST, FILES_MOST = 100, 100  # characters; files of each kind
+
+_Short = Annotated[str, Meta(max_length=SHORT_MOST)]
+_Files = Annotated[tuple[Annotated[str, Meta(max_length=4096)], ...], Meta(max_length=FILES_MOST)]
 _STEP = 1024
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+class Ran(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How the cell before a commit ran, for people.
+
+    Attributes:
+        cell_id: The front end's id of the cell; empty if there is none, or it is long.
+        error: The name of its error; empty after success.
+        seconds: How long it took.
+        fuel: The fuel that it burnt; None if none is counted.
+        sent: True if it sent requests to the network.
+        created: Some of the files that it made; `modified` and `deleted` are like it.
+        more: How many further files it made, changed or deleted.
+    """
+
+    cell_id: _Short = ""
+    error: _Short = ""
+    seconds: Annotated[float, Meta(ge=0)] = 0.0
+    fuel: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    sent: bool = False
+    created: _Files = ()
+    modified: _Files = ()
+    deleted: _Files = ()
+    more: Annotated[int, Meta(ge=0)] = 0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from wasm_kernel.frontends.jupyter.timeline import TARGET
 LIES = """
 from wasm_kernel.result import Checkpoint
 from wasm_kernel.service.messages import States
-from wasm_kernel.state.index import Ran
+from wasm_kernel.result import Ran
 def state(one, parent):
     return Checkpoint('', one, f'cell {one}', 0.0, 1, one == 1, one, parent)
 def on_call(request):

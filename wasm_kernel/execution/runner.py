@@ -39,11 +39,10 @@ from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import Guest, GuestLanguage, GuestSetup, ParsedCell
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.result import Travelled
+from wasm_kernel.result import Ran, Travelled
 from wasm_kernel.state import texts
 from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.file_restore import RestoredFiles
-from wasm_kernel.state.index import Ran
 from wasm_kernel.state.parked import NotMoved
 from wasm_kernel.state.session_state import SessionState
 from wasm_kernel.state.tree import Travel

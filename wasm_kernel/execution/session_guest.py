@@ -37,12 +37,12 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import (
     Checkpoint,
     CommMessage,
+    Ran,
     SandboxResult,
     Travelled,
     VariableChanges,
 )
 from wasm_kernel.state.history import NOT_SAVED
-from wasm_kernel.state.index import Ran
 from wasm_kernel.state.tree import checked_name
 
 T = TypeVar("T")

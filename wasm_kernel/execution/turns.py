@@ -25,9 +25,8 @@ from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn, left_unusable, what_remains
 from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.guests.protocol import Error, Stream, without_surrogates
-from wasm_kernel.result import CellError, CommMessage, SandboxResult
+from wasm_kernel.result import FILES_MOST, SHORT_MOST, CellError, CommMessage, Ran, SandboxResult
 from wasm_kernel.state import texts
-from wasm_kernel.state.index import FILES_MOST, SHORT_MOST, Ran
 from wasm_kernel.wasi_files.changes import Comparison
 
 _LOG = logging.getLogger("wasm_kernel.execution")

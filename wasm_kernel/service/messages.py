@@ -26,9 +26,8 @@ from wasm_kernel.linux.broker import (
     log_failure,
 )
 from wasm_kernel.outputs import terminal
-from wasm_kernel.result import CellError, Checkpoint, CommMessage, Travelled, VariableChanges
+from wasm_kernel.result import CellError, Checkpoint, CommMessage, Ran, Travelled, VariableChanges
 from wasm_kernel.service.open_message import Number, Open, Stamps
-from wasm_kernel.state.index import Ran
 
 TEXT_CHARACTERS = 1024 * 1024  # of one piece of text
 _LOG_CHARACTERS = 16 * 1024

@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import DescriptorOwner, Folder, TooLong
 from wasm_kernel.linux.memory import Range
+from wasm_kernel.result import Ran
 from wasm_kernel.state.pages import PAGE, Run, Runs
 from wasm_kernel.wasi_files.open_files import OpenFile
 
@@ -41,7 +42,6 @@ DAMAGED = (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, 
 ID_MOST = 1 << 31
 """The highest number of a commit; none gets a higher one, as it could not be read again."""
 
-SHORT_MOST, FILES_MOST = 100, 100  # characters; files of each kind
 
 GONE = "gone"
 """The identity of a file that was not there any more; no file has it."""
@@ -61,33 +61,7 @@ _TIME_MOST = 1 << 40  # seconds; a later time can't be shown as a date
 
 Id = Annotated[int, Meta(ge=0, le=ID_MOST)]
 Count = Annotated[int, Meta(ge=0, le=ID_MOST)]
-_Short = Annotated[str, Meta(max_length=SHORT_MOST)]
-_Files = Annotated[tuple[Annotated[str, Meta(max_length=4096)], ...], Meta(max_length=FILES_MOST)]
 Digest = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]
-
-
-class Ran(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the cell before a commit ran, for people.
-
-    Attributes:
-        cell_id: The front end's id of the cell; empty if there is none, or it is long.
-        error: The name of its error; empty after success.
-        seconds: How long it took.
-        fuel: The fuel that it burnt; None if none is counted.
-        sent: True if it sent requests to the network.
-        created: Some of the files that it made; `modified` and `deleted` are like it.
-        more: How many further files it made, changed or deleted.
-    """
-
-    cell_id: _Short = ""
-    error: _Short = ""
-    seconds: Annotated[float, Meta(ge=0)] = 0.0
-    fuel: Annotated[int, Meta(ge=0, le=_CLOCK_MOST)] | None = None
-    sent: bool = False
-    created: _Files = ()
-    modified: _Files = ()
-    deleted: _Files = ()
-    more: Count = 0
 
 
 class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields=True):

@@ -25,10 +25,11 @@ from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.memory import Range
+from wasm_kernel.result import Ran
 from wasm_kernel.state import folding, pages
 from wasm_kernel.state.commits import GuestPages
 from wasm_kernel.state.history import History
-from wasm_kernel.state.index import Commit, Ran
+from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE, Heap, Run, Runs, Tracker, WriteProtect
 from wasm_kernel.state.parked import ParkedMemory
 from wasm_kernel.wasi_files.open_files import OpenFile

@@ -23,6 +23,7 @@ from wasm_kernel.events import Notices
 from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import HistoryLock, Resume
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import Ran
 from wasm_kernel.state import folding, texts
 from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.file_restore import (
@@ -34,7 +35,7 @@ from wasm_kernel.state.file_restore import (
 from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.state.history import History
 from wasm_kernel.state.image import BaseImage
-from wasm_kernel.state.index import Commit, Ran, stored_image
+from wasm_kernel.state.index import Commit, stored_image
 from wasm_kernel.state.pages import Heap
 from wasm_kernel.state.recorder import Recorder
 from wasm_kernel.state.resumption import Resumption

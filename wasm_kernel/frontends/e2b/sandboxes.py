@@ -13,6 +13,7 @@ import hmac
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +34,7 @@ GONE = "The sandbox {name} was not found"
 _KILLED, _TIMED_OUT = "The sandbox was killed.", "The sandbox has met its time-out."
 _BUSY = "A cell runs in this sandbox, so it can't be paused now. Nothing was changed."
 _POLL_SECONDS = 0.1
+_SETTLED_SECONDS = 60.0
 _LANGUAGES = {
     "python": RuntimeType.PYTHON,
     "javascript": RuntimeType.JAVASCRIPT,
@@ -102,12 +104,12 @@ class Sandboxes:
 
     def _names(self, service: Service, credential: str) -> list[str]:
         """Returns the ids of a client's sandboxes. Each session's record is read once."""
-        there = [each.name for each in service.root.iterdir() if is_id(each.name)]
-        for name in there:
-            if name not in self._credentials:
-                kept = _read(service, name)
-                self._credentials[name] = "" if kept is None else kept.credential
-        for name in self._credentials.keys() - there:
+        there = {each.name: each for each in service.root.iterdir() if is_id(each.name)}
+        for name in there.keys() - self._credentials.keys():
+            kept = _read(service, name)
+            if kept is not None or _is_settled(there[name]):
+                self._credentials.setdefault(name, "" if kept is None else kept.credential)
+        for name in self._credentials.keys() - there.keys():
             self._credentials.pop(name, None)
         return [name for name in there if self._credentials.get(name) == credential]
 
@@ -380,6 +382,13 @@ def _check(asked: NewSandbox) -> None:
 def _sleep(session: AsyncSession) -> None:
     if session.sync.worker.sleep():
         session.sync.worker.wait_asleep()
+
+
+def _is_settled(folder: Path) -> bool:
+    """Returns whether a session was made long ago, so that a sandbox would have its facts."""
+    with contextlib.suppress(OSError):
+        return time.time() - folder.stat().st_ctime > _SETTLED_SECONDS
+    return False
 
 
 def _read(service: Service, name: str) -> Kept | None:

@@ -22,7 +22,7 @@ from wasm_kernel.service import messages
 
 if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
-    from wasm_kernel.state.index import Ran
+    from wasm_kernel.result import Ran
 
 TARGET = "wasm_kernel.timeline"
 VIEWS_MOST = 16
