@@ -158,11 +158,11 @@ class FunctionCalls:
         self._begin_cell()
         end, awaited = time.monotonic() + asked.seconds, {**self._awaited}
         while not (over := [n for n, call in awaited.items() if call.is_over]):
+            if task.cancelled:  # first, as it may have come in the last wait
+                raise Cancelled
             left = end - time.monotonic()
             if not awaited or left <= 0:
                 break
-            if task.cancelled:
-                raise Cancelled
             soonest = min(call.left_seconds for call in awaited.values())
             futures.wait(
                 [call.future for call in awaited.values()],
