@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from tests.engine.tiny import Guest
 from wasm_kernel.guests.python.guest import (
     Addresses,
+    HostChannel,
     SignalWords,
     find_sqlite_prngs,
     reseed_sqlite,
@@ -43,6 +46,18 @@ def test_elsewhere_there_is_no_generator(after: bytes) -> None:
 
 def test_a_constant_at_the_very_end_is_not_a_generator() -> None:
     assert find_sqlite_prngs(CONSTANT, CONSTANT) == []
+
+
+@pytest.mark.parametrize("request_of_guest", [b"\0{}", b"\1{}"], ids=["codec", "shell"])
+def test_while_an_image_is_built_codecs_and_scripts_are_refused_in_silence(
+    request_of_guest: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, matplotlib's search for fonts had `wasm-kernel warm` print a traceback."""
+    channel = HostChannel(lambda data: json.dumps(json.loads(data)).encode())
+    memory = SimpleNamespace(read=lambda at, length: request_of_guest)
+    call = channel.bind(cast(Any, SimpleNamespace(memory=memory)))["host", "call"]
+    assert call(0, 3, PAGE, PAGE + 4) != 0
+    assert not caplog.records
 
 
 @pytest.fixture

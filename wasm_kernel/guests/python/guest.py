@@ -147,7 +147,8 @@ class HostChannel:
 
     Requests of the guest's numpy, and those for codecs and the shell, come the same way, as the
     module can't be given more imports. `open_codecs` returns the codecs of a guest, once it asks
-    for one; `open_shells` returns what runs its scripts of the shell.
+    for one; `open_shells` returns what runs its scripts of the shell. Without them the guest's
+    request is refused.
     """
 
     imports: Mapping[Import, str] = {("host", "call"): "iiii"}
@@ -179,10 +180,14 @@ class HostChannel:
             if length > _REQUEST_BYTES:
                 return _REFUSED
             request = memory.read(at, length)
-            if request[:1] == _FOR_CODECS and self._open_codecs is not None:
+            if request[:1] == _FOR_CODECS:
+                if self._open_codecs is None:  # a base image is built
+                    return _REFUSED
                 codecs = codecs or self._open_codecs(guest)
                 place, size = codecs.answer(request[1:])
-            elif request[:1] == _FOR_SHELL and self._open_shells is not None:
+            elif request[:1] == _FOR_SHELL:
+                if self._open_shells is None:
+                    return _REFUSED
                 self._shells = self._shells or self._open_shells(guest)
                 place, size = _handed_over(guest, self._shells.answer(request[1:]))
             else:
