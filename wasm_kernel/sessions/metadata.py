@@ -207,14 +207,18 @@ def read(folder: Folder, session_id: str) -> Metadata | None:
 
 
 def _content(folder: Folder) -> bytes | None:
-    """Returns the file's content; None if the file was replaced while it was read."""
+    """Returns the file's content; None if the file was replaced while it was read.
+
+    It is read twice: a file that was replaced, filled again as the spare one, and put back in the
+    meantime is the same file, but the first reading may have some bytes of each content.
+    """
     if not stat.S_ISREG(os.stat(NAME, dir_fd=folder.fd, follow_symlinks=False).st_mode):
         raise MetadataCorrupted("it is not a regular file")
     with closing_fd(os.open(NAME, READ, dir_fd=folder.fd)) as descriptor:
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(_MOST_BYTES + 1)
+        data = os.pread(descriptor, _MOST_BYTES + 1, 0)
         now_there = os.stat(NAME, dir_fd=folder.fd, follow_symlinks=False)
-        if not os.path.samestat(os.fstat(descriptor), now_there):
+        is_same = os.path.samestat(os.fstat(descriptor), now_there)
+        if not is_same or os.pread(descriptor, _MOST_BYTES + 1, 0) != data:
             return None
     if len(data) > _MOST_BYTES:
         raise MetadataCorrupted(f"it is larger than {_MOST_BYTES:,} bytes")
