@@ -312,7 +312,10 @@ class StateFolder:
     def _move(self, folder: Folder, name: str) -> None:
         with self._inner(_UNUSED) as unused:
             new = _prefix(self._other) + name if self._other else _free_name(unused, name)
-            folder.rename(name, new, unused)
+            try:
+                folder.rename(name, new, unused)
+            except PermissionError:  # a pipe: a confined process may remove it, but not move it
+                folder.remove(name)
 
     def drop_unused(self) -> None:
         """Removes the files that were set aside; folders stay, as they hardly take room."""
