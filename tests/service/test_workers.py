@@ -26,7 +26,14 @@ from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import BASELINE_SETTING, UNCHECKED
-from wasm_kernel.errors import FrameError, HostFailed, TravelError, WasmKernelError, WorkerLost
+from wasm_kernel.errors import (
+    FrameError,
+    HostFailed,
+    SandboxClosed,
+    TravelError,
+    WasmKernelError,
+    WorkerLost,
+)
 from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
@@ -440,6 +447,8 @@ def test_a_forked_copy_of_a_service_closes_nothing_of_it(service: Service) -> No
             try:
                 signal.alarm(int(PATIENCE))
                 service.close()
+                with pytest.raises(SandboxClosed, match="was forked from"):
+                    sandbox.reset()
                 os._exit(0)
             finally:
                 os._exit(1)

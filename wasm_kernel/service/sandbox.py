@@ -246,9 +246,8 @@ class Sandbox:
     def checkpoint(self, name: str) -> None:
         """Names the current state of memory, which is kept as long as the session.
 
-        Returns when the state is on disk; a kill right after that does not lose the name. This
-        method and those that go back wait until the running cell is over. Raises `TravelError` if
-        the name can't be used.
+        Returns when the state is on disk. This method and those that go back wait until the running
+        cell is over. Raises `TravelError` if the name can't be used.
         """
         self.call(messages.Name(name)).result()
 
@@ -439,6 +438,8 @@ class Sandbox:
         Tries again if the worker falls asleep or dies before it has noted that. With `why`, no
         further call is taken; otherwise the next one wakes the session.
         """
+        if self._is_copy:
+            raise SandboxClosed(_COPY)
         resets = self.worker.resets
         for _ in range(_TRIES):
             with suppress(GuestClosed, SandboxClosed):  # another reset, or a close, was faster
