@@ -29,7 +29,7 @@ def client(server: HttpServer, key: str = ANN) -> Api:
 
 
 def at(server: HttpServer, sandbox: SandboxOf) -> SandboxOf:
-    """The same sandbox, by another server."""
+    """Returns the same sandbox, as another server serves it."""
     return SandboxOf(client(server), sandbox.name, sandbox.headers["X-Access-Token"])
 
 
@@ -40,7 +40,7 @@ def is_refused(sandbox: SandboxOf) -> bool:
 
 
 def ids(answer: Api) -> set[str]:
-    """The ids of a client's sandboxes."""
+    """Returns the ids of a client's sandboxes."""
     return {each["sandboxID"] for each in answer.call("GET", "/v2/sandboxes").json}
 
 
@@ -119,7 +119,10 @@ def test_a_killed_server_loses_nothing_that_was_kept(warm: None, tmp_path: Path)
     with server(tmp_path) as second, server(tmp_path) as first:
         sandbox = client(first).made()
         sandbox.run("x = 1")
+        line = sandbox.begin("POST", "/execute", {"code": "while True: pass"})
+        time.sleep(0.5)
         first.process.kill()
+        line.close()
         assert at(second, sandbox).value("x + 1") == "2"
 
 

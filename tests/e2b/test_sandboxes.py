@@ -41,6 +41,22 @@ def test_a_sandbox_runs_cells_and_keeps_variables(ann: Api) -> None:
     assert shown["text"].endswith(" a")
 
 
+def test_cells_of_a_context_that_is_restarted_end_in_words(ann: Api) -> None:
+    sandbox = ann.made()
+    assert sandbox.value("1") == "1"
+    with ThreadPoolExecutor(2) as threads:
+        codes = ("import time; time.sleep(30)", "2")
+        cells = []
+        for code in codes:
+            cells.append(threads.submit(sandbox.call, "POST", "/execute", {"code": code}))
+            time.sleep(0.2)
+        assert sandbox.call("POST", f"/contexts/{sandbox.name}/restart").status == 204
+        runs, waits = (cell.result() for cell in cells)
+    assert "its sandbox was closed" in runs.words
+    assert "before it began" in waits.words
+    assert sandbox.value("1") == "1"
+
+
 def test_outputs_come_while_the_cell_runs(ann: Api) -> None:
     sandbox = ann.made()
     code = "import time\nprint('first', flush=True)\ntime.sleep(30)"

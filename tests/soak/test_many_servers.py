@@ -70,7 +70,7 @@ def is_up(api: Api) -> bool:
 
 
 class Count(Struct):
-    """What one client counted: cells that were answered, cells that failed, and what is lost."""
+    """The cells of one client: answered, failed, and lost after an answer."""
 
     answered: int = 0
     failed: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import shutil
 import threading
 import time
@@ -20,7 +21,7 @@ from tests.private import private_of
 from tests.sampled import lasting, sampled
 from tests.stored import commits_in, content_of, flip, rewritten, state_of
 from wasm_kernel import Sandbox, create_sandbox
-from wasm_kernel.errors import HistoryError, TravelError
+from wasm_kernel.errors import Door, HistoryError, TravelError
 from wasm_kernel.folders.locks import Holder, Resume, note_evicted
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.folders import Folder
@@ -87,6 +88,20 @@ def test_thousands_of_steps_agree_with_the_model(warm: None, tmp_path: Path, kin
     with patched(state__pages__best=kind.__name__):
         for number in lasting(2):
             stories(tmp_path / str(number), 100 + number, 600)
+
+
+def test_a_servers_session_runs_also_where_files_have_no_locks(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not taken for one that another server has awake."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks are there")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    result = inside(policy=ExecutionPolicy().at(Door.AGENT)).execute("print(1)")
+    assert (result.stdout, result.error) == ("1\n", None)
+    assert "variables begin fresh" in result.stderr
 
 
 def test_after_a_trap_everything_is_as_before_the_cell(sandbox: Sandbox) -> None:

@@ -113,7 +113,7 @@ class HistoryLock:
         self._guard = threading.Lock()
         self._noted = Holder()
         self.held = self.crashed = self.forked = self._begins_anew = self._is_settled = False
-        self._slept = False
+        self._slept = self.is_elsewhere = False
 
     def take(self, *, is_owned: bool = False, is_served: bool = False) -> bool:
         """Takes the lock; returns False if another living process has it, or owns the session.
@@ -124,7 +124,9 @@ class HistoryLock:
         ready: until then, another process would find the record as this one did.
         """
         seconds = _SERVED_SECONDS if is_served else _WAIT_SECONDS
-        self.held = (is_owned or not _has_owner(self._folder)) and self._lock.acquire(seconds)
+        is_free = is_owned or not _has_owner(self._folder)
+        self.held = is_free and self._lock.acquire(seconds)
+        self.is_elsewhere = not is_free or self._lock.is_elsewhere
         if self.held:
             found = self._noted = Holder.of(self._folder)
             self.crashed, self.forked, self._begins_anew = found.alive, found.forked, found.anew

@@ -51,9 +51,14 @@ class FileLock:
         self._path = path
         self._folder = folder
         self._descriptor = -1
+        self.is_elsewhere = False
 
     def acquire(self, seconds: float = 0.0) -> bool:
-        """Takes the lock, waiting `seconds` at most; returns False if another holder has it."""
+        """Takes the lock, waiting `seconds` at most; returns whether it succeeded.
+
+        If not, `is_elsewhere` is true if another holder has it, and false if the file system has
+        no locks.
+        """
         flags = os.O_RDWR | os.O_CREAT
         if self._folder is None:
             descriptor = os.open(self._path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -61,8 +66,9 @@ class FileLock:
             descriptor = self._folder.open_regular(str(self._path), flags)
         try:
             held = wait_lock(descriptor, seconds)
+            self.is_elsewhere = not held
         except OSError:
-            held = False
+            held = self.is_elsewhere = False
         if not held:
             os.close(descriptor)
             return False

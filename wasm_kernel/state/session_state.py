@@ -118,7 +118,7 @@ class SessionState:
             self._notices.tell(notice, error="private state")
         is_served = self._policy.door.is_served
         if not self._lock.take(is_owned=self._folders.owned, is_served=is_served):
-            if is_served:
+            if is_served and self._lock.is_elsewhere:
                 raise SessionInUse(texts.AWAKE_ELSEWHERE)
             self._notices.tell(texts.TAKEN, error="the session is already open")
             return History(None, self.image.id)

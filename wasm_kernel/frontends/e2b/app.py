@@ -153,7 +153,6 @@ class SandboxApi:
     async def _act(self, call: Call, request: Request, send: Send) -> None:
         """Serves a call that its client's limits allow."""
         operation = call.operation
-        is_of_sandbox = operation.plane not in (Plane.CONTROL, Plane.OPEN)
         try:
             call.body = await _body(operation, call.lease, request)
             response = _response(operation, await operation.act(call))
@@ -161,13 +160,9 @@ class SandboxApi:
             if isinstance(response, CellStream) and response.is_elsewhere:
                 await self._sandboxes.leave(call.sandbox)
         except SessionInUse:  # by another server, whose facts about the sandbox are newer
-            if is_of_sandbox:
+            if operation.plane not in (Plane.CONTROL, Plane.OPEN):
                 await self._sandboxes.leave(call.sandbox)
             raise
-        except SandboxClosed as problem:
-            if not is_of_sandbox or call.sandbox.is_gone:
-                raise
-            raise Refusal(409, "", f"The context was restarted or removed: {problem}") from None
 
     def _client(self, caller: Caller) -> str:
         """Returns the name that limits count by; a key that nothing checks is no name."""

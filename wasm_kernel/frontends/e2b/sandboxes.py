@@ -88,7 +88,7 @@ class Sandboxes:
         if found.kept.is_paused:
             if not kept.asked.auto_resume.enabled:
                 raise Refusal(502, "", f"{GONE.format(name=name)} running: it is paused")
-            await self.resume(found, kept.asked.timeout)
+            await self.end_in(found, kept.asked.timeout)  # the request wakes it
         return found
 
     async def listed(self, caller: Caller) -> list[tuple[str, Kept]]:
@@ -305,10 +305,6 @@ class Sandboxes:
         """Puts the sessions of a sandbox to sleep, so that another server can wake them."""
         for each in sandbox.contexts.values():
             await on_thread(_sleep, each.session)
-
-    async def resume(self, sandbox: Sandbox, seconds: float) -> None:
-        """Lets requests to a paused sandbox in again; the first one wakes it."""
-        await self.end_in(sandbox, seconds)
 
     # -- contexts
 
