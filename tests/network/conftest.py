@@ -36,6 +36,13 @@ def http() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server of HTTP that a test may stop."""
+    with serving() as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
 def rule(http: Server, https: Server) -> NetworkRule:
     """A rule that allows both servers."""

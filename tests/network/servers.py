@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from wasm_kernel.network_rules import NetworkRule
+
 _PIECE = 64 * 1024
 
 
@@ -27,14 +29,14 @@ class Handler(BaseHTTPRequestHandler):
     """Answers by the path, and notes each request in its server's `seen`."""
 
     protocol_version = "HTTP/1.1"
+    server: Server
 
     def log_message(self, *_: Any) -> None:
         """Says nothing."""
 
     def do_GET(self) -> None:
         parts = self.path.partition("?")[0].split("/")
-        seen: list[Any] = self.server.seen  # type: ignore[attr-defined]
-        seen.append((self.command, self.path, self.headers.items()))
+        self.server.seen.append((self.command, self.path, self.headers.items()))
         answer = getattr(self, f"answer_{parts[1]}", None)
         if answer is None:
             return self.send(json.dumps(dict(self.headers.items())).encode())
@@ -101,7 +103,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer_count(self) -> None:
         """Answers each request differently."""
-        self.send(str(len(self.server.seen)).encode())  # type: ignore[attr-defined]
+        self.send(str(len(self.server.seen)).encode())
 
     def answer_gzip(self) -> None:
         """Answers in chunks of a compressed text."""
@@ -117,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer_tell(self, kind: str) -> None:
         """Repeats the secret of a request in some way."""
-        kept: list[str] = self.server.kept  # type: ignore[attr-defined]
+        kept = self.server.kept
         kept += (
             [self.headers["Authorization"].split()[1]] if "Authorization" in self.headers else []
         )
@@ -179,6 +181,11 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, *_: Any) -> None:
         """Says nothing: clients leave."""
+
+
+def rule_for(server: Server) -> NetworkRule:
+    """Returns the rule that allows a server of HTTP."""
+    return NetworkRule("localhost", schemes=("http",), ports=(server.port,))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.network.servers import Server, serving
+from tests.network.servers import Server, rule_for
 from tests.network.test_attacks import exchange, get, network, run
 from tests.network.test_clients import shown
 from wasm_kernel import ExecutionPolicy, create_sandbox
@@ -22,18 +21,6 @@ from wasm_kernel.network.judge import Refused
 from wasm_kernel.network_rules import NetworkRule, Secret, placeholder
 
 MARK = placeholder("API_KEY")
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    """A server of HTTP."""
-    with serving() as made:
-        yield made
-
-
-def rule_for(server: Server) -> NetworkRule:
-    """Returns the rule that allows a server."""
-    return NetworkRule("localhost", schemes=("http",), ports=(server.port,))
 
 
 def asked(server: Server, folder: Path, mode: str, head: str = "GET /csv HTTP/1.1") -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.faces import wait_for
 from tests.guests.javascript.conftest import value
-from tests.network.servers import Server, serving
+from tests.network.servers import Server, rule_for, serving
 from tests.network.test_attacks import Events, exchange, get, network, run
 from tests.network.test_clients import shown
 from wasm_kernel import (
@@ -33,7 +33,6 @@ from wasm_kernel.frontends.batch.grading import grade_notebooks
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
 from wasm_kernel.frontends.batch.runner import run_notebooks
 from wasm_kernel.network.judge import Refused
-from wasm_kernel.network_rules import NetworkRule
 from wasm_kernel.service.messages import Timeline
 from wasm_kernel.service.sandbox import Sandbox
 
@@ -45,18 +44,6 @@ SIX = (
     "print(get(H + '/gzip').text.strip()[-5:], urllib.request.urlopen(H + '/chunks/3').read())",
     "print(get(H + '/status/503').status_code, get(H + '/csv').headers['Date'])",
 )
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    """A server that a test may stop."""
-    with serving() as made:
-        yield made
-
-
-def rule_for(server: Server) -> NetworkRule:
-    """Returns the rule that allows a server."""
-    return NetworkRule("localhost", schemes=("http",), ports=(server.port,))
 
 
 def policy_for(server: Server, mode: str, **limits: Any) -> ExecutionPolicy:

@@ -15,7 +15,7 @@ from wasm_kernel_agent.codecs import thrift
 from wasm_kernel_agent.codecs.arrow_messages import Out, stream_of
 from wasm_kernel_agent.codecs.arrow_reader import Stream
 from wasm_kernel_agent.codecs.arrow_schema import ArrowError, Field, Schema, Type
-from wasm_kernel_agent.codecs.calls import CodecError, call
+from wasm_kernel_agent.codecs.calls import CodecError, call, grouped
 from wasm_kernel_agent.codecs.thrift import BINARY, I32, I64, LIST, STRUCT, Struct, Value
 
 _CODEC = "parquet"
@@ -45,7 +45,7 @@ def unpacked(kind: int, buffers: Sequence[memoryview]) -> list[memoryview]:
     packed = {n: size for n, size in sizes.items() if size not in (_RAW, 0)}
     if any(not 0 < size <= _MOST for size in packed.values()):
         raise ArrowError("the data are damaged")
-    for some in _grouped(packed):
+    for some in grouped(packed, _AT_ONCE):
         file = _file([(found[n], packed[n]) for n in some], _READING[kind])
         try:
             stream = Stream(call(_CODEC, "read", file)[0])
@@ -66,7 +66,7 @@ def packed(kind: int, buffers: Sequence[bytes]) -> list[bytes]:
         for at in range(0, len(each), step)
     }
     made: list[list[bytes]] = [[_LENGTH.pack(len(each))] if len(each) else [] for each in buffers]
-    for some in _grouped(pieces):
+    for some in grouped(pieces, _AT_ONCE):
         pages = _pages([buffers[n][at : at + pieces[n, at]] for n, at in some], _WRITING[kind])
         for (n, at), page in zip(some, pages, strict=True):
             if kind == LZ4:
@@ -94,20 +94,6 @@ def _pages(values: Sequence[bytes], codec: int) -> Iterator[bytes]:
         begin, end = about[9].value, about[9].value + about[7].value
         _, head = thrift.read(bytes(data[begin : begin + 64]))
         yield bytes(data[begin + head : end])
-
-
-def _grouped(sizes: dict[Any, int]) -> Iterator[list[Any]]:
-    """Yields the keys in groups that are small enough for one call."""
-    group: list[Any] = []
-    total = 0
-    for key, size in sizes.items():
-        if group and total + size > _AT_ONCE:
-            yield group
-            group, total = [], 0
-        group.append(key)
-        total += size
-    if group:
-        yield group
 
 
 def _file(pages: Sequence[tuple[memoryview, int]], codec: int) -> bytes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 import _host
 import numpy
 
+Key = TypeVar("Key")
 _MARK = b"\0"  # no frame begins with it
 _HEAD = struct.Struct("<4I")
 _call: Any = _host.call
@@ -39,3 +41,20 @@ def call(
     if failed:
         raise CodecError(bytes(rest).decode("utf-8", "replace"))
     return rest, (found[0], found[1], found[2])
+
+
+def grouped(sizes: Mapping[Key, int], most: int) -> Iterator[list[Key]]:
+    """Yields the keys in groups that are small enough for one call: of `most` bytes together.
+
+    A key that is larger than `most` is a group of its own.
+    """
+    group: list[Key] = []
+    total = 0
+    for key, size in sizes.items():
+        if group and total + size > most:
+            yield group
+            group, total = [], 0
+        group.append(key)
+        total += size
+    if group:
+        yield group

@@ -29,6 +29,7 @@ from wasm_kernel_agent.codecs.arrow_schema import (
     schema_table,
     write_message,
 )
+from wasm_kernel_agent.codecs.calls import grouped
 from wasm_kernel_agent.codecs.flatbuffers import Table
 from wasm_kernel_agent.codecs.thrift import BINARY, I64, LIST, STRUCT, Struct, ThriftError, Value
 
@@ -135,19 +136,13 @@ class ParquetFile:
 
     def _runs(self, leaves: Collection[int]) -> Iterator[list[Struct]]:
         """Yields row groups; those that are small are decoded together."""
-        run: list[Struct] = []
-        size = 0
-        for group in self._groups:
+        sizes = {}
+        for number, group in enumerate(self._groups):
             chunks = group[_COLUMNS].value[1]
             unpacked = sum(chunks[leaf][_CHUNK].value[_UNPACKED].value for leaf in leaves)
-            more = max(unpacked, _A_VALUE * len(leaves) * group[_GROUP_ROWS].value)
-            if run and size + more > _TOGETHER:
-                yield run
-                run, size = [], 0
-            run.append(group)
-            size += more
-        if run:
-            yield run
+            sizes[number] = max(unpacked, _A_VALUE * len(leaves) * group[_GROUP_ROWS].value)
+        for numbers in grouped(sizes, _TOGETHER):
+            yield [self._groups[number] for number in numbers]
 
     def _fields_of(self, kept: list[int]) -> list[Field]:
         """Returns the fields of the kept columns in Arrow's schema; none if it can't be told.
@@ -322,7 +317,7 @@ def joined(files: Iterable[Any], pairs: Mapping[str, str]) -> Iterator[Any]:
 
 
 def _move(group: Struct, by: int, number: int) -> None:
-    """Notes that a row group begins so many bytes later, and is the one of this number."""
+    """Moves a row group by some bytes, and gives it another number."""
     for chunk in group[_COLUMNS].value[1]:
         about = chunk[_CHUNK].value
         places = [chunk.get(n) for n in (_CHUNK_OFFSET, *_INDEX_PLACES)]
