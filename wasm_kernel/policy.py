@@ -51,7 +51,7 @@ class RuntimeType(str, Enum):
 
 
 class NetworkMode(str, Enum):
-    """Where the answers to cells' requests come from."""
+    """The sources of the answers to cells' requests."""
 
     LIVE = "live"
     RECORD = "record"
@@ -246,9 +246,9 @@ class ExecutionPolicy:
             host that is refused whatever other rules say, or `@NAME` for a list in the user's own
             file of presets. By default there are none, and no network. It needs the packages of
             `wasm-kernel[network]`.
-        network_mode: Where the answers to requests come from. live: from their hosts. record: from
-            their hosts, and the session keeps requests and answers, without secrets. replay: from
-            what the session has kept; other requests are refused, and nothing reaches the network.
+        network_mode: The source of the answers to requests. live: their hosts. record: their
+            hosts, and the session keeps requests and answers, without secrets. replay: the answers
+            that the session has kept; other requests are refused, and none reaches the network.
         network_record_bytes: The most that the requests and answers that a session keeps may take
             on disk, in bytes. An answer beyond it is refused.
         env: Environment variables of the guest.

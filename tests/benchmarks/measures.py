@@ -13,6 +13,7 @@ from tests.benchmarks import compute, history, service
 from tests.benchmarks.agents import agents
 from tests.benchmarks.batch import batch
 from tests.benchmarks.cold import cold
+from tests.benchmarks.e2b import sandboxes
 from tests.benchmarks.javascript import javascript
 from tests.benchmarks.many import many
 from tests.benchmarks.memory import pss_bytes
@@ -248,6 +249,7 @@ MEASURES: dict[str, Measure] = {
     "fork": _with_native(history.forks),
     "service": _with_native(service.sessions),
     "agents": _with_native(agents),
+    "e2b": _with_native(sandboxes),
     "many": many,
     "cold": cold,
     "batch": batch,

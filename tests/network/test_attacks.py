@@ -420,7 +420,7 @@ def test_the_certificate_is_checked(rule: NetworkRule, https: Server, http: Serv
 def test_a_connection_that_was_used_is_not_made_a_secure_one(
     rule: NetworkRule, http: Server
 ) -> None:
-    """What a rule for https allows, such as a secret, would go on it in the clear."""
+    """A rule for https may allow a secret, which would go over it in the clear."""
     net = network(rule)
 
     async def work() -> None:

@@ -101,7 +101,7 @@ class CodecModule:
         return at
 
     def allocate(self, length: int) -> int:
-        """Returns the address of so many bytes of its memory."""
+        """Returns the address of `length` free bytes of its memory."""
         export, more = self.imports.allocator
         at = self.instance.call(export, length, *more)
         if not at:

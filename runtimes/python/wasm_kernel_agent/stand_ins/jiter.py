@@ -34,8 +34,8 @@ def from_json(
 ) -> Any:
     """Returns the value of JSON.
 
-    With `partial_mode`, the text may end early: what is not whole is left out, but for strings in
-    the mode `trailing-strings`. jiter's other arguments have no effect.
+    With `partial_mode`, the text may end early: a value that is not whole is left out; the mode
+    `trailing-strings` keeps the beginning of a string. jiter's other arguments have no effect.
 
     Raises:
         ValueError: It is not JSON.
