@@ -86,6 +86,7 @@ def main() -> None:
             (folder / inner).mkdir()
         os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = str(folder / "jupyter")
         os.environ["XDG_RUNTIME_DIR"] = str(folder)  # it also holds a forker's socket
+        os.environ["XDG_STATE_HOME"] = str(folder / "state")  # a user's notes would slow starts
         stack.callback(end_forkers)
         theirs = their_side(folder / "theirs", given.native)
         ours = their_side(folder / "ours", given.native)

@@ -158,6 +158,24 @@ def test_pruning_and_deleting_sweep_and_looking_does_not(root: Path, state: Path
         assert list((state / "private").iterdir()) == []
 
 
+def test_the_state_folder_does_not_grow_with_places_that_are_gone(
+    root: Path, state: Path, tmp_path: Path
+) -> None:
+    """Each start of a kernel reads the notes of all places and roots."""
+    for name in ("kept", "gone", "unmounted"):
+        Session(SessionsRoot(root / name, tmp_path / name), "one").closed()
+    (note,) = [each for each in (state / "elsewhere").iterdir() if "unmounted" in each.read_text()]
+    of_disk = note.name.replace(f".{tmp_path.stat().st_dev:x}.", ".fffff.")
+    note.rename(note.with_name(of_disk))
+    shutil.rmtree(tmp_path / "gone")
+    shutil.rmtree(tmp_path / "unmounted")
+    shutil.rmtree(root / "gone")
+    orphans.remove_due_daily()
+    for notes in ("elsewhere", "roots"):
+        noted = {Path(each.read_text()).name for each in (state / notes).iterdir()}
+        assert noted == {"kept", "unmounted"}
+
+
 def test_doctor_shows_them(root: Path, tmp_path: Path) -> None:
     a_session(root, "kept")
     (a_session(root, "gone") / "history").mkdir()

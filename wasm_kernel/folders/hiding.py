@@ -342,7 +342,7 @@ class PlacesHidden(Hidden):
                 yield spot.chain[-1]
 
     def _likely(self) -> Iterator[Path]:
-        """Yields all noted places, which are few, and, of the many roots, those with paths here."""
+        """Yields the noted places, and the roots whose paths lie here."""
         with contextlib.suppress(OSError):
             here = Path(f"/proc/self/fd/{self._folder.fd}").readlink()
             for noting, path in zip((ELSEWHERE, ROOTS), self._notes, strict=False):

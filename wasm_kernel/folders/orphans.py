@@ -20,7 +20,7 @@ from msgspec import Struct
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.folders.folders import MISSED
 from wasm_kernel.folders.locks import exclusively
-from wasm_kernel.folders.places import ROOTS, Place, places, state_folder
+from wasm_kernel.folders.places import ELSEWHERE, ROOTS, Place, places, state_folder
 from wasm_kernel.folders.private import Owner, discard
 from wasm_kernel.linux import trees, walks
 from wasm_kernel.linux.files import FileMark
@@ -127,7 +127,8 @@ def remove_due_daily() -> None:
         os.utime(mark)
         begun = time.monotonic()
         remove_due(_MOMENT_SECONDS)
-        ROOTS.forget_missing()
+        for notes in (ELSEWHERE, ROOTS):
+            notes.forget_gone()
         if time.monotonic() - begun > _MOMENT_SECONDS:  # some folders are left
             os.utime(mark, (time.time() - _DAY + _SOON_SECONDS,) * 2)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.linux.files import boot_id
 from wasm_kernel.linux.folders import Folder, real_path
 
 LOOK_SECONDS = 0.005
@@ -110,7 +111,10 @@ def has_warnings() -> bool:
 
 
 class Notes:
-    """Notes of paths in the state folder: a file for each, named by its digest."""
+    """Notes of paths in the state folder: a file for each.
+
+    A file's name is the digest of its path, and the device that the path was on (`_on_device`).
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -149,14 +153,18 @@ class Notes:
             return
         text = os.fsencode(path)
         with known, contextlib.suppress(OSError):
-            name = hashlib.blake2b(text, digest_size=12).hexdigest()
+            name = hashlib.blake2b(text, digest_size=12).hexdigest() + _on_device(path)
             if known.status(name) is None:
                 with known.replacing(name) as file:
                     file.write(text)
                 time.sleep(_SETTLE_SECONDS)
 
-    def forget_missing(self) -> None:
-        """Forgets the paths at which there is no folder."""
+    def forget_gone(self) -> None:
+        """Forgets the paths that are gone for certain.
+
+        The nearest folder above such a path is on the device that the path was on. A disk that is
+        not mounted now leaves its mount point, which is on another device.
+        """
         known = in_state(self._name)
         if known is None:
             return
@@ -164,8 +172,13 @@ class Notes:
             for name in known.names():
                 with contextlib.suppress(OSError, ValueError):
                     path = Path(known.read(name, _PATH_BYTES).decode())
-                    if not path.is_dir():
+                    if not path.is_dir() and name.endswith(_on_device(_nearest(path))):
                         known.remove(name)
+
+
+def _on_device(path: Path) -> str:
+    """Returns the suffix of a note: a folder's device, and the boot for which its number counts."""
+    return f".{path.stat().st_dev:x}.{boot_id()}"
 
 
 ELSEWHERE, ROOTS = Notes("elsewhere"), Notes("roots")
