@@ -6,6 +6,7 @@ import { send } from "wasm-kernel:host";
 const MARK = "$"; // the key of an object that stands for a value which JSON has not
 const PIECE = 8192; // bytes that become text at once
 const { isArray } = Array;
+const isWellFormed = Function.prototype.call.bind(String.prototype.isWellFormed);
 const NETWORK = "wasm_kernel_network_"; // begins the names of functions for connections
 const SLICE = 0.05; // seconds between two looks for what else can happen
 const made = new Map(); // the functions that are offered now, with the description of each
@@ -101,14 +102,19 @@ function answerOf(name, answer, Interrupted) {
 
 function encoded(value) {
   switch (typeof value) {
-    case "boolean":
-    case "string": return value;
+    case "boolean": return value;
+    case "string": return textOf(value);
     case "undefined": return null;
     case "bigint": return { [MARK]: "int", value: String(value) };
     case "number": return Number.isFinite(value) ? value : { [MARK]: "float", value: floatText(value) };
     case "object": return value === null ? null : objectOf(value);
     default: throw new TypeError(`the host takes plain data, not a ${typeof value}`);
   }
+}
+
+function textOf(value) {
+  if (!isWellFormed(value)) throw new TypeError("a text with a lone surrogate can't be sent to the host");
+  return value;
 }
 
 const floatText = (value) => (Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf");
@@ -119,7 +125,7 @@ function objectOf(value) {
   if (value instanceof Date) return value.toISOString();
   if (value instanceof ArrayBuffer) return bytesOf(new Uint8Array(value));
   if (ArrayBuffer.isView(value)) return bytesOf(new Uint8Array(value.buffer, value.byteOffset, value.byteLength));
-  const pairs = (value instanceof Map ? [...value] : Object.entries(value)).map(([key, held]) => [String(key), encoded(held)]);
+  const pairs = (value instanceof Map ? [...value] : Object.entries(value)).map(([key, held]) => [textOf(String(key)), encoded(held)]);
   return pairs.some(([key]) => key === MARK) ? { [MARK]: "object", value: pairs } : Object.fromEntries(pairs);
 }
 

@@ -201,11 +201,13 @@ def test_what_no_message_can_carry_is_an_error_in_words(
     def no_such() -> str:
         raise LookupError("odd\udc80name")
 
-    sandbox = offering(deep, name, no_such)
+    sandbox = offering(deep, name, no_such, echo)
     for n in (500, 900, 5000):
         assert "its result can't be passed to a cell: maximum" in fails(sandbox, f"deep({n})")
     assert "surrogates not allowed" in fails(sandbox, "name()")
     assert fails(sandbox, "no_such()") == "LookupError: odd?name"
+    for argument in ("'odd\\udc80name'", "[{'odd\\udc80name': 1}]"):
+        assert "surrogates not allowed" in fails(sandbox, f"echo({argument})")
 
 
 def test_a_function_that_cancels_itself_interrupts_no_cell(offering: Sandboxes) -> None:
@@ -602,6 +604,7 @@ console.log(n[1] === 2n ** 70n, Number.isNaN(n[0]), b[0], $);
 console.log([...numbers(3)].join(), (await Promise.all([meet(2), meet(2)])).join());
 for await (const n of slow_numbers(9)) { console.log(n); break; }
 try { put_off({ number: -1, due: "2026-01-01" }) } catch (problem) { console.log(`${problem}`); }
+try { echo({ "odd\\udc80name": 1 }) } catch (problem) { console.log(`${problem}`); }
 """,
     )
     assert said.splitlines() == [
@@ -609,5 +612,6 @@ try { put_off({ number: -1, due: "2026-01-01" }) } catch (problem) { console.log
         "0,1,2 2,2",
         "0",
         "UnknownOrder: there is no order -1",
+        "TypeError: a text with a lone surrogate can't be sent to the host",
     ]
     wait_for(lambda: sorted(streams.closed) == ["numbers", "slow_numbers"], "the streams' ends")

@@ -333,8 +333,12 @@ def encoded(value: Any) -> Json:
 
     Raises:
         TypeError: It is no plain data.
+        UnicodeEncodeError: A text holds a lone surrogate.
     """
-    if value is None or type(value) in (bool, str):
+    if type(value) is str:
+        value.encode()  # raises if no message can carry it
+        return value
+    if value is None or type(value) is bool:
         return value
     if type(value) in (int, float):
         return _number(value)
@@ -357,7 +361,7 @@ def _object(value: dict[Any, Any]) -> Json:
     for key in value:
         if not isinstance(key, str):
             raise TypeError(f"the keys of a dict for the host are texts, not {type(key).__name__}")
-    plain = {str(key): encoded(each) for key, each in value.items()}
+    plain = {encoded(str(key)): encoded(each) for key, each in value.items()}
     return plain if _MARK not in plain else {_MARK: "object", "value": list(plain.items())}
 
 
