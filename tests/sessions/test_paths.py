@@ -139,7 +139,16 @@ _OPENAT2, _RESOLVE_BENEATH, _O_PATH = 437, 0x08, 0o10000000
 
 
 def beneath(root: Path, path: str) -> Path | int:
-    """The real place that Linux finds without ever leaving a folder, or its error number."""
+    """The real place that Linux finds without ever leaving a folder, or its error number.
+
+    Linux refuses a `..` by EAGAIN while anything is renamed or mounted on the system.
+    """
+    while (found := _beneath(root, path)) == errno.EAGAIN:
+        pass
+    return found
+
+
+def _beneath(root: Path, path: str) -> Path | int:
     libc = ctypes.CDLL(None, use_errno=True)
     how = OpenHow(_O_PATH | os.O_CLOEXEC, 0, _RESOLVE_BENEATH)
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
