@@ -34,7 +34,7 @@ from wasm_kernel.frontends.jupyter import launcher
 # jsonschema, which nbformat imports, builds a grammar of web addresses with it for two seconds.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
-# A single run draws a small sample, the same each time; `make soak` draws many more, which differ. A
+# A single run draws a small sample, the same each time; `make soak` draws many others. A
 # busy machine draws its first inputs slowly; that says nothing about the code.
 for profile, examples in (("soak", 200), ("house", 20)):
     settings.register_profile(
