@@ -93,6 +93,25 @@ const search = (name) =>
     return ends === ":" ? found : { ...found, stdout: found.stdout.replace(/^([^:\n]*):/gm, `$1${ends}`) };
   });
 
+/** Takes options of `bash` and `sh`: those of `set`, and those about startup files, of which there are none. */
+const shell = (name) =>
+  defineCommand(name, async (args, context) => {
+    const words = [...args], settings = [];
+    let hasText = false;
+    while (!hasText && /^(-[celux]*o?|--(login|noprofile|norc))$/.test(words[0])) {
+      const flags = words.shift();
+      if (flags.startsWith("--")) continue;
+      hasText = flags.includes("c");
+      const kept = flags.replace(/[cl]/g, "");
+      if (kept !== "-") settings.push(kept, ...(kept.endsWith("o") ? [words.shift()] : []));
+    }
+    if (settings.length > 0 && words.length > 0) {
+      const text = hasText ? words.shift() : '. "$0" "$@"';
+      return context.origCommand(["-c", `set ${settings.join(" ")}\n${text}`, ...words]);
+    }
+    return context.origCommand(hasText ? ["-c", ...words] : words);
+  });
+
 const realPath = defineCommand("realpath", async (args, context) => {
   const result = { stdout: "", stderr: "", exitCode: 0 };
   for (const name of args) {
@@ -115,7 +134,10 @@ const files = new MountableFs({ base });
 const bash = new Bash({
   fs: files,
   cwd: "/",
-  customCommands: [list, repeat, realPath, search("grep"), search("rg"), ...BY_PYTHON.map(byPython), ...LEFT_OUT.map(missing)],
+  customCommands: [
+    list, repeat, realPath, search("grep"), search("rg"), shell("bash"), shell("sh"),
+    ...BY_PYTHON.map(byPython), ...LEFT_OUT.map(missing),
+  ],
   executionLimits: Object.fromEntries(UNLIMITED.map((name) => [name, Number.MAX_SAFE_INTEGER])),
   defenseInDepth: false, // the sandbox itself is the defence
 });

@@ -46,6 +46,8 @@ def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
         ("!seq 3 | xargs -n1 echo - ; seq 2 | xargs -I{} echo n{}", "- 1\n- 2\n- 3\nn1\nn2\n"),
         ("!grep -Hn csv a.csv; grep --color=never -c csv < b.csv", "a.csv:1:a.csv\n1\n"),
         ("!timeout 0.1 sleep 5; echo $?", "124\n"),
+        ("!bash --login -c 'echo $1' - a; sh -lc 'echo b'; bash -euc 'false; echo c'", "a\nb\n"),
+        ("!bash -euo pipefail -c 'false | true; echo a'; echo false > s; bash -e s", ""),
         ("%cd -q /tmp\n!pwd; cd /app; pwd\n%cd -q /app\n!pwd", "/tmp\n/app\n/app\n"),
         ("files = !ls *.csv\nprint(files.n, len(files))", "a.csv\nb.csv 2\n"),
         ("%%bash\nx=1\nfor i in 1 2 3; do\n  x=$((x + i))\ndone\necho $x", "7\n"),
