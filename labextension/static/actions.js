@@ -47,13 +47,19 @@ export class Actions {
     const said = found && this._words.variables(found, new Date(time * 1000));
     const label = this._trans.__("Begin anew");
     const caption = this._trans.__("Restart without variables; a checkpoint keeps these");
-    Notification.info([resumed, said].filter(Boolean).join(" "), {
+    const notice = Notification.info([resumed, said].filter(Boolean).join(" "), {
       autoClose: false,
       actions: [
         { label: this._trans.__("Continue"), displayType: "accent", callback: () => {} },
         { label, caption, callback: () => void this._beginAnew(link) },
       ],
     });
+    const end = () => {
+      if (link.tree) return;
+      Notification.dismiss(notice); // another page has begun anew, or the notebook is closed
+      link.changed.disconnect(end);
+    };
+    link.changed.connect(end);
   }
 
   async _beginAnew(link) {

@@ -13,8 +13,10 @@ export class Link {
     this._comm = null;
     this._waiting = new Map();
     this._requests = 0;
+    this._session = ""; // of messages, which each process of a kernel has its own of
     const context = panel.sessionContext;
     context.kernelChanged.connect(() => this._renew());
+    context.iopubMessage.connect((_, { header }) => this._heardFrom(header.session));
     context.statusChanged.connect((_, status) => this._statusChanged(status));
     panel.disposed.connect(() => this._drop());
     this._renew();
@@ -33,6 +35,13 @@ export class Link {
     if (["restarting", "autorestarting", "terminating", "dead"].includes(status)) this._drop();
     else if (status === "idle" && this._comm === null) this._renew();
     this.changed.emit();
+  }
+
+  /** Finds a kernel that another page has restarted. */
+  _heardFrom(session) {
+    const isOther = this._session && session !== this._session;
+    this._session = session;
+    if (isOther) void this._renew();
   }
 
   async _renew() {

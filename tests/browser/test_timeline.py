@@ -31,6 +31,14 @@ SET_SOURCE = """([cell, source]) => {
     jupyterapp.shell.currentWidget.content.widgets[cell].model.sharedModel.setSource(source);
 }"""
 SOURCES = "jupyterapp.shell.currentWidget.content.widgets.map(c => c.model.sharedModel.getSource())"
+RESTART = """async () => {  // as another page does
+    const {kernel} = jupyterapp.shell.currentWidget.sessionContext.session;
+    const {baseUrl} = kernel.serverSettings;
+    const headers = {'X-XSRFToken': document.cookie.match(/_xsrf=([^;]*)/)?.[1]};
+    const address = `${baseUrl}api/kernels/${kernel.id}/restart`;
+    const reply = await fetch(address, {method: 'POST', headers});
+    if (!reply.ok) throw new Error(reply.status);
+}"""
 EXECUTE = """async ([path, code]) => {
     const widget = [...jupyterapp.shell.widgets('main')].find(w => w.context?.path === path);
     const said = [];
@@ -296,7 +304,7 @@ def test_marks_outlive_the_page_and_names_a_restart(panel: Panel) -> None:
     panel.lab.reopen()
     panel.here("[9]")
     assert 9 in panel.marks()
-    panel.page.evaluate("jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    panel.page.evaluate(RESTART)
     panel.here("start")
     panel.lab.idle()
     assert panel.marks() == []
