@@ -51,7 +51,7 @@ class OnPath:
 
 @dataclass(frozen=True)
 class OnTwo:
-    """rename or link."""
+    """A rename or a link: an operation on two paths."""
 
     what: str
     slot: int | None

@@ -176,7 +176,7 @@ def suite() -> Path:
 
 
 def failures(suite: Path, tmp_path: Path, files: list[str], least: int) -> Mapping[str, str]:
-    """Returns the texts of failed tests, by name; at least so many others must have passed."""
+    """Returns the texts of failed tests, by name; fails if fewer than `least` others passed."""
     policy = ExecutionPolicy(cell_timeout=1800, memory_bytes=3 << 30, mounts=[f"{suite}:/suite"])
     with create_sandbox(workspace=tmp_path / "app", policy=policy) as sandbox:
         code = f"import sys; sys.path += ['/suite/lib', '/suite']\n{RUN}\nrun({files!r})"

@@ -1,8 +1,8 @@
 """Secrets: values of the owner that cells use by placeholders and never see.
 
 A placeholder in a header of a request is replaced by the value, if the rule of the request names
-the secret. In answers under that rule the value is replaced by asterisks, as far as it stands there
-as it was sent.
+the secret. In answers under that rule the value is replaced by asterisks, if it stands there
+in the form in which it was sent.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class RequestSecrets:
     def hidden(self, data: bytes) -> bytes:
         """Returns bytes with asterisks in place of the values of secrets."""
         for value in self._values:
-            data = data.replace(value, b"*" * len(value))  # of the same length as it was
+            data = data.replace(value, b"*" * len(value))  # of the same length
         return data
 
 

@@ -145,7 +145,7 @@ class _OpenElements:
 # -- repeated parts
 
 GROWTH_MOST = 10  # times
-SMALL_DRAWING = 20_000  # drawn elements, which is allowed by whatever factor the document grew
+SMALL_DRAWING = 20_000  # drawn elements; a document may always have as many
 DRAWN_MOST = SMALL_DRAWING**2
 REFERENCES_MOST = 100  # nested references
 

@@ -77,7 +77,7 @@ class Service(SandboxHome[Sandbox]):
     Raises:
         PlantedLinkError: the root's path is relative, and leads through a link.
         HostFailed: the process can't be started.
-        ValueError: `confinement` is none of these.
+        ValueError: `confinement` is another word.
         TypeError: `limits`, `policy` or `logger` is of another type, or a function is none.
     """
 

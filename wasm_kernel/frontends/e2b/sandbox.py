@@ -94,7 +94,7 @@ class Sandbox:
 
     @property
     def is_gone(self) -> bool:
-        """True if its session was deleted, by whatever."""
+        """True if its session was deleted."""
         return bool(self.main.sync.worker.why_closed)
 
     @property

@@ -1,7 +1,7 @@
 """Compressed buffers of Arrow's IPC messages, by the codec of Parquet.
 
 Parquet compresses as Arrow does. So each buffer becomes a column of one row in a small file of
-Parquet, which the codec reads or writes: a value of so many bytes is its own page, without more.
+Parquet, which the codec reads or writes: a value of that size makes a page of its own.
 Source: https://arrow.apache.org/docs/format/Columnar.html#compression.
 """
 

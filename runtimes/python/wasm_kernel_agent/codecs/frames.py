@@ -172,7 +172,7 @@ def _with_type(labels: Any, about: Mapping[str, Any]) -> Any:
 
 
 def _recoded(found: Any, categories: list[Any], ordered: bool) -> Any:
-    """Returns values as categories in the order that they had, if they are of these."""
+    """Returns values as categories in their earlier order, if all values are among them."""
     kind = pandas.CategoricalDtype(pandas.Index(categories), ordered=ordered)
     made = pandas.Categorical(found, dtype=kind)
     return found if (made.isna() & ~pandas.isna(found)).any() else made
