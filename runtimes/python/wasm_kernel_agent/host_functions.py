@@ -337,8 +337,7 @@ def encoded(value: Any) -> Json:
     """
     if type(value) is str:
         value.encode()  # raises if no message can carry it
-        return value
-    if value is None or type(value) is bool:
+    if value is None or type(value) in (bool, str):
         return value
     if type(value) in (int, float):
         return _number(value)
