@@ -123,9 +123,44 @@ def test_a_small_version_is_decoded_for_a_thumbnail(sandbox: BaseSandbox) -> Non
     assert said(sandbox, code) == "(8, 6) RGB\n(8, 6) L"
 
 
-def test_a_grey_jpeg_is_written_in_colour_and_the_cell_is_told(sandbox: BaseSandbox) -> None:
-    result = sandbox.execute("Image.open('grey.jpg').save('grey2.jpg')")
-    assert "mode L is converted" in result.stderr
+# The arguments of `save`, by the first digits of the SHA-256 of the file that Pillow 13.0.0 writes
+# with libjpeg-turbo 3.2.0 elsewhere.
+WRITTEN = {
+    "307041a7": "",
+    "e444453a": "quality=100, subsampling=0",
+    "7a0b52de": "progressive=True, optimize=True, subsampling='4:2:2'",
+    "de7107f2": "smooth=30, restart_marker_rows=1, restart_marker_blocks=3",
+    "ca8cac7b": "keep_rgb=True",
+    "582109ac": "qtables=[[1 + n // 4 for n in range(64)], [2 + n for n in range(64)], [9] * 64]",
+    "8e0d7dc9": "dpi=(72, 300), comment='a', exif=b'Exif\\0\\0b', icc_profile=b'p' * 70000",
+    "f037a5b8": "mode='L', qtables=[[1 + n // 4 for n in range(64)]]",
+    "42271873": "mode='1'",
+    "e2bf2c50": "mode='YCbCr'",
+    "81e9a04a": "mode='CMYK', subsampling=2, dpi=(3, 4)",
+}
+
+
+@pytest.mark.parametrize("digest", WRITTEN)
+def test_a_jpeg_is_written_byte_for_byte_as_elsewhere(sandbox: BaseSandbox, digest: str) -> None:
+    code = f"""
+import hashlib
+def written(mode='RGB', **options):
+    file = io.BytesIO()
+    Image.open('baseline.jpg.png').convert(mode).save(file, 'JPEG', **options)
+    return hashlib.sha256(file.getvalue()).hexdigest()
+print(written({WRITTEN[digest]})[:8])
+"""
+    assert said(sandbox, code) == digest
+
+
+def test_a_large_jpeg_and_the_smallest_are_written(sandbox: BaseSandbox) -> None:
+    code = """
+for size in ((1, 1), (6000, 3000)):
+    file = io.BytesIO()
+    Image.new('RGB', size, 'red').save(file, 'JPEG', quality=100)
+    print(Image.open(file).size, Image.open(file).getpixel((0, 0)))
+"""
+    assert said(sandbox, code).split("\n") == ["(1, 1) (254, 0, 0)", "(6000, 3000) (254, 0, 0)"]
 
 
 HOSTILE = {
@@ -159,6 +194,9 @@ with Image.open(io.BytesIO({data})) as p:
     assert said(sandbox, "print(Image.open('baseline.jpg').convert('L').size)") == "(32, 24)"
 
 
+JPEG = '{"codec": "jpeg_writer", "function": "encode", "at": 8, "length": %s, "numbers": %s}'
+
+
 @pytest.mark.parametrize(
     "request_",
     [
@@ -167,6 +205,10 @@ with Image.open(io.BytesIO({data})) as p:
         '{"codec": "os", "function": "decode", "at": 0, "length": 1}',
         '{"codec": "pictures", "function": "decode", "at": 0, "length": 8, "numbers": [1, 2, 3]}',
         '{"codec": "pictures", "function": "encode_webp", "at": 0, "length": 8, "numbers": [9, 9]}',
+        JPEG % (8, [1, 1, 8]),
+        JPEG % (8, [2, 4, 1, 999, 77, 0, 0, 0]),
+        JPEG % (0, [0, 0, 3, 75, 2, 0, 0, 0]),
+        JPEG % (12, [2, 2, 3, 75, 2, 0, 0xFFFF_FFFF, 5]),
         '{"codec": "pictures", "function": "decode", "at": 0, "length": 0}',
         "[" * 100_000,
     ],

@@ -204,7 +204,12 @@ def test_the_doctor_finds_a_warm_machine_well(
     told = capsys.readouterr().out
     assert "the base image with pandas and matplotlib is built" in told
     assert "earlier versions of files are c" in told
-    for codec in ("that reads JPEG", "that writes JPEG, and reads and writes WebP", "of Parquet"):
+    for codec in (
+        "that reads JPEG",
+        "that writes JPEG",
+        "that reads and writes WebP",
+        "of Parquet",
+    ):
         assert f"the codec {codec} " in told
 
 

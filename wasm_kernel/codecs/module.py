@@ -44,11 +44,15 @@ class Imports:
     Attributes:
         reports: The imports that get an error's text, with their shapes.
         allocator: The export that allocates memory, and its arguments behind the length.
+        constructor: The export to call before all others, or an empty text.
+        memory: The export that is the memory.
         text: The last error's text.
     """
 
     reports: ClassVar[Mapping[Import, str]]
     allocator: ClassVar[tuple[str, tuple[int, ...]]] = ("__wbindgen_malloc", (_BYTE,))
+    constructor: ClassVar[str] = ""
+    memory: ClassVar[str] = "memory"
 
     def __init__(self) -> None:
         self.text = ""
@@ -86,7 +90,7 @@ class CodecModule:
         self, compiled: Compiled, imports: Imports, clock: Clock, memory_bytes: int
     ) -> None:
         self.imports = imports
-        options = InstanceOptions(memory_bytes, refuses_others=True)
+        options = InstanceOptions(memory_bytes, refuses_others=True, memory=imports.memory)
         self.instance = Instance(compiled, (imports,), options, clock, OutputStreams())
 
     @property
@@ -95,7 +99,9 @@ class CodecModule:
         return self.instance.memory
 
     def put(self, data: memoryview) -> int:
-        """Copies bytes into its memory; returns their address."""
+        """Begins it, and copies its input into its memory; returns the address."""
+        if self.imports.constructor:
+            self.call(self.imports.constructor)
         at = self.allocate(len(data))
         self.memory.view(at, len(data))[:] = data
         return at

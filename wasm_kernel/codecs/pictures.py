@@ -1,4 +1,4 @@
-"""WebP, and writing JPEG, by the crate `image` in npm's `@cf-wasm/photon`."""
+"""WebP, by the crate `image` in npm's `@cf-wasm/photon`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,6 @@ def decode(codec: CodecModule, at: int, length: int, _numbers: tuple[int, ...]) 
     return Result(place, size, (width, height))
 
 
-def encode_jpeg(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
-    """Writes RGBA pixels as JPEG, without the transparency; numbers: width, height, quality."""
-    width, height, quality = numbers
-    picture = codec.call("photonimage_new", at, length, width, height)
-    place, size = codec.call_for(2, "photonimage_get_bytes_jpeg", picture, quality)
-    return Result(place, size)
-
-
 def encode_webp(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
     """Writes RGBA pixels as lossless WebP; numbers: width, height."""
     width, height = numbers
@@ -41,9 +33,5 @@ def encode_webp(codec: CodecModule, at: int, length: int, numbers: tuple[int, ..
     return Result(place, size)
 
 
-FUNCTIONS: Mapping[str, Function] = {
-    "decode": decode,
-    "encode_jpeg": encode_jpeg,
-    "encode_webp": encode_webp,
-}
+FUNCTIONS: Mapping[str, Function] = {"decode": decode, "encode_webp": encode_webp}
 IMPORTS = PictureImports

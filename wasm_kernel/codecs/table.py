@@ -69,10 +69,16 @@ _ROWS = (
         "the codec that reads JPEG",
     ),
     Codec(
+        "jpeg_writer",
+        "libjpegturbowasm.wasm",
+        "101ba61e91478330474d4a36b0c6b0b888b49feec689651283f17986187a2edc",
+        "the codec that writes JPEG",
+    ),
+    Codec(
         "pictures",
         "photon_rs_bg.wasm",
         "f477b87cbea0445c65fc7e580e89050190600379fcd44821cec67403483872b1",
-        "the codec that writes JPEG, and reads and writes WebP",
+        "the codec that reads and writes WebP",
     ),
     Codec(
         "parquet",

@@ -100,6 +100,12 @@ class BoundGuest(Protocol):
     def call(self, export: str, *args: int) -> int:
         """Calls an export. Raises `GuestStopped` if the call does not return."""
 
+    def call_in_table(self, table: str, place: int, *args: int) -> int:
+        """Calls a function in an exported table, like `call`."""
+
+    def grow_to(self, size: int) -> None:
+        """Grows the memory to `size` bytes or more. Raises `MemoryError` above its limit."""
+
     def count_work(self, fuel: int) -> bool:
         """Counts work in the guest's place; returns whether there is fuel and time to go on.
 

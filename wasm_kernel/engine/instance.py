@@ -49,7 +49,7 @@ class InstanceOptions(Struct, frozen=True):
     `memory_bytes` is the most that its memory may grow to. `clock_before` is the monotonic time at
     which the earlier instance ended, in nanoseconds. With `deterministic`, its clock and random
     numbers are those of every such instance. With `refuses_others` it may have imports that no host
-    answers; a call of one ends it.
+    answers; a call of one ends it. `memory` is the name of its memory.
     """
 
     memory_bytes: int
@@ -58,6 +58,7 @@ class InstanceOptions(Struct, frozen=True):
     clock_before: int = 0
     deterministic: bool = False
     refuses_others: bool = False
+    memory: str = "memory"
 
 
 def define_early(compiled: Compiled, hosts: Sequence[Mapping[Import, str]]) -> None:
@@ -107,7 +108,7 @@ class Instance:
         try:
             if options.refuses_others:
                 self._dispatcher.linker.define_unknown_imports_as_traps(compiled.module)
-            self._instantiate(compiled, hosts)
+            self._instantiate(compiled, hosts, options.memory)
         except BaseException as problem:
             self.close()
             if isinstance(problem, wasmtime.WasmtimeError):
@@ -127,12 +128,12 @@ class Instance:
         self._time.started(earliest)
         return store
 
-    def _instantiate(self, compiled: Compiled, hosts: Sequence[HostFunctions]) -> None:
+    def _instantiate(self, compiled: Compiled, hosts: Sequence[HostFunctions], memory: str) -> None:
         instance = self._dispatcher.linker.instantiate(self._store, compiled.module)
         exports: Any = instance.exports(self._store)
         self._exports: Mapping[str, Any] = exports
         self._context = wasmtime_api.context_of(self._store)
-        self._memory: Any = self._exports["memory"]
+        self._memory: Any = self._exports[memory]
         self.memory = GuestMemory(wasmtime_api.RawMemory(self._context, self._memory))
         self._dispatcher.bind(self, hosts)
 
@@ -211,12 +212,22 @@ class Instance:
 
     def call_for(self, results: int, export: str, *args: int) -> tuple[int, ...]:
         """Calls a function like `call`; returns its first `results` results."""
-        if threading.get_ident() != self._owner:
-            raise RuntimeError("an instance was called from a thread that does not own it")
         function = self._functions.get(export)
         if function is None:
             function = wasmtime_api.WasmFunction(self._context, self._exports[export])
             self._functions[export] = function
+        return self._called(function, results, args)
+
+    def call_in_table(self, table: str, place: int, *args: int) -> int:
+        """Calls a function in a table that the guest exports, like `call`."""
+        found = self._exports[table].get(self._store, place)
+        return self._called(wasmtime_api.WasmFunction(self._context, found), 1, args)[0]
+
+    def _called(
+        self, function: wasmtime_api.WasmFunction, results: int, args: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        if threading.get_ident() != self._owner:
+            raise RuntimeError("an instance was called from a thread that does not own it")
         slots = (ctypes.c_uint64 * (2 * max(results, len(args))))()
         slots[: 2 * len(args) : 2] = list(args)
         from_host, self._dispatcher.is_in_host = self._dispatcher.is_in_host, False

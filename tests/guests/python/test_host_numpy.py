@@ -59,6 +59,12 @@ class GuardedGuest:
     def call(self, export: str, *args: int) -> int:
         raise AssertionError(export)
 
+    def call_in_table(self, table: str, place: int, *args: int) -> int:
+        raise AssertionError(table)
+
+    def grow_to(self, size: int) -> None:
+        raise AssertionError(size)
+
     def count_work(self, fuel: int) -> bool:
         self.counted.append(fuel)
         self.pieces -= 1

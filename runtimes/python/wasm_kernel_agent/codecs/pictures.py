@@ -7,7 +7,6 @@ elsewhere; only the pixels come from a codec.
 from __future__ import annotations
 
 import struct
-import warnings
 from typing import Any
 
 from PIL import Image, ImageFile
@@ -18,11 +17,10 @@ _CODEC = "pictures"
 _PIXELS = {"RGB": 0, "L": 6, "CMYK": 11}  # as libjpeg-turbo numbers them
 _BROKEN = "the picture can't be decoded: {}"
 _UNWRITTEN = "the picture can't be encoded: {}"
-_AS_RGB = "the sandbox writes JPEG in RGB alone: a picture of mode {} is converted"
 _DEFAULT_QUALITY = 75  # as libjpeg's
-_START_BYTES = 20  # of a JPEG: its first marker, and the segment JFIF
-_DENSITY_AT, _PER_INCH = 13, 1
-_EXIF, _COMMENT = 0xE1, 0xFE
+_CHANNELS = {"L": 1, "RGB": 3, "YCbCr": 3, "CMYK;I": 4}
+_PER_INCH = 1
+_JFIF, _EXIF, _ADOBE, _COMMENT = 0xE0, 0xE1, 0xEE, 0xFE
 _SCAN, _END = b"\xff\xda", b"\xff\xd9"  # markers, which no compressed data contain
 
 
@@ -35,17 +33,13 @@ def decoded(data: Any) -> Image.Image:
     return Image.frombuffer("RGBA", (width, height), pixels, "raw", "RGBA", 0, 1)
 
 
-def encoded(picture: Image.Image, function: str, *numbers: int) -> bytes:
+def encoded(codec: str, function: str, pixels: bytes, *numbers: int) -> bytearray:
     """Returns the bytes of a picture's file. Raises `OSError` if it can't be written."""
-    if picture.mode == "RGB" and function == "encode_jpeg":
-        pixels = picture.tobytes("raw", "RGBX")  # the codec ignores the fourth byte
-    else:
-        pixels = (picture if picture.mode == "RGBA" else picture.convert("RGBA")).tobytes()
     try:
-        data, _ = call(_CODEC, function, pixels, *picture.size, *numbers)
+        data, _ = call(codec, function, pixels, *numbers)
     except CodecError as problem:
         raise OSError(_UNWRITTEN.format(problem)) from None
-    return bytes(data)
+    return bytearray(data)
 
 
 class JpegDecoder(ImageFile.PyDecoder):
@@ -57,7 +51,8 @@ class JpegDecoder(ImageFile.PyDecoder):
         """Reads the file from its position on."""
         assert self.fd is not None
         data = self.fd.read()
-        if data.rfind(_END) < data.rfind(_SCAN) and not ImageFile.LOAD_TRUNCATED_IMAGES:
+        end = data.rfind(_END)
+        if (end < 0 or _SCAN in data[end:]) and not ImageFile.LOAD_TRUNCATED_IMAGES:
             raise OSError("image file is truncated")
         stored = "RGB" if self.mode == "YCbCr" else self.mode
         scale = self.args[2] if len(self.args) > 2 else 1  # of a draft
@@ -74,22 +69,40 @@ class JpegDecoder(ImageFile.PyDecoder):
 
 
 class JpegEncoder(ImageFile.PyEncoder):
-    """Pillow's encoder `jpeg`: always baseline, and without subsampling."""
+    """Pillow's encoder `jpeg`: writes the file that Pillow writes elsewhere."""
 
     _pushes_fd = True
 
     def encode(self, bufsize: int) -> tuple[int, int, bytes]:
         """Returns the whole file's bytes."""
-        quality, dpi, (comment, extra, exif) = self.args[1], self.args[7], self.args[-3:]
-        if self.mode not in ("RGB", "RGBX", "YCbCr"):
-            warnings.warn(_AS_RGB.format(self.mode), stacklevel=7)
+        rawmode, quality, progressive, smoothing, optimized, keeps_rgb, _, dpi = self.args[:8]
+        subsampling, blocks, rows, tables, comment, extra, exif = self.args[8:]
         picture = Image.Image()._new(self.im)
-        wanted = _DEFAULT_QUALITY if quality < 0 else min(max(quality, 1), 100)
-        data = bytearray(encoded(picture, "encode_jpeg", wanted))
+        channels = _CHANNELS[rawmode]
+        if channels == 1 or subsampling < 0:
+            subsampling = {1: 3, 3: 0 if keeps_rgb else 2, 4: 0}[channels]
+        wanted = (progressive, optimized, keeps_rgb, rawmode == "YCbCr")
+        flags = sum(1 << n for n, each in enumerate(wanted) if each) | smoothing << 8
+        tables = [number for table in tables or [] for number in table]
+        data = encoded(
+            "jpeg_writer",
+            "encode",
+            picture.tobytes("raw", rawmode) + struct.pack(f"<{len(tables)}H", *tables),
+            *picture.size,
+            channels,
+            _DEFAULT_QUALITY if quality < 0 else min(max(quality, 1), 100),
+            subsampling,
+            flags,
+            blocks | rows << 16,
+            len(tables) // 64,
+        )
         if any(dpi):
-            struct.pack_into(">BHH", data, _DENSITY_AT, _PER_INCH, *dpi)
-        segments = _segment(_EXIF, exif) + _segment(_COMMENT, comment) + extra
-        data[_START_BYTES:_START_BYTES] = segments
+            jfif = struct.pack(">5s3B2H2x", b"JFIF", 1, 1, _PER_INCH, *dpi)
+            data[2 : 20 if data[3] == _JFIF else 2] = _segment(_JFIF, jfif)
+        start = 2
+        while data[start + 1] in (_JFIF, _ADOBE):
+            start += 2 + int.from_bytes(data[start + 2 : start + 4], "big")
+        data[start:start] = _segment(_EXIF, exif) + extra + _segment(_COMMENT, comment)
         return len(data), 0, bytes(data)
 
 
@@ -189,7 +202,8 @@ def save_webp(picture: Image.Image, file: Any, _name: Any) -> None:
     exif = options.get("exif", b"")
     exif = (exif.tobytes() if isinstance(exif, Image.Exif) else exif).removeprefix(b"Exif\0\0")
     icc, xmp = options.get("icc_profile") or b"", options.get("xmp", b"")
-    data = bytearray(encoded(picture, "encode_webp"))
+    pixels = (picture if picture.mode == "RGBA" else picture.convert("RGBA")).tobytes()
+    data = encoded(_CODEC, "encode_webp", pixels, *picture.size)
     has_alpha = picture.has_transparency_data
     if not has_alpha:
         data[_OPAQUE_AT] &= ~_OPAQUE_BIT
