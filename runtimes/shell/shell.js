@@ -142,6 +142,10 @@ const bash = new Bash({
   defenseInDepth: false, // the sandbox itself is the defence
 });
 await bash.exec("true");
+for (const name of bash.commands.keys()) { // so that /bin/sh and /usr/bin/env are found by their paths
+  if (LEFT_OUT.includes(name)) continue;
+  for (const folder of ["/bin", "/usr/bin"]) base.writeFileSync(`${folder}/${name}`, new Uint8Array(0));
+}
 for (const name of READ_ONLY) {
   base[name] = async (path) => {
     if (path !== "/dev/null") throw new Error(`EROFS: read-only file system, ${name} '${path}'`);
