@@ -106,10 +106,11 @@ const shell = (name) =>
       if (kept !== "-") settings.push(kept, ...(kept.endsWith("o") ? [words.shift()] : []));
     }
     if (settings.length > 0 && words.length > 0) {
-      const text = hasText ? words.shift() : '. "$0" "$@"';
-      return context.origCommand(["-c", `set ${settings.join(" ")}\n${text}`, ...words]);
+      words.unshift(`set ${settings.join(" ")}\n${hasText ? words.shift() : '. "$0" "$@"'}`);
+      hasText = true;
     }
-    return context.origCommand(hasText ? ["-c", ...words] : words);
+    const { stdout, stderr, exitCode } = await context.origCommand(hasText ? ["-c", ...words] : words);
+    return { stdout, stderr, exitCode }; // without just-bash's counts, which are wrong for output that is not ASCII
   });
 
 const realPath = defineCommand("realpath", async (args, context) => {
@@ -178,6 +179,9 @@ function begin(request) {
   for (const folder of request.folders) files.mount(folder, new SessionFolder(folder));
   const { cwd, env, stdin } = request;
   const all = { ...env, PATH: "/usr/bin:/bin", PWD: cwd, OLDPWD: cwd, IFS: " \t\n", OPTIND: "1" };
+  for (const name of Object.keys(env)) {
+    if (!name.includes("COLOR")) bash.state.exportedVars.add(name); // that is for cells, and not for pipes
+  }
   bash.exec(request.script, { cwd, env: all, stdin, stdinKind: "bytes", rawScript: true }).then(
     (result) => { script.result = result; },
     (problem) => { script.result = broken(problem.message); },

@@ -48,7 +48,14 @@ def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
         ("!timeout 0.1 sleep 5; echo $?", "124\n"),
         ("!bash --login -c 'echo $1' - a; sh -lc 'echo b'; bash -euc 'false; echo c'", "a\nb\n"),
         ("!bash -euo pipefail -c 'false | true; echo a'; echo false > s; bash -e s", ""),
-        ("!/bin/sh -c '/usr/bin/env A=b printenv A'; cd /usr/bin; ls sed; which sqlite3", "b\nsed\n"),
+        (
+            "%env A=é\n!sh -c 'echo $A > f; cat f'; python -c 'import os; print(os.getenv(\"A\"))'",
+            "env: A=é\né\né\n",
+        ),
+        (
+            "!/bin/sh -c '/usr/bin/env A=b printenv A'; cd /usr/bin; ls sed; which sqlite3",
+            "b\nsed\n",
+        ),
         ("%cd -q /tmp\n!pwd; cd /app; pwd\n%cd -q /app\n!pwd", "/tmp\n/app\n/app\n"),
         ("files = !ls *.csv\nprint(files.n, len(files))", "a.csv\nb.csv 2\n"),
         ("%%bash\nx=1\nfor i in 1 2 3; do\n  x=$((x + i))\ndone\necho $x", "7\n"),
