@@ -339,3 +339,44 @@ def test_a_notebook_of_yesterday_is_continued_or_begun_anew(lab: Lab, server: Se
     panel.region.get_by_role("treeitem").filter(has_text="before 20").click()
     panel.state("earlier y, here").wait_for()
     lab.command("application:toggle-right-area")
+
+
+@pytest.mark.soak
+def test_a_page_without_the_panel_has_a_widget(target: Lab, server: Server) -> None:
+    target.page.set_viewport_size(WIDE)
+    target.page.route("**/extensions/wasm-kernel/**", lambda route: route.abort())
+    cells = ["x = 1", "x = '<b>2</b>'", "%timeline", "x"]
+    target.open(server.notebook("widget", cells))
+    target.command("notebook:run-all-cells")
+    shown = target.output(2)
+
+    def row(*texts: str) -> Any:
+        found = shown.locator("option")
+        for text in texts:
+            found = found.filter(has_text=text)
+        found.wait_for(state="attached")
+        return found
+
+    def choose(*texts: str) -> None:
+        shown.locator("select").select_option(index=row(*texts).evaluate("one => one.index"))
+
+    def press(name: str) -> None:
+        shown.get_by_role("button", name=name, exact=True).click()
+
+    choose("[2] x = '<b>2</b>'")
+    press("What changed?")
+    shown.get_by_text("x: 1 \u2192 '<b>2</b>'", exact=True).wait_for()
+    choose("[1] x = 1")
+    press("Go back to here")
+    row("[1] x = 1", "here")
+    row("[2]", "undone")
+    target.run(3)
+    assert target.output(3).inner_text().split()[-1] == "1"
+    row("[5] x", "here", "after [1]")
+    press("Undo")
+    row("[1]", "here")
+    press("Redo")
+    row("[5]", "here")
+    shown.get_by_placeholder("a name").fill("the merge")
+    press("Name checkpoint")
+    row("[5]", "here", "checkpoint the merge")

@@ -14,10 +14,14 @@ from wasm_kernel.frontends.jupyter.timeline import TARGET
 LIES = """
 from wasm_kernel.result import Checkpoint
 from wasm_kernel.service.messages import States
-from wasm_kernel.result import Ran
+from wasm_kernel.result import Ran, Travelled
 def state(one, parent):
     return Checkpoint('', one, f'cell {one}', 0.0, 1, one == 1, one, parent)
+calls = []
 def on_call(request):
+    calls.append(type(request).__name__)
+    if calls[-1] == 'Travel':
+        return Travelled(files_left=('<b>.txt',))
     return States([state(1, 2), state(2, 1), state(3, 99)], 77, {1: Ran(sent=True), 5: Ran()})
 """
 
@@ -26,6 +30,60 @@ def on_call(request):
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
     with starting_in(tmp_path_factory.mktemp("timeline")) as start:
         yield start()
+
+
+SHOWN = '"""\n%timeline\n"""'  # any cell on the fake sandbox with the magic in a line of its own
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def _send(kernel: Driven, kind: str, comm: str, **content: Any) -> None:
+    session = kernel.kc.session
+    sent = session.msg(f"comm_{kind}", {"comm_id": comm, "data": {}, **content})
+    session.send(kernel.kc.shell_channel.socket, sent)
+
+
+def _hear(kernel: Driven, comm: str) -> dict[str, Any]:
+    """The data of the next message on a comm."""
+    while True:
+        got = kernel.kc.get_iopub_msg(timeout=SECONDS)
+        if got["content"].get("comm_id") == comm:
+            return dict(got["content"]["data"])
+
+
+def test_a_page_without_the_panel_gets_a_widget_that_no_cell_can_use(kernel: Driven) -> None:
+    kernel.run(LIES)
+    _, heard = kernel.run(SHOWN)
+    opened = [each["content"] for each in heard if each["msg_type"] == "comm_open"]
+    states = {each["comm_id"]: each["data"]["state"] for each in opened}
+    [shown] = [each["content"]["data"] for each in heard if each["msg_type"] == "display_data"]
+    assert states[shown[WIDGET]["model_id"]]["_model_name"] == "VBoxModel"
+    [(choice, rows)] = [each for each in states.items() if "_options_labels" in each[1]]
+    starts = [
+        "\u25c9 [1] cell 1 \u00b7 here",
+        "\u25cf [2] cell 2",
+        "\u25cb [3] cell 3 \u00b7 undone",
+    ]
+    for label, start in zip(rows["_options_labels"], starts, strict=True):
+        assert label.startswith(start)
+    [go] = [one for one, each in states.items() if each.get("description") == "Go back to here"]
+    [said] = [one for one, each in states.items() if each["_model_name"] == "HTMLModel"]
+    press = {"method": "custom", "content": {"event": "click"}}
+    _, heard = kernel.run(
+        f"comm('msg', {go!r}, {press!r}); comm('close', {choice!r})\n"
+        f"comm('open', {said!r}, {{}}, target_name='jupyter.widget')"
+    )
+    forged = [each["content"] for each in heard if each["msg_type"].startswith("comm_")]
+    assert [each for each in forged if each["comm_id"] != choice or not each["data"]] == []
+    assert "Travel" not in kernel.value("calls")
+    _send(kernel, "msg", choice, data={"method": "update", "state": {"index": 2}})
+    _send(kernel, "msg", go, data=press)
+    assert "Files stay as they are: &lt;b&gt;.txt." in _hear(kernel, said)["state"]["value"]
+    assert kernel.value("calls.count('Travel')") == "1"
+    _, heard = kernel.run(SHOWN)  # the last widget goes
+    closed = {each["content"]["comm_id"] for each in heard if each["msg_type"] == "comm_close"}
+    assert closed == {*states}
+    _, heard = kernel.run(SHOWN, allow_stdin=False)  # such as by nbclient
+    assert "display_data" not in [each["msg_type"] for each in heard]
 
 
 def test_a_worker_that_sends_a_circle_of_states_holds_up_no_kernel(kernel: Driven) -> None:

@@ -163,6 +163,8 @@ class WasmKernel(Kernel):
             if result.error is not None and not result.reply:  # interrupted before it began
                 text = result.error.evalue + ("" if started.done() else _GOES_ON)
                 listener.emit(messages.own_error(result.error.ename, text))
+            elif allow_stdin and not silent and result.error is None:
+                await self._page.show_timeline(code, parent)
         except Exception as problem:  # without a reply the cell would never end
             if not isinstance(problem, (WasmKernelError, OSError)):
                 self.log.exception("a fault of the kernel's own")

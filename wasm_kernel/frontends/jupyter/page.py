@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ _NOT_ADMITTED = (
     "may talk to the page. c.WasmKernel.outputs = 'trusted' allows others.\n"
 )
 _UNDELIVERED = "[wasm-kernel] What the page sent to a widget was not delivered: {why}\n"
+_TIMELINE = re.compile(r"^\s*%timeline\s*$", re.MULTILINE)
 _SHOWN_HEADER = ("msg_id", "msg_type")
 
 
@@ -75,6 +77,17 @@ class Page(CleanPage):
             buffers=list(message.buffers),
             metadata=dict(message.metadata),
         )
+
+    async def show_timeline(self, code: str, parent: Content) -> None:
+        """Shows a widget below `%timeline` if the page has no panel for it, but may have widgets.
+
+        The text of the cell says so, not the guest.
+        """
+        if _TIMELINE.search(code) and self.cleaner.mode is not Mode.STATIC:
+            data = await self.timeline.widget(parent)
+            if data:
+                content = {"data": data, "metadata": {}, "transient": {}}
+                self.publish(parent, "display_data", content)
 
     # -- from the page
 

@@ -8,7 +8,7 @@ describes the messages.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -22,6 +22,7 @@ from wasm_kernel.service import messages
 
 if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
+    from wasm_kernel.frontends.jupyter.timeline_widget import TimelineWidget
     from wasm_kernel.result import Ran
 
 TARGET = "wasm_kernel.timeline"
@@ -126,6 +127,7 @@ class Timeline:
         self._sandbox = sandbox
         self._send = send
         self._views: dict[str, None] = {}
+        self._widget: TimelineWidget | None = None  # the last one
         self._runs: dict[int, Run] = {}
         self._last_runs: dict[str, int] = {}  # the number of each notebook cell's last run
         self._gone: set[str] = set()  # notebook cells whose effects memory does not have
@@ -139,7 +141,24 @@ class Timeline:
 
     def takes(self, message: CommMessage) -> bool:
         """Returns whether a message on a comm belongs to a view. Any thread."""
-        return message.target_name == TARGET or message.comm_id in self._views
+        widget = self._widget
+        is_widgets = widget is not None and message.comm_id in widget.comms
+        return is_widgets or message.target_name == TARGET or message.comm_id in self._views
+
+    async def widget(self, parent: Content) -> Content:
+        """Returns an output's data: a widget of the states in place of the last one.
+
+        There is none if a page shows the states in its panel.
+        """
+        if self._views:
+            return {}
+        from wasm_kernel.frontends.jupyter.timeline_widget import TimelineWidget
+
+        tree = await self._tree()
+        if self._widget is not None:
+            self._widget.close(parent)
+        self._widget = TimelineWidget(self._replied, self._send, parent, tree)
+        return self._widget.bundle
 
     # -- what happens in the session
 
@@ -167,7 +186,7 @@ class Timeline:
     def changed(self) -> None:
         """Notes that the states may have changed; views get them soon."""
         self._version += 1
-        if self._views and not self._will_push:
+        if (self._views or self._widget) and not self._will_push:
             self._will_push = True
             self._keep(self._push())
 
@@ -187,12 +206,20 @@ class Timeline:
         self._pushed = loop.time()
         for view in [*self._views]:
             self._send({}, CommMessage("msg", view, {"event": "tree", **tree}))
+        if self._widget is not None:
+            self._widget.show(tree)
 
     # -- requests
 
     def answer(self, parent: Content, message: CommMessage) -> None:
         """Takes a message of a view; the answer comes later, but acts before later cells."""
-        if message.kind == "close":
+        widget = self._widget
+        if widget is not None and message.comm_id in widget.comms:
+            if message.kind == "close":
+                self._widget = None
+            else:
+                self._keep(widget.heard(message))
+        elif message.kind == "close":
             self._views.pop(message.comm_id, None)
         elif message.kind == "open":
             if len(self._views) >= VIEWS_MOST:
@@ -205,14 +232,18 @@ class Timeline:
             self._keep(self._reply(parent, message))
 
     async def _reply(self, parent: Content, message: CommMessage) -> None:
-        reply: Content = {"id": message.data.get("id")}
+        reply = await self._replied(message.data)
+        self._send(parent, CommMessage("msg", message.comm_id, reply))
+
+    async def _replied(self, request: Mapping[str, Any]) -> Content:
+        reply: Content = {"id": request.get("id")}
         try:
-            reply |= await self._served(msgspec.convert(message.data, _Asked))
+            reply |= await self._served(msgspec.convert(request, _Asked))
         except msgspec.ValidationError as problem:
             reply["error"] = f"The request can't be read: {problem}."
         except WasmKernelError as problem:
             reply["error"] = str(problem)
-        self._send(parent, CommMessage("msg", message.comm_id, reply))
+        return reply
 
     async def _served(self, asked: _Asked) -> Content:
         """Returns the reply to a request."""
