@@ -11,11 +11,12 @@ from wasm_kernel.engine.cache import ENVIRONMENT, Cache
 from wasm_kernel.engine.compiler import Compiler
 from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
-from wasm_kernel.errors import CompileError
+from wasm_kernel.errors import CacheWarning, CompileError
 from wasm_kernel.guests.broker_handlers import PrepareCodec, prepare_codec
 from wasm_kernel.guests.codecs import compiled_codec
 from wasm_kernel.linux.broker import Done, LocalBroker
 
+WAIT = "compiling the codec that reads JPEG, once"
 BROKER = LocalBroker({PrepareCodec: prepare_codec})
 
 
@@ -29,11 +30,34 @@ def said_for(cache: Cache) -> str:
     return "".join(said)
 
 
-def test_only_the_first_cell_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
     tmp_path.chmod(0o700)
-    assert "compiling the codec that reads JPEG, once" in said_for(Cache())
-    assert said_for(Cache()) == ""
+    return Cache()
+
+
+def test_only_the_first_cell_waits(cache: Cache) -> None:
+    assert WAIT in said_for(cache)
+    assert said_for(cache) == ""
+
+
+def swap(code: Path) -> None:
+    code.write_bytes(code.read_bytes()[:-1] + b"x")
+
+
+def link(code: Path) -> None:
+    code.symlink_to(code.rename(code.with_suffix(".other")))
+
+
+def test_case_36_code_that_was_swapped_is_refused_and_made_anew(cache: Cache) -> None:
+    said_for(cache)
+    (code,) = cache.folder.glob("*.cwasm")
+    for damage in (swap, link):
+        damage(code)
+        with pytest.warns(CacheWarning, match="not used and is made anew"):
+            assert WAIT in said_for(cache)
+        assert said_for(cache) == ""
 
 
 def test_the_broker_compiles_codecs_alone() -> None:

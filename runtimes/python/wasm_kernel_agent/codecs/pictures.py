@@ -78,23 +78,27 @@ class JpegEncoder(ImageFile.PyEncoder):
         rawmode, quality, progressive, smoothing, optimized, keeps_rgb, _, dpi = self.args[:8]
         subsampling, blocks, rows, tables, comment, extra, exif = self.args[8:]
         picture = Image.Image()._new(self.im)
+        if not isinstance(subsampling, int):
+            raise TypeError(f"subsampling can't be {subsampling!r}")
+        if keeps_rgb and subsampling > 0:
+            raise OSError(_UNWRITTEN.format("with keep_rgb there is no subsampling"))
         channels = _CHANNELS[rawmode]
-        if channels == 1 or subsampling < 0:
+        if channels == 1 or subsampling not in (0, 1, 2):
             subsampling = {1: 3, 3: 0 if keeps_rgb else 2, 4: 0}[channels]
         wanted = (progressive, optimized, keeps_rgb, rawmode == "YCbCr")
         flags = sum(1 << n for n, each in enumerate(wanted) if each) | smoothing << 8
-        tables = [number for table in tables or [] for number in table]
+        numbers = _scaled(tables or [], quality)
         data = encoded(
             "jpeg_writer",
             "encode",
-            picture.tobytes("raw", rawmode) + struct.pack(f"<{len(tables)}H", *tables),
+            picture.tobytes("raw", rawmode) + struct.pack(f"<{len(numbers)}H", *numbers),
             *picture.size,
             channels,
             _DEFAULT_QUALITY if quality < 0 else min(max(quality, 1), 100),
             subsampling,
             flags,
             blocks | rows << 16,
-            len(tables) // 64,
+            len(numbers) // 64,
         )
         if any(dpi):
             jfif = struct.pack(">5s3B2H2x", b"JFIF", 1, 1, _PER_INCH, *dpi)
@@ -104,6 +108,16 @@ class JpegEncoder(ImageFile.PyEncoder):
             start += 2 + int.from_bytes(data[start + 2 : start + 4], "big")
         data[start:start] = _segment(_EXIF, exif) + extra + _segment(_COMMENT, comment)
         return len(data), 0, bytes(data)
+
+
+def _scaled(tables: list[list[int]], quality: int) -> list[int]:
+    """Returns the numbers of quantization tables, which a quality scales as in libjpeg."""
+    if quality < 0:
+        percent, most = 100, 0x7FFF
+    else:
+        percent, most = 5000 // max(quality, 1) if quality < 50 else 200 - 2 * quality, 255
+    numbers = (number for table in tables for number in table)
+    return [min(max((number * percent + 50) // 100, 1), most) for number in numbers]
 
 
 def _segment(marker: int, content: bytes | str | None) -> bytes:
