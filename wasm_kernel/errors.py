@@ -53,6 +53,11 @@ class Door(str, Enum):
         return _FORKING.get(self, "")
 
     @property
+    def home(self) -> str:
+        """The path at which clients of this door know the guest's `/app`; or empty."""
+        return "/home/user" if self is Door.SANDBOX else ""
+
+    @property
     def bringing_files(self) -> str:
         """A sentence on how a user's file gets to cells; empty if the guest has better advice."""
         return _BRINGING_FILES.get(self, "")
@@ -68,7 +73,7 @@ _BRINGING_FILES = {
         "cells a folder."
     ),
     Door.AGENT: "write_file brings a file in; list_files shows what is there.",
-    Door.SANDBOX: "files.write of the sandbox brings a file in; its /home/user is /app here.",
+    Door.SANDBOX: "files.write of the sandbox brings a file in.",
 }
 _FORKING = {
     Door.AGENT: "fork_session copies this one.",

@@ -31,8 +31,9 @@ def read(sandbox: SandboxOf, path: str) -> Answer:
 def test_what_is_uploaded_is_there_for_cells(sandbox: SandboxOf) -> None:
     body = parts(("a.txt", b"A"), ("/home/user/deep/b.bin", b"\0\xff"), ("/app/c.txt", b"C"))
     answer = sandbox.call("POST", "/files", body, MULTIPART)
-    assert [each["path"] for each in answer.json] == ["/app/a.txt", "/app/deep/b.bin", "/app/c.txt"]
-    assert answer.json[0] == {"name": "a.txt", "path": "/app/a.txt", "type": "file"}
+    paths = ["/home/user/a.txt", "/home/user/deep/b.bin", "/app/c.txt"]
+    assert [each["path"] for each in answer.json] == paths
+    assert answer.json[0] == {"name": "a.txt", "path": paths[0], "type": "file"}
     code = "import os; sorted(os.listdir('/app')), open('deep/b.bin', 'rb').read()"
     assert sandbox.value(code) == "(['a.txt', 'c.txt', 'deep'], b'\\x00\\xff')"
     body = parts(("ignored", b"AA"))
@@ -44,14 +45,63 @@ def test_what_is_uploaded_is_there_for_cells(sandbox: SandboxOf) -> None:
     assert read(sandbox, "made.txt").content == b"made"
 
 
+PYTHON = """
+import os
+names = sorted(os.listdir("/home/user"))
+os.rename("/home/user/a.txt", "/app/moved")
+os.makedirs("/home/user/deep/er", exist_ok=True)
+(os.getcwd(), names, open("/home/user/moved").read(), os.path.samefile(".", "/app"))
+"""
+SHELL = "pwd; wc -c < /home/user/moved; cp moved /home/user/copy; cd /home/user/deep && ls; ls /app"
+JAVASCRIPT = """
+const fs = require("fs"), at = "/home/user/x.txt";
+fs.writeFileSync(at, "js"); fs.renameSync(at, "/app/y.txt");
+[process.cwd(), fs.readFileSync("/home/user/y.txt", "utf8"), fs.readdirSync(".").join()].join(" ")
+"""
+OUTSIDE = """
+import os, subprocess
+found = []
+os.symlink("../..", "/home/user/up")
+for path in ("../../etc/passwd", ".metadata.json", "up/x", "up/etc/passwd", "../x", "../usery/x"):
+    for way in (open, os.stat, os.listdir, lambda path: open(path, "w"), os.mkdir):
+        try:
+            found.append((path, way("/home/user/" + path)))
+        except OSError:
+            pass
+for link in ("/etc", "/home/user/../..", "../../.."):
+    try:
+        os.symlink(link, "/home/user/link")
+        found.append(os.listdir("/home/user/link"))
+    except OSError:
+        pass
+reading = "cat ../../etc/passwd up/etc/passwd .metadata.json ../user/../../etc/passwd"
+found.append(subprocess.run(reading, cwd="/home/user", shell=True, capture_output=True).stdout)
+found
+"""
+
+
+def test_cells_open_the_files_by_the_paths_of_the_clients(sandbox: SandboxOf) -> None:
+    sandbox.upload("a.txt", b"A")
+    assert sandbox.value(PYTHON) == "('/home/user', ['a.txt'], 'A', True)"
+    shown = [line["text"] for line in sandbox.run(f"!{SHELL}") if line["type"] == "stdout"]
+    assert "".join(shown).split() == ["/home/user", "1", "er", "copy", "deep", "moved"]
+    assert sandbox.value(JAVASCRIPT, language="js") == "/home/user js y.txt"
+
+
+def test_no_second_name_leads_out_of_the_sandbox(sandbox: SandboxOf) -> None:
+    assert sandbox.value(OUTSIDE) == "[b'']"
+
+
 def test_folders_are_listed_made_moved_and_removed(sandbox: SandboxOf) -> None:
     sandbox.run(
         "import os; os.makedirs('a/b/c'); open('a/x', 'w').write('xy'); os.symlink('x', 'a/l')"
     )
     (row,) = sandbox.files("ListDir", path="/home/user").json["entries"]
-    assert (row["name"], row["path"], row["type"]) == ("a", "/app/a", "FILE_TYPE_DIRECTORY")
-    paths = [each["path"] for each in sandbox.files("ListDir", path=".", depth=9).json["entries"]]
-    assert sorted(paths) == ["/app/a", "/app/a/b", "/app/a/b/c", "/app/a/l", "/app/a/x"]
+    assert (row["name"], row["path"], row["type"]) == ("a", "/home/user/a", "FILE_TYPE_DIRECTORY")
+    for folder, above in ((".", "/home/user"), ("/app", "/app")):
+        rows = sandbox.files("ListDir", path=folder, depth=9).json["entries"]
+        paths = [f"{above}/{name}" for name in ("a", "a/b", "a/b/c", "a/l", "a/x")]
+        assert sorted(each["path"] for each in rows) == paths
     file = sandbox.files("Stat", path="a/x").json["entry"]
     assert (file["size"], file["type"], file["permissions"][0]) == ("2", "FILE_TYPE_FILE", "-")
     link = sandbox.files("Stat", path="a/l").json["entry"]
@@ -59,9 +109,8 @@ def test_folders_are_listed_made_moved_and_removed(sandbox: SandboxOf) -> None:
     assert sandbox.files("MakeDir", path="n/m").status == 200
     again = sandbox.files("MakeDir", path="n")
     assert (again.status, again.json["code"]) == (409, "already_exists")
-    assert (
-        sandbox.files("Move", source="a/x", destination="q/y").json["entry"]["path"] == "/app/q/y"
-    )
+    moved = sandbox.files("Move", source="/app/a/x", destination="q/y").json["entry"]
+    assert moved["path"] == "/home/user/q/y"
     assert sandbox.files("Remove", path="a").status == 200
     assert sandbox.value("import os; sorted(os.listdir('.'))") == "['n', 'q']"
     missing = sandbox.files("Stat", path="a")

@@ -18,13 +18,13 @@ pytestmark = pytest.mark.soak
 CLIENTS = Path(__file__).parent / "clients"
 PYTHON = """\
 ['red\\n']
-['text', 'html']
+['text', 'html', 'data']
 ZeroDivisionError 42
 42
-/app/in/a.csv
+/home/user/in/a.csv
 a\\n1\\n ['a', '1']
-['/app/in', '/app/in/a.csv'] False
-True /app/b/a.csv
+['/home/user/in', '/home/user/in/a.csv'] False
+True /home/user/b/a.csv
 NameError 3
 41 True
 1 {'run': '1'} True
@@ -50,10 +50,10 @@ JAVASCRIPT = """\
 [["out\\n"],"{'a': 1}"]
 ZeroDivisionError
 42
-/app/a/b.txt
+/home/user/a/b.txt
 text false
-/app/a,/app/a/b.txt
-true /app/n/a
+/home/user/a,/home/user/a/b.txt
+true /home/user/n/a
 FileNotFoundError
 0
 CommandExitError

@@ -456,7 +456,8 @@ class GuestRunner:
             "execution_count": self.next_count,
             "fresh": fresh,
             "reseed": reseed,
-            "folder": (self.folders.notebook or self.folders.app).guest,
+            "folder": self.policy.door.home or (self.folders.notebook or self.folders.app).guest,
+            "chart_data": bool(self.policy.door.home),
         }
         turn = Turn(request, NoListener(), self)
         self.clock.arm(NO_SIGNALS, START_SECONDS, self.policy.grace_seconds, begins=True)

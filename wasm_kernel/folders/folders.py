@@ -32,9 +32,9 @@ from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder, PlantedLinkError, making_folder, open_named, real_path
 from wasm_kernel.policy import Mount
-from wasm_kernel.wasi_files.preopens import Preopen
+from wasm_kernel.wasi_files.preopens import APP, Preopen
 
-APP, TMP = "/app", "/tmp"  # noqa: S108 - guest paths
+TMP = "/tmp"  # noqa: S108 - a guest path
 SCRATCH, PACKAGES, SITE = "tmp", "packages", "site-packages"
 STATE, FETCHED, KEPT, UNLINKED = "state", "fetched", "files", "loose"
 EXCHANGES = "exchanges"

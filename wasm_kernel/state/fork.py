@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from wasm_kernel.errors import ForkError, HistoryError, describe
-from wasm_kernel.folders.folders import APP, EXCHANGES, KEPT, STATE, TMP, UNLINKED, SandboxFolders
+from wasm_kernel.folders.folders import EXCHANGES, KEPT, STATE, TMP, UNLINKED, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
 from wasm_kernel.linux.files import FileCopier, file_identity_below
 from wasm_kernel.linux.folders import Folder, closing_fd
@@ -31,7 +31,7 @@ from wasm_kernel.state.index import GONE, Origin
 from wasm_kernel.state.stored import StoredState, write_state
 from wasm_kernel.state.tree import Tree
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
-from wasm_kernel.wasi_files.preopens import is_hidden_name
+from wasm_kernel.wasi_files.preopens import APP, is_hidden_name
 
 INTERRUPTED = "it was interrupted"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL

@@ -31,9 +31,15 @@ class FileOperations(ContentOperations, EditOperations, OpeningOperations, Reope
     """
 
     def folders(self) -> dict[str, int]:
-        """Returns the descriptors of the fixed folders, by guest path."""
+        """Returns the descriptors of the fixed folders, by guest path, both paths of one that has
+        two.
+        """
         fixed = enumerate(self.preopens.fixed, FIRST_DESCRIPTOR)
-        return {preopen.guest: number for number, preopen in fixed}
+        found = {preopen.guest: number for number, preopen in fixed}
+        for guest, preopen in self.preopens.named.items():
+            if preopen.guest in found:
+                found[guest] = found[preopen.guest]
+        return found
 
     def begin_turn(self) -> None:
         """Begins a turn: no limit was met in it."""

@@ -24,6 +24,8 @@ METADATA = ".metadata.json"
 COVER = ".wh."
 """The beginning of names in a workspace that cover a name of the folder beneath (`overlay.py`)."""
 
+APP = "/app"
+"""The path at which a guest sees its workspace."""
 NULL_DEVICE = "dev/null"
 """The path, below the guest's `/`, of an empty file; the host opens its own device instead."""
 
@@ -151,11 +153,13 @@ class Preopens(Struct, frozen=True):
 
     The guest's C library reads the list of preopened folders once, before the base image is taken,
     so it knows the fixed ones only. A path below a mount reaches the host as a path below the
-    guest's `/`, and the host finds the mount (`mount_of`).
+    guest's `/`, and the host finds the mount (`mount_of`). `home` is a second guest path of the
+    workspace, which is found in the same way; it is empty if there is none.
     """
 
     fixed: tuple[Preopen, ...]
     mounts: tuple[Preopen, ...] = ()
+    home: str = ""
 
     @property
     def all(self) -> tuple[Preopen, ...]:
@@ -175,10 +179,18 @@ class Preopens(Struct, frozen=True):
                 return FIRST_DESCRIPTOR + index
         return None
 
+    @property
+    def named(self) -> dict[str, Preopen]:
+        """The folders that the guest reaches below its `/` alone, by guest path."""
+        found = {mount.guest: mount for mount in self.mounts}
+        if self.home:
+            found.setdefault(self.home, next(each for each in self.fixed if each.guest == APP))
+        return found
+
     def mount_of(self, path: str) -> tuple[Preopen, int] | None:
         """Returns the mount of a path below `/`, and the number of characters that lead to it."""
-        for mount in sorted(self.mounts, key=lambda m: -len(m.guest)):
-            prefix = mount.guest[1:]
+        for guest, mount in sorted(self.named.items(), key=lambda pair: -len(pair[0])):
+            prefix = guest[1:]
             if path == prefix:
                 return mount, len(prefix)
             if path.startswith(prefix + "/"):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from wasm_kernel_agent import completion, event_loop, reseed, shell_commands, variables
+from wasm_kernel_agent import chart_data, completion, event_loop, reseed, shell_commands, variables
 from wasm_kernel_agent.boot import lay_out_memory, make_shell, preload_packages, prepare_guest
 from wasm_kernel_agent.cells import CellRunner
 from wasm_kernel_agent.comms import CommServer
@@ -121,6 +121,8 @@ class Agent:
             reseed.reseed()
         elif request.get("reseed", False):
             reseed.reseed(everything=True)
+        if request.get("chart_data", False) and self.shell is not None:
+            chart_data.add_formatters(self.shell)
         if self._in_guest:
             self._enter(request.get("folder", _WORKSPACE), anew=request.get("fresh", True))
         return {"status": "ok"}

@@ -17,7 +17,7 @@ from typing import Any
 from wasm_kernel_agent import shell_commands
 from wasm_kernel_agent.shell_commands import Kept, Usage
 
-_SESSION = ("/app/", "/tmp/", "/notebook/")
+_SESSION = ("/app/", "/home/user/", "/tmp/", "/notebook/")
 _PLAIN_FLAGS = ("-u", "-B", "-s", "-E", "-I", "-O", "-OO", "-q", "-S", "-b")
 _PAIRED_FLAGS = ("-W", "-X")
 _PIP_LISTS = ("list", "freeze", "show")

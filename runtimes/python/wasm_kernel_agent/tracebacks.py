@@ -28,7 +28,7 @@ _NOTHING = re.compile(rf"/usr/local/lib/python\d+\.zip/|\(.*\)(?={_COLOUR}$)")
 """The parts of the lines of folded frames that are left out."""
 _FILE = re.compile(rf'File {_COLOUR}"(<ipython-input-[^"]+)"({_COLOUR})')
 _MARK = "[wasm-kernel]"
-_GUEST_FOLDERS = ("/app/", "/notebook/", "/tmp/", "/usr/local/lib/")
+_GUEST_FOLDERS = ("/app/", "/home/user/", "/notebook/", "/tmp/", "/usr/local/lib/")
 _NOTEBOOK = "/notebook"
 _SHOWN = (
     "Cells see the notebook's folder as /notebook, and the session's own files, but no other path "

@@ -31,6 +31,8 @@ _KINDS = {
     "text/latex": "latex",
     "application/json": "json",
     "application/javascript": "javascript",
+    "application/vnd.e2b.chart+json": "chart",
+    "application/vnd.e2b.data+json": "data",
 }
 """The clients' names of MIME types; all others are in `extra`."""
 _QUOTES = ("'", '"')

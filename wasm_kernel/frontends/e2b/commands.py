@@ -15,13 +15,12 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from wasm_kernel.frontends.e2b.cells import CellStream
-from wasm_kernel.frontends.e2b.files import guest_path
+from wasm_kernel.frontends.e2b.files import HOME, guest_path
 from wasm_kernel.frontends.e2b.messages import Command, Start
 from wasm_kernel.frontends.e2b.sandbox import Sandbox
 from wasm_kernel.frontends.http.callers import MemoryLease
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.frontends.http.metrics import Metrics
-from wasm_kernel.frontends.http.session_files import APP
 from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
 
@@ -117,7 +116,7 @@ def _data(name: str, text: str) -> bytes:
 
 def _expression(asked: Command) -> str:
     """Returns the Python that runs a command, and whose value is its exit status."""
-    cwd = guest_path(asked.cwd) if asked.cwd else APP
+    cwd = guest_path(asked.cwd or HOME)
     env = _OWN_ENV.format(more=asked.envs) if asked.envs else None
     words = [posixpath.basename(asked.cmd), *asked.args]
     if words[0] in _SHELLS and "-c" in asked.args[:-1]:  # as the clients run a script

@@ -18,9 +18,10 @@ from datetime import UTC, datetime
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from wasm_kernel.errors import Door
 from wasm_kernel.frontends.e2b.messages import Entry
 from wasm_kernel.frontends.http.limits import Refusal
-from wasm_kernel.frontends.http.session_files import APP, quota_of, workspace_in, write_file
+from wasm_kernel.frontends.http.session_files import quota_of, workspace_in, write_file
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import MIB
 from wasm_kernel.service.async_session import AsyncSession
@@ -29,14 +30,14 @@ from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY
 from wasm_kernel.wasi_files.operations import FileOperations
 from wasm_kernel.wasi_files.path_walk import Follow
-from wasm_kernel.wasi_files.preopens import Preopens
+from wasm_kernel.wasi_files.preopens import APP, Preopens
 
 FILE_BYTES = 32 * MIB
 """The most bytes of a file in one request or answer."""
 FILES_MOST = 100
 """The most files in one request."""
-HOME = "/home/user"
-"""The home folder in E2B's sandboxes: the clients' paths in it are paths in `/app`."""
+HOME = Door.SANDBOX.home
+"""The home folder in E2B's sandboxes, a second path of `/app`: relative paths begin there."""
 _OPEN_FILES = 16
 _GZIP = 31  # what zlib calls the format of gzip, with its largest window
 _LEVELS_MOST = 100
@@ -49,16 +50,20 @@ _LINK = "FILE_TYPE_SYMLINK"
 def guest_path(path: str) -> str:
     """Returns a client's path as the guest has it; raises `Refusal` outside of its files."""
     plain = posixpath.normpath(posixpath.join(HOME, path))
-    if f"{plain}/".startswith(f"{HOME}/"):
-        plain = APP + plain.removeprefix(HOME)
-    if not f"{plain}/".startswith(f"{APP}/"):
-        words = f"A sandbox's files are in {APP}, also called {HOME} here; {path[:200]!r} is not."
+    if not f"{plain}/".startswith((f"{HOME}/", f"{APP}/")):
+        words = f"A sandbox's files are in {HOME}, also called {APP}; {path[:200]!r} is not."
         raise Refusal(404, "", words)
     return plain
 
 
 def _relative(path: str) -> str:
-    return posixpath.relpath(guest_path(path), APP)
+    return _parts(guest_path(path))[1] or "."
+
+
+def _parts(plain: str) -> tuple[str, str]:
+    """Returns the folder of a guest's path that has all files, and the rest of the path."""
+    root = HOME if f"{plain}/".startswith(f"{HOME}/") else APP
+    return root, plain[len(root) + 1 :]
 
 
 @contextlib.contextmanager
@@ -68,7 +73,7 @@ def _opened(session: AsyncSession) -> Iterator[FileAccess]:
     with Folder.open(session.workspace.parent) as root, root.enter(name) as folder:
         workspace = workspace_in(folder)
         files = FileOperations(
-            Preopens((workspace,)),
+            Preopens((workspace,), home=HOME),
             FileChanges(workspace),
             quota_of(workspace, policy),
             NO_FILE_HISTORY,
@@ -99,7 +104,7 @@ async def uploaded(
     """Returns the paths and contents of the files in an upload; raises `Refusal`."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
-        return await _parts(headers, path, content)
+        return await _uploads(headers, path, content)
     if not path:
         raise Refusal(400, "", "An upload names its path: ?path=...")
     if headers.get("content-encoding", "") == "gzip":
@@ -107,7 +112,9 @@ async def uploaded(
     return [(path, bytes(content))]
 
 
-async def _parts(headers: Headers, path: str | None, content: bytearray) -> list[tuple[str, bytes]]:
+async def _uploads(
+    headers: Headers, path: str | None, content: bytearray
+) -> list[tuple[str, bytes]]:
     async def stream() -> AsyncGenerator[bytes, None]:
         yield bytes(content)
 
@@ -195,7 +202,7 @@ def make_folder(session: AsyncSession, path: str) -> Entry:
     plain = guest_path(path)
     with _opened(session) as files:
         _make_way(files, posixpath.dirname(plain))
-        if plain == APP:
+        if not _parts(plain)[1]:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         files.operations.make_folder(files.at(plain))
         return _entry(files, plain)
@@ -203,10 +210,11 @@ def make_folder(session: AsyncSession, path: str) -> Entry:
 
 def _make_way(files: FileAccess, path: str) -> None:
     """Makes the folders that lead to `path`, and that one."""
-    above = path.removeprefix(APP).split("/")
-    for count in range(2, len(above) + 1):
+    folder, rest = _parts(path)
+    for name in rest.split("/") if rest else ():
+        folder = f"{folder}/{name}"
         try:
-            files.operations.make_folder(files.at(APP + "/".join(above[:count])))
+            files.operations.make_folder(files.at(folder))
         except OSError as problem:
             if problem.errno != errno.EEXIST:
                 raise

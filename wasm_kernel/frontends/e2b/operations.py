@@ -23,8 +23,8 @@ from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
 from wasm_kernel.frontends.http.callers import Caller, MemoryLease
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.frontends.http.metrics import Metrics
-from wasm_kernel.frontends.http.session_files import APP
 from wasm_kernel.policy import MIB, ExecutionPolicy
+from wasm_kernel.wasi_files.preopens import APP
 
 _LISTED_MOST = 1_000
 _ALL, _ONE = ("/sandboxes", "/v2/sandboxes"), "/sandboxes/{sandbox_id}"
@@ -33,7 +33,7 @@ _FORKED = list[messages.Forked]
 _FILE_SERVICE, _PROCESSES = "/filesystem.Filesystem", "/process.Process"
 _NO_WATCHING = "Folders can't be watched here. List them instead."
 _NO_INPUT = "Commands have no input here, and a client can't connect to one that runs."
-_NO_CWD = "Each context begins in {app} here; change the folder in a cell."
+_NO_CWD = "Each context begins in {home} here; change the folder in a cell."
 _NO_ENV = (
     "Environment variables are set for all cells here, when a sandbox is made "
     "(Sandbox.create(envs=...)), or by a cell (os.environ). Nothing was run."
@@ -276,7 +276,7 @@ async def _execute(call: Call) -> CellStream:
 
 
 def _facts(context: Context) -> ContextFacts:
-    return ContextFacts(context.name, context.language.value, APP)
+    return ContextFacts(context.name, context.language.value, files.HOME)
 
 
 @_serves(Plane.CODE, "GET", "/contexts", answer=list[ContextFacts])
@@ -289,8 +289,8 @@ async def _contexts(call: Call) -> list[ContextFacts]:
 async def _new_context(call: Call) -> ContextFacts:
     """Makes a context."""
     cwd = call.body.cwd
-    if cwd is not None and files.guest_path(cwd) != APP:
-        raise Refusal(400, "", _NO_CWD.format(app=APP))
+    if cwd is not None and files.guest_path(cwd) not in (files.HOME, APP):
+        raise Refusal(400, "", _NO_CWD.format(home=files.HOME))
     return _facts(await call.sandboxes.new_context(call.sandbox, call.body.language))
 
 

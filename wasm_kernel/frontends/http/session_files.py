@@ -12,11 +12,8 @@ from wasm_kernel.result import readable
 from wasm_kernel.service.async_session import AsyncSession
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.sessions.paths import locate, split_path
-from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, Preopen
+from wasm_kernel.wasi_files.preopens import APP, METADATA_HIDDEN, Preopen
 from wasm_kernel.wasi_files.quota import Full, Quota
-
-APP = "/app"
-"""The path at which a guest sees its workspace."""
 
 
 def write_file(session: AsyncSession, path: str, data: bytes, *, overwrite: bool = True) -> None:

@@ -149,7 +149,8 @@ class JavaScriptLanguage:
         """Returns `/app`, `/tmp`, packages, mounts, and the notebook's folder."""
         scratch = Preopen(folders.scratch, "/tmp", writable=True, counted=True)  # noqa: S108 - a guest path
         packages = Preopen(folders.packages, guest_files.LIBRARY_GUEST)
-        return Preopens((folders.app, scratch, packages, *folders.preopened(policy.mounts)))
+        mounts = folders.preopened(policy.mounts)
+        return Preopens((folders.app, scratch, packages, *mounts), home=policy.door.home)
 
     def start(self, setup: GuestSetup) -> JavaScriptGuest:
         """Returns a booted guest."""

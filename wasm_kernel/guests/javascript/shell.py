@@ -187,9 +187,8 @@ class Shells:
 
     def _folders(self) -> list[str]:
         """Returns the folders in which the shell sees files, none of them inside another."""
-        mounts = (mount.guest for mount in self._setup.files.preopens.mounts)
         found: list[str] = []
-        for each in sorted({*_OWN_FOLDERS, *mounts}):
+        for each in sorted({*_OWN_FOLDERS, *self._setup.files.preopens.named}):
             if not any(each.startswith(f"{other}/") for other in found):
                 found.append(each)
         return found

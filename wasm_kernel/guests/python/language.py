@@ -274,13 +274,11 @@ class PythonLanguage:
         except OSError:  # an archive has brought a file or a link of that name
             folders.packages.remove(SITE)
             folders.packages.enter(SITE, make=True).close()
-        return self._preopens(
-            folders.app, folders.scratch, folders.packages, folders.preopened(policy.mounts)
-        )
+        found = self._preopens(folders.app, folders.scratch, folders.packages)
+        mounts = folders.preopened(policy.mounts)
+        return msgspec.structs.replace(found, mounts=mounts, home=policy.door.home)
 
-    def _preopens(
-        self, app: Preopen, scratch: Folder, packages: Folder, mounts: tuple[Preopen, ...] = ()
-    ) -> Preopens:
+    def _preopens(self, app: Preopen, scratch: Folder, packages: Folder) -> Preopens:
         lib, data, root = self._library
         fixed = (
             Preopen(lib, guest_files.LIB_GUEST),
@@ -290,7 +288,7 @@ class PythonLanguage:
             Preopen(root, "/"),
             Preopen(packages, guest_files.PACKAGES_GUEST),
         )
-        return Preopens(fixed, mounts)
+        return Preopens(fixed)
 
     def start(self, setup: GuestSetup) -> PythonGuest:
         """Returns a booted guest."""
