@@ -66,8 +66,10 @@ DECLARED |= {
     "deepagents",
     "dspy",
     "google",
+    "inspect_ai",
     "pydantic",
     "smolagents",
+    "typing_extensions",
 }
 DECLARED |= {"anyio", "h11", "mcp_types", "pydantic", "starlette", "uvicorn"}
 COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "packaging", "psutil", "tornado", "zmq"}

@@ -99,6 +99,14 @@ tea,5
 Tea sold best.
 """
 
+INSPECT = """\
+bash: 5
+python: 12
+python: FileNotFoundError: [Errno 44] No such file or directory: '/etc/passwd'
+bash: sales.csv
+success 1.0
+"""
+
 
 @pytest.mark.parametrize(
     ("framework", "script", "printed"),
@@ -109,6 +117,7 @@ Tea sold best.
         ("autogen-agentchat>=0.7,<0.8", "examples/frameworks/autogen_executor.py", AUTOGEN),
         ("google-adk>=2.13,<3", "examples/frameworks/google_adk_agent.py", GOOGLE_ADK),
         ("deepagents>=0.7.32,<0.8", "examples/frameworks/deep_agent.py", DEEP_AGENT),
+        ("inspect-ai>=0.3.285,<0.4", "examples/frameworks/inspect_eval.py", INSPECT),
         ("pydantic-ai-slim>=2.68,<3", "examples/frameworks/pydantic_ai_agent.py", TOOL),
         ("openai-agents>=0.24,<0.25", "examples/frameworks/openai_agent.py", TOOL),
         ("llama-index-core>=0.14,<0.15", "examples/frameworks/llama_index_agent.py", TOOL),

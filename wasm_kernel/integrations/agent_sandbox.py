@@ -48,7 +48,8 @@ class AgentSandbox:
         """Makes these tools globals of cells."""
         own = HostFunction(lambda: self._variables, name=_VARIABLES)
         self.sandbox.offer_functions([own, *tools.values()])
-        self._run_own(_AS_GLOBALS.format(names=[*tools]))
+        if tools:
+            self._run_own(_AS_GLOBALS.format(names=[*tools]))
 
     def tool(
         self, name: str, call: Tool, like: inspect.Signature, *, doc: str = ""

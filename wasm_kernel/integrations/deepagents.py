@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import uuid
 from typing import Any
 
@@ -14,21 +13,14 @@ from deepagents.backends.protocol import (
 )
 from deepagents.backends.sandbox import BaseSandbox
 
-from wasm_kernel import CellError, HostFunction, Sandbox
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox, error_text
+from wasm_kernel import Sandbox
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox
+from wasm_kernel.integrations.guest_commands import GuestCommands, TooLarge
 
-_RUN = "__import__('subprocess').run({command!r}, shell=True, cwd='/app').returncode"
-_GIVE, _TAKE = "_deepagents_give", "_deepagents_take"
-_UPLOAD = (
-    "import os as _os; _os.makedirs({folder!r}, exist_ok=True)\n"
-    "with open({path!r}, 'wb') as _file: _file.write(" + _GIVE + "())\n"
-    "del _os, _file"
-)
-_DOWNLOAD = "with open({path!r}, 'rb') as _file: " + _TAKE + "(_file.read())\ndel _file"
-_ERRORS: dict[str, FileOperationError] = {
-    "FileNotFoundError": "file_not_found",
-    "IsADirectoryError": "is_directory",
-    "PermissionError": "permission_denied",
+_ERRORS: dict[type[Exception], FileOperationError] = {
+    FileNotFoundError: "file_not_found",
+    IsADirectoryError: "is_directory",
+    PermissionError: "permission_denied",
 }
 _TIMED_OUT = 124  # the exit status of the command `timeout`
 
@@ -46,16 +38,7 @@ class SandboxBackend(BaseSandbox):
 
     def __init__(self, sandbox: Sandbox | None = None, **options: Any) -> None:
         self._agent = AgentSandbox(sandbox, options)
-        self._content, self._id = b"", uuid.uuid4().hex
-        self._agent.offer(
-            {
-                _GIVE: HostFunction(lambda: self._content, name=_GIVE),
-                _TAKE: HostFunction(self._take, name=_TAKE),
-            }
-        )
-
-    def _take(self, content: bytes) -> None:
-        self._content = content
+        self._commands, self._id = GuestCommands(self._agent.sandbox), uuid.uuid4().hex
 
     @property
     def id(self) -> str:
@@ -64,39 +47,38 @@ class SandboxBackend(BaseSandbox):
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
         """Runs a script of the shell, for `timeout` seconds at most."""
-        result = self._agent.sandbox.execute(
-            _RUN.format(command=command), store_history=False, timeout_seconds=timeout or None
-        )
-        output = result.stdout + result.stderr
-        if result.error is not None:
-            status = _TIMED_OUT if result.error.ename == "CellTimeout" else 1
-            return ExecuteResponse(f"{output}{error_text(result)}\n", status)
-        return ExecuteResponse(output, int(result.outputs[-1].data["text/plain"]))
+        try:
+            ran = self._commands.run(command, seconds=timeout or None)
+        except TimeoutError as problem:
+            return ExecuteResponse(f"{problem}\n", _TIMED_OUT)
+        except TooLarge as problem:
+            return ExecuteResponse(problem.begin.decode(errors="replace"), 1, truncated=True)
+        return ExecuteResponse((ran.stdout + ran.stderr).decode(errors="replace"), ran.status)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Writes files; makes the folders that are missing."""
-        found = []
-        for path, content in files:
-            self._content = content
-            code = _UPLOAD.format(folder=posixpath.dirname(path) or ".", path=path)
-            found.append(FileUploadResponse(path, error=self._problem(code)))
-        return found
+        return [FileUploadResponse(path, error=self._upload(path, data)) for path, data in files]
+
+    def _upload(self, path: str, content: bytes) -> FileOperationError | None:
+        if not path.startswith("/"):
+            return "invalid_path"
+        try:
+            self._commands.write(path, content)
+        except OSError as problem:
+            return _ERRORS.get(type(problem), "invalid_path")
+        return None
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Reads files."""
-        found = []
-        for path in paths:
-            problem = self._problem(_DOWNLOAD.format(path=path))
-            content = self._content if problem is None else None
-            found.append(FileDownloadResponse(path, content, problem))
-        return found
+        return [self._download(path) for path in paths]
 
-    def _problem(self, code: str) -> FileOperationError | None:
-        """Runs a cell for one file; returns its error, if it has one."""
-        error: CellError | None = self._agent.sandbox.execute(code, store_history=False).error
-        if error is None:
-            return None
-        return _ERRORS.get(error.ename, "invalid_path")
+    def _download(self, path: str) -> FileDownloadResponse:
+        if not path.startswith("/"):
+            return FileDownloadResponse(path, None, "invalid_path")
+        try:
+            return FileDownloadResponse(path, self._commands.read(path))
+        except (OSError, TooLarge) as problem:
+            return FileDownloadResponse(path, None, _ERRORS.get(type(problem), "invalid_path"))
 
     def close(self) -> None:
         """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""

@@ -1,0 +1,157 @@
+"""`GuestCommands`: the commands and files of a sandbox, for frameworks that give agents a shell."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from wasm_kernel import HostFunction, Sandbox, SandboxResult
+
+OUTPUT_BYTES = 16 * 1024 * 1024
+"""The most bytes that a command may print, unless a call says otherwise."""
+FILE_BYTES = 100 * 1024 * 1024
+"""The most bytes of a file that is read, unless a call says otherwise."""
+
+_TAKE, _GIVE, _CHUNK = "_wasm_kernel_take", "_wasm_kernel_give", 4 * 1024 * 1024
+_CELL = "exec({code!r}, {{'given': {given!r}}})"  # in a namespace of its own
+_RUN = f"""
+import os, subprocess
+ran = subprocess.run(given['command'], shell=isinstance(given['command'], str), cwd=given['folder'],
+    env=os.environ | given['environment'], input=b''.join({_GIVE}()), capture_output=True)
+for name, content in ('stdout', ran.stdout), ('stderr', ran.stderr):
+    for at in range(0, len(content), {_CHUNK}):
+        {_TAKE}(name, content[at:at + {_CHUNK}])
+{_TAKE}('status', str(ran.returncode).encode())
+"""
+_READ = f"""
+with open(given['path'], 'rb') as file:
+    while content := file.read({_CHUNK}):
+        {_TAKE}('file', content)
+"""
+_WRITE = f"""
+import os
+os.makedirs(os.path.dirname(given['path']) or '.', exist_ok=True)
+with open(given['path'], 'wb') as file:
+    file.writelines({_GIVE}())
+"""
+_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+_OS_ERRORS = {each.__name__: each for each in _ERRORS}
+_MISSING = 127  # the exit status of a shell that does not find a command
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that has ended."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+class TooLarge(Exception):
+    """More output of a command, or a larger file, than was asked for; `begin` is its begin."""
+
+    def __init__(self, begin: bytes, most: int) -> None:
+        super().__init__(f"more than {most:,} bytes")
+        self.begin = begin
+
+
+class GuestCommands:
+    """Runs commands in a sandbox, and reads and writes its files as its cells see them.
+
+    Any thread may use it; calls wait for each other. It takes the place of the functions that the
+    sandbox offered before. Its answers are the guest's, which code that ran before can have
+    changed, unless its caller goes back to a state from before that.
+    """
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._turn = threading.Lock()
+        self._given, self._room = b"", 0
+        self._taken: dict[str, bytearray] = {}
+        take, give = HostFunction(self._take, name=_TAKE), HostFunction(self._give, name=_GIVE)
+        sandbox.offer_functions([take, give])
+
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes = b"",
+        folder: str = "/app",
+        environment: Mapping[str, str] | None = None,
+        seconds: float | None = None,
+        most_bytes: int = OUTPUT_BYTES,
+    ) -> Ran:
+        """Runs a script of the shell, or a command with its arguments.
+
+        A command that is not there, and one that ends the guest, are exit statuses, with the reason
+        on standard error.
+
+        Raises:
+            TimeoutError: it takes longer than `seconds`; its output is lost.
+            TooLarge: it prints more than `most_bytes`.
+        """
+        given = {"folder": folder, "environment": dict(environment or {})}
+        given["command"] = command if isinstance(command, str) else [*command]
+        with self._turn:
+            error = self._call(_RUN, given, stdin, most_bytes, seconds).error
+            self._check_room(most_bytes)
+            if error is None:
+                return Ran(self._status(), self._bytes("stdout"), self._bytes("stderr"))
+        if error.ename == "CellTimeout":
+            raise TimeoutError(f"the command took longer than {seconds} seconds")
+        status = _MISSING if error.ename == "FileNotFoundError" else 1
+        return Ran(status, b"", f"{error.ename}: {error.evalue}\n".encode()[:most_bytes])
+
+    def read(self, path: str, most_bytes: int = FILE_BYTES) -> bytes:
+        """Reads a file. Raises `OSError` as `open` does, and `TooLarge`."""
+        with self._turn:
+            result = self._call(_READ, {"path": path}, b"", most_bytes)
+            self._check_room(most_bytes)
+            _check(result, path)
+            return self._bytes("file")
+
+    def write(self, path: str, content: bytes) -> None:
+        """Writes a file, and makes the folders that are missing. Raises `OSError` as `open`."""
+        with self._turn:
+            _check(self._call(_WRITE, {"path": path}, content, 0), path)
+
+    def _call(
+        self, code: str, given: object, stdin: bytes, most: int, seconds: float | None = None
+    ) -> SandboxResult:
+        self._given, self._room, self._taken = stdin, most, {}
+        try:
+            cell = _CELL.format(code=code, given=given)
+            return self._sandbox.execute(cell, store_history=False, timeout_seconds=seconds)
+        finally:
+            self._given = b""
+
+    def _take(self, name: Literal["stdout", "stderr", "status", "file"], content: bytes) -> None:
+        self._taken.setdefault(name, bytearray()).extend(content[: max(self._room, 0)])
+        self._room -= len(content)
+        if self._room < 0:
+            raise OverflowError("that is more than may be taken")
+
+    def _give(self) -> Iterator[bytes]:
+        given = self._given
+        for at in range(0, len(given), _CHUNK):
+            yield given[at : at + _CHUNK]
+
+    def _check_room(self, most: int) -> None:
+        if self._room < 0:
+            raise TooLarge(self._bytes("stdout") or self._bytes("file"), most)
+
+    def _bytes(self, name: str) -> bytes:
+        return bytes(self._taken.get(name, b""))
+
+    def _status(self) -> int:
+        status = self._bytes("status")  # it is not ours if a command has changed the guest
+        return int(status) if re.fullmatch(rb"-?\d{1,3}", status) else 1
+
+
+def _check(result: SandboxResult, path: str) -> None:
+    if (error := result.error) is not None:
+        raise _OS_ERRORS.get(error.ename, OSError)(f"{path}: {error.evalue}")
