@@ -85,7 +85,26 @@ def test_cells_open_the_files_by_the_paths_of_the_clients(sandbox: SandboxOf) ->
     assert sandbox.value(PYTHON) == "('/home/user', ['a.txt'], 'A', True)"
     shown = [line["text"] for line in sandbox.run(f"!{SHELL}") if line["type"] == "stdout"]
     assert "".join(shown).split() == ["/home/user", "1", "er", "copy", "deep", "moved"]
-    assert sandbox.value(JAVASCRIPT, language="js") == "/home/user js y.txt"
+    assert sandbox.value(JAVASCRIPT, language="js") == "/home/user js copy,deep,moved,y.txt"
+
+
+def test_contexts_have_the_files_of_their_sandbox(sandbox: SandboxOf) -> None:
+    sandbox.upload("a.txt", b"A")
+    name = sandbox.call("POST", "/contexts", {}).json["id"]
+    code = "f = open('b.txt', 'w+'); f.write('B'); f.flush(); open('a.txt').read()"
+    assert sandbox.value(code, context_id=name) == "A"
+    assert read(sandbox, "b.txt").content == b"B"
+    assert sandbox.value("open('b.txt', 'a').write('C'); open('b.txt').read()") == "BC"
+    sandbox.owner.call("POST", f"{sandbox.path}/pause", {})
+    sandbox.owner.call("POST", f"{sandbox.path}/connect", {"timeout": 60})
+    assert sandbox.value("f.seek(0); f.read()", context_id=name) == "BC"
+    for path in (".metadata.json", "../x", "/home/user/../../etc/passwd"):
+        (error, *_) = sandbox.run(f"open({path!r})", context_id=name)
+        assert error["type"] == "error"
+    full = "open('large', 'wb').write(bytes(5_000_000))"
+    assert sandbox.run(full, context_id=name)[0]["name"] == "OSError"
+    assert sandbox.call("DELETE", f"/contexts/{name}").status == 204
+    assert read(sandbox, "b.txt").content == b"BC"
 
 
 def test_no_second_name_leads_out_of_the_sandbox(sandbox: SandboxOf) -> None:

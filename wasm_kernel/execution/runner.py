@@ -100,7 +100,7 @@ class GuestRunner:
         self.next_count = count
         self.language = language
         self.allowance = OutputAllowance(policy)
-        self.streams = OutputStreams.keeping(folders.workspace, policy.text_file_bytes)
+        self.streams = OutputStreams.keeping(folders.app.folder, policy.text_file_bytes)
         self._guest: Guest | None = None
         self._resting: RestingGuest | None = None
         self._turn: Turn | None = None

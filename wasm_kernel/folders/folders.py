@@ -90,7 +90,8 @@ class SandboxFolders:
 
     Attributes:
         path: The workspace's path that the user knows; `real` is its real path when it was opened.
-        workspace: The folder that the guest sees as `/app`; `app` is the guest's view of it.
+        workspace: The folder that the guest sees as `/app`; `app` is the guest's view of it, or of
+            another session's workspace after `share`.
         private: The folder that no guest sees. No other user can change the folders on its path.
         scratch: The guest's `/tmp`, in the private folder, as are `packages`, which `%pip`
             installed.
@@ -272,7 +273,17 @@ class SandboxFolders:
 
     def seen_at(self, guest: str) -> Folder:
         """Returns the folder that the guest sees at `/app`, at `/tmp` or as its packages."""
-        return {APP: self.workspace, TMP: self.scratch}.get(guest, self.packages)
+        return {APP: self.app.folder, TMP: self.scratch}.get(guest, self.packages)
+
+    def share(self, workspace: Path) -> None:
+        """Lets the guest have the files of another session, in place of its own.
+
+        Raises `OSError` if that session's workspace can't be opened.
+        """
+        with Folder.open(workspace.parent) as root:
+            shared = root.enter(workspace.name)
+        self._held.callback(shared.close)
+        self.app = replace(self.app, folder=shared, hidden=MetadataAndPlacesHidden(shared))
 
     def is_only(self) -> bool:
         """Returns whether no other sandbox uses the workspace, here or in another process."""

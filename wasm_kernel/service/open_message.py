@@ -114,6 +114,7 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
         is_owned: Whether the sandbox's kernel has the session's `OwnerLock`.
         kernel: What a kernel's cells may ask of the host; None for other sandboxes.
         functions: The functions of the sandbox's owner that cells may call.
+        files_of: The workspace of the session whose files this one has; empty for its own.
     """
 
     language: str
@@ -136,6 +137,7 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     is_owned: bool = False
     kernel: KernelSession | None = None
     functions: Offered = ()
+    files_of: str = ""
 
     @property
     def changes(self) -> "OpenChanges":

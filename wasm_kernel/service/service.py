@@ -128,6 +128,7 @@ class Service(SandboxHome[Sandbox]):
         owner: str = "",
         policy: ExecutionPolicy | None = None,
         pip: bool = False,
+        files_of: str = "",
     ) -> Sandbox:
         """Makes a new session, and begins to start its guest; does not wait for that.
 
@@ -136,8 +137,10 @@ class Service(SandboxHome[Sandbox]):
             owner: Its owner, for `ServiceLimits.owner_sessions` and `list`.
             policy: Its policy; the service's by default.
             pip: Whether its cells may install packages, as `Sandbox.offer_pip` says.
+            files_of: The id of a session of this service whose files it has; its forks have none.
 
         Raises:
+            FileNotFoundError: the service does not know the session `files_of`.
             LimitReached: the service takes no more sessions; none was made.
             SandboxClosed: the service is closed, or this process was forked from the one that made
                 it.
@@ -147,10 +150,11 @@ class Service(SandboxHome[Sandbox]):
         """
         limits, name = self._limits(owner, policy), ids.new()
         language = RuntimeType.checked(language)
+        self._check_files_of(files_of, owner)
         self._check_room(owner)
         session = Session(self._sessions_root, name, self._logger, new=True, mounts=limits.mounts)
         session.leave()  # a worker opens it again
-        sandbox = self._add(name, language, owner, limits, pip=pip, made=True)
+        sandbox = self._add(name, language, owner, limits, pip=pip, made=True, files_of=files_of)
         sandbox.start()
         self._note(name, owner, language)  # while the worker begins
         return sandbox
@@ -163,6 +167,7 @@ class Service(SandboxHome[Sandbox]):
         owner: str = "",
         policy: ExecutionPolicy | None = None,
         pip: bool = False,
+        files_of: str = "",
     ) -> Sandbox:
         """Returns the sandbox of a session, asleep or awake.
 
@@ -190,7 +195,8 @@ class Service(SandboxHome[Sandbox]):
             check_owner(record.owner, owner)
             language = language or record.language
         language = RuntimeType.checked(language or "python")
-        sandbox = self._add(name, language, owner, limits, pip=pip)
+        self._check_files_of(files_of, owner)
+        sandbox = self._add(name, language, owner, limits, pip=pip, files_of=files_of)
         if record is None:
             self._note(name, owner, language)
         return sandbox
@@ -292,6 +298,7 @@ class Service(SandboxHome[Sandbox]):
         pip: bool,
         made: bool = False,
         disk_bytes: int = 0,
+        files_of: str = "",
     ) -> Sandbox:
         """Adds a session to those that the service knows, or raises `LimitReached`.
 
@@ -309,6 +316,7 @@ class Service(SandboxHome[Sandbox]):
             pip=pip,
             confinement=self._confinement,
             door=policy.door,
+            files_of=str(self.root / files_of) if files_of else "",
         )
         worker = SessionWorker(
             opened,
@@ -340,6 +348,10 @@ class Service(SandboxHome[Sandbox]):
             self._records.write(name, SessionRecord(owner, language.value))
         except OSError as problem:
             _LOG.warning("the owner of a session can't be noted: %s", describe(problem))
+
+    def _check_files_of(self, name: str, owner: str) -> None:
+        if name:
+            self._registry.known(name).sandbox_of(owner)
 
     def _check_open(self) -> None:
         """Raises `SandboxClosed` if the service is closed, or this process did not make it."""

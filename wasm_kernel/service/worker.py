@@ -115,7 +115,7 @@ class _Worker:
         folders.notices += opened.notices
         seen = self._show_notebook(folders, opened)
         # before any thread or guest: no code of a cell ever has the rights given up here
-        walls.close_files(_kept_by(folders, policy))
+        walls.close_files(_kept_by(folders, policy, opened.files_of))
         walls.close_calls()
         folders.mounted(policy.mounts)
         self._guest = SessionGuest(
@@ -371,16 +371,22 @@ def _opened(
     # `known`: the session logs nothing of it, and a deleted one does not come back empty
     session = Session(root, opened.session_id, known=True, mounts=policy.mounts)
     session.folders.expect(opened.mounts)
+    if opened.files_of:
+        session.folders.share(Path(opened.files_of))
     session.logger_changed(logger)
     return session.folders, session
 
 
-def _kept_by(folders: SandboxFolders, policy: ExecutionPolicy) -> confinement.KeptPaths:
+def _kept_by(
+    folders: SandboxFolders, policy: ExecutionPolicy, files_of: str
+) -> confinement.KeptPaths:
     """Returns the paths that a worker keeps."""
     kept = session_paths(folders, policy)
+    shared = (Path(files_of),) if files_of else ()
     notebook = None if folders.notebook is None else folders.notebook.beneath
     seen = () if notebook is None else (Path(f"/proc/self/fd/{notebook.folder.fd}"),)
-    return replace(kept, readable=(*kept.readable, *seen), packages=PACKAGES)
+    writable, readable = (*kept.writable, *shared), (*kept.readable, *seen)
+    return replace(kept, writable=writable, readable=readable, packages=PACKAGES)
 
 
 def _as_message(result: SandboxResult) -> messages.CellResult:

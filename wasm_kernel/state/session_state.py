@@ -80,7 +80,7 @@ class SessionState:
         self._notices = notices
         self._lock = HistoryLock(folders.private)
         self.files = FileVersions(
-            folders.workspace,
+            folders.app.folder,
             folders.private,
             most_bytes=policy.files_history_bytes,
             copy_bytes=policy.file_copy_bytes,

@@ -58,7 +58,7 @@ class Kept(Struct, tag="e2b", tag_field="door"):
 
 @dataclass
 class Context:
-    """Variables for cells: a session of its own, with files of its own."""
+    """Variables for cells: a session of its own, with the files of the sandbox's main one."""
 
     name: str
     language: RuntimeType

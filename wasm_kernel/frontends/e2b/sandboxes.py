@@ -159,7 +159,11 @@ class Sandboxes:
         self, kept: Kept, name: str, language: RuntimeType | None = None
     ) -> AsyncSession:
         service, policy = await self.service(), self._policy(kept.asked)
-        return await service.get(name, language, owner=kept.owner, policy=policy, pip=True)
+        main = next(iter(kept.contexts), name)
+        shared = "" if name == main else main
+        return await service.get(
+            name, language, owner=kept.owner, policy=policy, pip=True, files_of=shared
+        )
 
     def _policy(self, asked: NewSandbox) -> ExecutionPolicy:
         try:
@@ -336,7 +340,9 @@ class Sandboxes:
             raise Refusal(502, "", GONE.format(name=sandbox.name))
         service = await self.service()
         owner, policy = sandbox.kept.owner, sandbox.policy
-        session = await service.create(runtime, owner=owner, policy=policy, pip=True)
+        session = await service.create(
+            runtime, owner=owner, policy=policy, pip=True, files_of=sandbox.name
+        )
         return sandbox.add(session, runtime)
 
     async def remove_context(self, sandbox: Sandbox, context: Context) -> None:
