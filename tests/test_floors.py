@@ -61,6 +61,8 @@ DECLARED |= {"mcp", "prometheus_client"}  # of the extra `mcp`, with its depende
 # of programs that import their interfaces
 DECLARED |= {
     "PIL",
+    "ag2",
+    "agent_framework",
     "autogen_core",
     "camel",
     "deepagents",

@@ -23,7 +23,9 @@ class ScriptedModel(BaseLlm):
 
     async def generate_content_async(self, llm_request, stream=False):
         """Gives the next answer."""
-        yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text=STEPS.pop(0))]))
+        yield LlmResponse(
+            content=types.Content(role="model", parts=[types.Part(text=STEPS.pop(0))])
+        )
 
 
 async def main() -> None:
@@ -33,9 +35,7 @@ async def main() -> None:
     runner = InMemoryRunner(agent=agent, app_name="example")
     session = await runner.session_service.create_session(app_name="example", user_id="ann")
     question = types.Content(role="user", parts=[types.Part(text="Sum?")])
-    async for event in runner.run_async(
-        user_id="ann", session_id=session.id, new_message=question
-    ):
+    async for event in runner.run_async(user_id="ann", session_id=session.id, new_message=question):
         for part in event.content.parts if event.content else ():
             if part.code_execution_result:
                 print(part.code_execution_result.outcome.name, part.code_execution_result.output)

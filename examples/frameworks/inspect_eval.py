@@ -15,7 +15,10 @@ from wasm_kernel.integrations.inspect_ai import WasmSandboxConfig
 
 CALLS = [
     ("bash", {"command": "cut -d, -f2 sales.csv | sort -n | tail -1"}),
-    ("python", {"code": "import pandas as pd\nprint(pd.read_csv('sales.csv', header=None)[1].sum())"}),
+    (
+        "python",
+        {"code": "import pandas as pd\nprint(pd.read_csv('sales.csv', header=None)[1].sum())"},
+    ),
     ("python", {"code": "open('/etc/passwd')"}),
     ("bash", {"command": "echo 12 > answer; ls"}),
     ("submit", {"answer": "12"}),

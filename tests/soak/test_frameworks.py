@@ -99,6 +99,26 @@ tea,5
 Tea sold best.
 """
 
+AG2 = """\
+written
+3
+Traceback (most recent call last):
+  File "<string>", line 1, in <module>
+FileNotFoundError: [Errno 44] No such file or directory: '/etc/passwd'
+[exit code: 1]
+answer: The largest is 3.
+"""
+
+AGENT_FRAMEWORK = """\
+   n
+0  1
+1  2
+2  3
+np.int64(6)
+KeyError: 'plum'
+answer: The sum is 6.
+"""
+
 INSPECT = """\
 bash: 5
 python: 12
@@ -115,6 +135,12 @@ success 1.0
         ("smolagents>=1.26,<2", "tests/soak/clients/hostile_agent.py", HOSTILE),
         ("dspy>=3.4,<4", "examples/frameworks/dspy_rlm.py", DSPY),
         ("autogen-agentchat>=0.7,<0.8", "examples/frameworks/autogen_executor.py", AUTOGEN),
+        ("ag2>=1.2.1,<2", "examples/frameworks/ag2_agent.py", AG2),
+        (
+            "agent-framework-core>=1.23,<2",
+            "examples/frameworks/agent_framework_agent.py",
+            AGENT_FRAMEWORK,
+        ),
         ("google-adk>=2.13,<3", "examples/frameworks/google_adk_agent.py", GOOGLE_ADK),
         ("deepagents>=0.7.32,<0.8", "examples/frameworks/deep_agent.py", DEEP_AGENT),
         ("inspect-ai>=0.3.285,<0.4", "examples/frameworks/inspect_eval.py", INSPECT),

@@ -84,6 +84,11 @@ class AgentSandbox:
         self._context = contextvars.copy_context()
         return self.sandbox.execute(code)
 
+    async def arun(self, code: str) -> SandboxResult:
+        """Runs a cell, and awaits it; cancelling it interrupts the cell."""
+        self._context = contextvars.copy_context()
+        return await self.sandbox.aexecute(code)
+
     def _run_own(self, code: str) -> SandboxResult:
         return self.sandbox.execute(code, silent=True, store_history=False)
 

@@ -40,7 +40,7 @@ class PythonTool:
         Args:
             code: The code to run.
         """
-        return self._answer(self._agent.sandbox.execute(code))
+        return text_for_models(self._agent.run(code), self._characters)
 
     async def arun_python(self, code: str) -> str:
         """Runs Python code in a sandbox; returns its output and the value of its last line.
@@ -51,17 +51,7 @@ class PythonTool:
         Args:
             code: The code to run.
         """
-        return self._answer(await self._agent.sandbox.aexecute(code))
-
-    def _answer(self, result: SandboxResult) -> str:
-        figures = [_FIGURE for each in result.outputs if "image/png" in each.data]
-        parts = [shown_text(result), *figures[:1], error_text(result)]
-        text = "\n".join(part for part in parts if part) or _NOTHING
-        if len(text) <= self._characters:
-            return text
-        end = self._characters // 4
-        begin = self._characters - end
-        return text[:begin] + _LEFT_OUT.format(count=len(text) - begin - end) + text[-end:]
+        return text_for_models(await self._agent.arun(code), self._characters)
 
     def __enter__(self) -> PythonTool:
         return self
@@ -72,3 +62,15 @@ class PythonTool:
     def close(self) -> None:
         """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""
         self._agent.close()
+
+
+def text_for_models(result: SandboxResult, characters: int) -> str:
+    """Returns what a model reads of a cell's result, without the middle of a long text."""
+    figures = [_FIGURE for each in result.outputs if "image/png" in each.data]
+    parts = [shown_text(result), *figures[:1], error_text(result)]
+    text = "\n".join(part for part in parts if part) or _NOTHING
+    if len(text) <= characters:
+        return text
+    end = characters // 4
+    begin = characters - end
+    return text[:begin] + _LEFT_OUT.format(count=len(text) - begin - end) + text[-end:]
