@@ -63,6 +63,7 @@ DECLARED |= {
     "PIL",
     "ag2",
     "agent_framework",
+    "agents",
     "autogen_core",
     "camel",
     "deepagents",

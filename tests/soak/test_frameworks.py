@@ -119,6 +119,13 @@ KeyError: 'plum'
 answer: The sum is 6.
 """
 
+OPENAI_SANDBOX = """\
+4
+7
+cat: /etc/passwd: No such file or directory
+answer: The sum is 7.
+"""
+
 INSPECT = """\
 bash: 5
 python: 12
@@ -146,6 +153,11 @@ success 1.0
         ("inspect-ai>=0.3.285,<0.4", "examples/frameworks/inspect_eval.py", INSPECT),
         ("pydantic-ai-slim>=2.68,<3", "examples/frameworks/pydantic_ai_agent.py", TOOL),
         ("openai-agents>=0.24,<0.25", "examples/frameworks/openai_agent.py", TOOL),
+        (
+            "openai-agents>=0.24,<0.25",
+            "examples/frameworks/openai_sandbox_agent.py",
+            OPENAI_SANDBOX,
+        ),
         ("llama-index-core>=0.14,<0.15", "examples/frameworks/llama_index_agent.py", TOOL),
         ("crewai>=1.15,<2", "examples/frameworks/crewai_agent.py", TOOL),
         # CAMEL imports what version 2 of `mcp` has no more

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from typing import Any
 
 from ag2.tools.sandbox import ExecResult, SandboxBase
 
@@ -15,7 +15,6 @@ from wasm_kernel.integrations.agent_sandbox import AgentSandbox
 from wasm_kernel.integrations.guest_commands import GuestCommands, TooLarge
 
 _TIMED_OUT = 124  # the exit status that AG2 asks for
-T = TypeVar("T")
 
 
 class WasmEnvironment(SandboxBase):
@@ -24,10 +23,7 @@ class WasmEnvironment(SandboxBase):
     Use it as an `async with` block, or await `aclose`. AG2 runs each piece of code as a program of
     its own, so variables end with it.
 
-    Args:
-        sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
-            deleted with it.
-        options: The options of `create_sandbox` for a sandbox of its own, such as `policy`.
+    `sandbox` and `options` are those of `AgentSandbox`.
     """
 
     def __init__(self, sandbox: Sandbox | None = None, **options: Any) -> None:
@@ -58,7 +54,7 @@ class WasmEnvironment(SandboxBase):
     ) -> ExecResult:
         """Runs a command, whose errors follow its output."""
         try:
-            ran = await self._call(
+            ran = await self._commands.on_thread(
                 lambda: self._commands.run(argv, environment=env, seconds=timeout)
             )
         except TimeoutError as problem:
@@ -71,14 +67,9 @@ class WasmEnvironment(SandboxBase):
         """Writes a file below the folder that commands run in."""
         if path.is_absolute():
             raise ValueError(f"the path is relative to {self.workdir}, not {path}")
-        await self._call(lambda: self._commands.write(str(self.workdir / path), content))
-
-    async def _call(self, work: Callable[[], T]) -> T:
-        try:
-            return await asyncio.to_thread(work)
-        except asyncio.CancelledError:
-            self._agent.sandbox.interrupt()
-            raise
+        await self._commands.on_thread(
+            lambda: self._commands.write(str(self.workdir / path), content)
+        )
 
     async def aclose(self) -> None:
         """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""

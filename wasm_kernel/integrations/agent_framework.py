@@ -30,13 +30,12 @@ class SandboxCodeProvider(ContextProvider):
 
     All runs of the agent share the sandbox: give each user an agent of their own.
 
+    `sandbox` and `options` are those of `AgentSandbox`.
+
     Args:
         tools: Tools for the code alone; the model does not call them by itself. If one needs an
             approval, each call of `execute_code` needs it.
-        sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
-            deleted with it.
         characters: The most characters of an answer; the middle of a longer one is left out.
-        options: The options of `create_sandbox` for a sandbox of its own, such as `policy`.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ class AgentSandbox:
     Args:
         sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
             deleted with it.
-        options: The options of `create_sandbox` for a sandbox of its own.
+        options: The options of `create_sandbox` for a sandbox of its own, such as `policy`.
     """
 
     def __init__(self, sandbox: Sandbox | None, options: Mapping[str, Any]) -> None:

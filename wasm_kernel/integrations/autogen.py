@@ -21,10 +21,7 @@ class SandboxExecutor(CodeExecutor):
 
     Use it as an `async with` block, or call `start` and `stop`, as AutoGen's agents do.
 
-    Args:
-        sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
-            deleted with it.
-        options: The options of `create_sandbox` for a sandbox of its own, such as `policy`.
+    `sandbox` and `options` are those of `AgentSandbox`.
     """
 
     component_config_schema = BaseModel

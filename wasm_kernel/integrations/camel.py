@@ -16,10 +16,7 @@ _TYPES = ["python", "py", "py3", "python3"]
 class SandboxInterpreter(BaseInterpreter):
     """Runs code in a sandbox, where variables last from run to run. Close it.
 
-    Args:
-        sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
-            deleted with it.
-        options: The options of `create_sandbox` for a sandbox of its own, such as `policy`.
+    `sandbox` and `options` are those of `AgentSandbox`.
     """
 
     def __init__(self, sandbox: Sandbox | None = None, **options: Any) -> None:

@@ -30,10 +30,7 @@ class SandboxBackend(BaseSandbox):
 
     Commands run in `/app`. Use it as a `with` block, or close it.
 
-    Args:
-        sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
-            deleted with it.
-        options: The options of `create_sandbox` for a sandbox of its own, such as `policy`.
+    `sandbox` and `options` are those of `AgentSandbox`.
     """
 
     def __init__(self, sandbox: Sandbox | None = None, **options: Any) -> None:

@@ -20,12 +20,11 @@ _SUBMIT = "SUBMIT"
 class SandboxInterpreter:
     """A `CodeInterpreter`: runs code in a sandbox; tools run in this process.
 
+    `sandbox` and `options` are those of `AgentSandbox`.
+
     Args:
         tools: The functions that code may call, by name. The dict may be changed later.
         output_fields: The fields of the final output, each with a `name`.
-        sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
-            deleted with it.
-        options: The options of `create_sandbox` for a sandbox of its own, such as `policy`.
     """
 
     execution_instructions = (

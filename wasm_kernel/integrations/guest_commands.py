@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from wasm_kernel import HostFunction, Sandbox, SandboxResult
 
@@ -39,6 +40,7 @@ with open(given['path'], 'wb') as file:
 """
 _ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 _OS_ERRORS = {each.__name__: each for each in _ERRORS}
+T = TypeVar("T")
 _MISSING = 127  # the exit status of a shell that does not find a command
 
 
@@ -74,6 +76,14 @@ class GuestCommands:
         self._taken: dict[str, bytearray] = {}
         take, give = HostFunction(self._take, name=_TAKE), HostFunction(self._give, name=_GIVE)
         sandbox.offer_functions([take, give])
+
+    async def on_thread(self, work: Callable[[], T]) -> T:
+        """Does work on a thread, and awaits it; cancelling it interrupts the command."""
+        try:
+            return await asyncio.to_thread(work)
+        except asyncio.CancelledError:
+            self._sandbox.interrupt()
+            raise
 
     def run(
         self,

@@ -18,11 +18,10 @@ class PythonTool:
     Pass `run_python`, or in a framework of coroutines `arun_python`. Any thread may call them;
     cells run one at a time. Use it as a `with` block, or close it.
 
+    `sandbox` and `options` are those of `AgentSandbox`.
+
     Args:
-        sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
-            deleted with it.
         characters: The most characters of an answer; the middle of a longer one is left out.
-        options: The options of `create_sandbox` for a sandbox of its own, such as `policy`.
     """
 
     def __init__(

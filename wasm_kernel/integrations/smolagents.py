@@ -25,10 +25,7 @@ class SandboxExecutor(PythonExecutor):
     Variables last from step to step. Every package of the sandbox can be imported, whatever the
     agent's `additional_authorized_imports` say. The agent's `cleanup` closes it.
 
-    Args:
-        sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
-            deleted with it.
-        options: The options of `create_sandbox` for a sandbox of its own, such as `policy`.
+    `sandbox` and `options` are those of `AgentSandbox`.
     """
 
     def __init__(self, sandbox: Sandbox | None = None, **options: Any) -> None:
