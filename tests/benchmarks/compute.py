@@ -271,12 +271,13 @@ def processor_seconds(kernel: Kernel, source: str) -> float:
     work after the source's cell is not counted, and the work after the job's cell is.
     """
     kernel.run(source)
-    before = _processor_seconds_at_rest(kernel.pid)
+    before = processor_seconds_at_rest(kernel.pid)
     kernel.run("job()")
-    return _processor_seconds_at_rest(kernel.pid) - before
+    return processor_seconds_at_rest(kernel.pid) - before
 
 
-def _processor_seconds_at_rest(pid: int) -> float:
+def processor_seconds_at_rest(pid: int) -> float:
+    """The processor time of a process and its descendants, once they rest."""
     until, last = time.monotonic() + PATIENCE, 0.0
     while (now := _processor_seconds(pid)) > last + AT_REST:
         if time.monotonic() > until:

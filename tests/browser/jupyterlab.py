@@ -37,6 +37,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
     "wasm-python": (),
     "wasm-trusted": ("--WasmKernel.outputs=trusted",),
     "wasm-tomorrow": ("--WasmKernel.resume=always",),
+    "wasm-long": ("--WasmKernel.history_cells=1000",),
     "wasm-misset": ("--WasmKernel.cell_timeout=soon",),
     "wasm-slow": ("--log-level=WARN",),
     "wasm-plots": (f"--WasmKernel.mounts={sysconfig.get_path('purelib')}:/packages",),
