@@ -118,7 +118,7 @@ def test_a_connection_keeps_no_large_request_when_it_is_served(server: HttpServe
     """The SDK keeps the last request of each connection, and a client may have a thousand
     connections.
     """
-    pid = server.process.pid
+    pid = server.pid
     large = 4 * MIB
     call = {"name": "list_sessions", "arguments": {}, "_meta": {"x": "\N{GRINNING FACE}" * MIB}}
     with ExitStack() as ending:

@@ -21,9 +21,9 @@ GUEST = 1024 * MB  # that the guest's own memory may take to make such outputs
 
 SEND = "import _host, os\ndef send(data):\n    return _host.call(data)\n"
 FLOODS = {
-    "values": 'd = b\'{"op":"display","data":{"x/json":[\' + b\',\'.join([b\'{"":0}\'] * 160_000)\n'
-    "for _ in range(12): send(d + b']}}')",
     "lists": 'd = b\'{"op":"display","data":{"x/json":[\' + b\',\'.join([b\'[]\'] * 240_000)\n'
+    "for _ in range(12): send(d + b']}}')",
+    "values": 'd = b\'{"op":"display","data":{"x/json":[\' + b\',\'.join([b\'{"":0}\'] * 160_000)\n'
     "for _ in range(12): send(d + b']}}')",
     "keys": "d = ','.join(f'\"{i:x}\\u0416\":{i}' for i in range(400_000))\n"
     'd = (\'{"op":"display","data":{"x/json":{\' + d + \'}}}\').encode()\n'

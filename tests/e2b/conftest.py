@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ import pytest
 from tests.faces import PATIENCE
 from tests.mcp.clients import HttpServer, server_environment, serving
 
-COMMAND = ["-P", "-m", "wasm_kernel.frontends.cli.main", "serve"]
+COMMAND = [sys.executable, "-P", "-m", "wasm_kernel.frontends.cli.main", "serve"]
 TOKENS = """
 admin = "an admin's token, long"
 [owners]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.e2b.conftest import ANN, BOB, COMMAND, TOKENS, Api, SandboxOf
+from tests.e2b.conftest import ANN, BOB, TOKENS, Api, SandboxOf
 from tests.faces import wait_for
 from tests.mcp.clients import Agents, HttpServer, server_environment, serving
+from tests.mcp.forking import forked
 
 
 @contextlib.contextmanager
@@ -19,7 +22,7 @@ def server(folder: Path, *options: str) -> Iterator[HttpServer]:
     tokens = folder / "tokens.toml"
     tokens.write_text(TOKENS)
     kept = ("--keep", "--workspace", str(folder / "sessions"), "--token-file", str(tokens))
-    with serving(server_environment(folder), *kept, *options, begin=COMMAND) as running:
+    with serving(server_environment(folder), *kept, *options, begin=forked("serve")) as running:
         yield running
 
 
@@ -121,7 +124,7 @@ def test_a_killed_server_loses_nothing_that_was_kept(warm: None, tmp_path: Path)
         sandbox.run("x = 1")
         line = sandbox.begin("POST", "/execute", {"code": "while True: pass"})
         time.sleep(0.5)
-        first.process.kill()
+        os.kill(first.pid, signal.SIGKILL)
         line.close()
         assert at(second, sandbox).value("x + 1") == "2"
 

@@ -29,12 +29,14 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import CallToolResult, ImageContent, ResourceLink, TextContent
 
 from tests.faces import PATIENCE
+from tests.mcp.forking import forked
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = ["-P", "-m", "wasm_kernel.frontends.cli.main", "mcp"]
+COMMAND = [sys.executable, "-P", "-m", "wasm_kernel.frontends.cli.main", "mcp"]
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 MODERN = "2026-07-28"
 """A protocol without sessions: requests don't tell whether they come from one client."""
+_SERVER = re.compile(r"server (\d+)\n")
 _SERVING = re.compile(r"serving (http://\S+/mcp)")
 
 
@@ -120,7 +122,7 @@ class Agents:
 
     def stdio(self, *options: str, mode: str = "auto") -> Agent:
         """A client with its own server process."""
-        return self.command([sys.executable, *COMMAND, *options], mode=mode)
+        return self.command(forked("mcp", *options), mode=mode)
 
     def command(self, command: Sequence[str], mode: str = "auto") -> Agent:
         """A client of any server that a command starts."""
@@ -155,22 +157,26 @@ class HttpServer:
 
     Attributes:
         url: The server's address.
+        pid: The number of its process.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
+        self._process = process
+        self.pid = process.pid
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.url = self._wait()
 
     def _read(self) -> None:
-        for line in self.process.stderr or ():
+        for line in self._process.stderr or ():
             self._lines.put(line)
         self._lines.put("")
 
     def _wait(self) -> str:
         while line := self._lines.get(timeout=PATIENCE):
+            if found := _SERVER.match(line):
+                self.pid = int(found[1])
             if found := _SERVING.search(line):
                 return found[1]
         raise AssertionError("the server has ended")
@@ -185,7 +191,7 @@ class HttpServer:
 
     def said(self) -> str:
         """The text that it has written since the last call; after its end, all of it."""
-        self._reader.join(0 if self.process.poll() is None else PATIENCE)
+        self._reader.join(0 if self._process.poll() is None else PATIENCE)
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -226,10 +232,10 @@ class Wire:
 
 @contextlib.contextmanager
 def serving(
-    environment: Mapping[str, str], *options: str, begin: Sequence[str] = (*COMMAND, "--http")
+    environment: Mapping[str, str], *options: str, begin: Sequence[str] = ()
 ) -> Iterator[HttpServer]:
-    """A server on a free port, by the command that begins so."""
-    command = [sys.executable, *begin, "127.0.0.1:0", *options]
+    """A server on a free port, by the command that begins so, else for agents."""
+    command = [*(begin or forked("mcp", "--http")), "127.0.0.1:0", *options]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield HttpServer(process)

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -41,7 +40,7 @@ def machine(place: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     options = ["--keep", "--workspace", str(folder / "sessions")]
     options += ["--token-file", str(folder / "tokens.toml"), "--owner-sessions", "100"]
     options += ["--memory", "64G"]  # one server may have to carry all sandboxes
-    command = [sys.executable, *COMMAND, place, *options]
+    command = [*COMMAND, place, *options]
     with subprocess.Popen(
         command, env=server_environment(folder), stderr=subprocess.DEVNULL, start_new_session=True
     ) as process:
