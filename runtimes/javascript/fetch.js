@@ -8,7 +8,7 @@ import { URL, URLSearchParams } from "wasm-kernel:url";
 import { bytesOf, textOf } from "wasm-kernel:web";
 
 const NO_NETWORK = "fetch is not available: cells have no network. Put the data into a file in /app, and read it with readFile of node:fs/promises.";
-const PIECE = 256 * 1024, MOST_HEAD = 256 * 1024, MOST_REDIRECTS = 20;
+const PIECE = 1024 * 1024, MOST_HEAD = 256 * 1024, MOST_REDIRECTS = 20;
 const CONNECT_SECONDS = 30, WAIT_SECONDS = 5; // of one call; a wait for an answer calls again
 const NAME = /^[\w!#$%&'*+.^`|~-]+$/, VALUE = /^[\t\x20-\x7e\x80-\xff]*$/;
 const OURS = ["connection", "content-length", "expect", "host", "transfer-encoding"];

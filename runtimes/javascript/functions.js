@@ -1,10 +1,9 @@
 // The functions of the host: cells call them, and the program that owns the sandbox runs them. A call sends
 // its arguments as plain data (PROTOCOL.md), and waits for the host's answer.
 
-import { send } from "wasm-kernel:host";
+import { joined, send } from "wasm-kernel:host";
 
 const MARK = "$"; // the key of an object that stands for a value which JSON has not
-const PIECE = 8192; // bytes that become text at once
 const { isArray } = Array;
 const isWellFormed = Function.prototype.call.bind(String.prototype.isWellFormed);
 const NETWORK = "wasm_kernel_network_"; // begins the names of functions for connections
@@ -51,8 +50,9 @@ export function waitForCalls(milliseconds, Interrupted) {
   const answer = send({ op: "finished", seconds: Math.min(milliseconds / 1000, SLICE) });
   if (answer.interrupted) throw new Interrupted("interrupted");
   let finished = answer.finished ?? [];
-  if (finished.length === 0 && !answer.left) finished = [...awaited.keys()].map((number) => [number, lost]);
+  if (finished.length === 0 && !answer.left) finished = [...awaited.keys()].map((number) => [number, { ...lost }]);
   for (const [number, found] of finished) {
+    found.raw = answer.raw;
     const settle = awaited.get(number);
     awaited.delete(number);
     settle?.(found);
@@ -60,8 +60,11 @@ export function waitForCalls(milliseconds, Interrupted) {
 }
 
 function functionOf({ name, is_async: isAsync, is_stream: isStream }, Interrupted) {
-  const ask = (frame) => answerOf(name, send({ ...frame, function: name }), Interrupted);
-  const call = (values) => ({ op: "call", args: values.map(encoded), kwargs: {} });
+  const ask = ({ raw, ...frame }) => answerOf(name, send({ ...frame, function: name }, raw), Interrupted);
+  const call = (values) => {
+    const data = [], args = values.map((each) => encoded(each, data));
+    return { op: "call", args, kwargs: {}, raw: data.length > 0 ? joined(data) : undefined };
+  };
   const later = async (frame) => {
     const { call: number } = ask({ ...frame, later: true });
     return answerOf(name, await new Promise((settle) => void awaited.set(number, settle)), Interrupted);
@@ -70,7 +73,7 @@ function functionOf({ name, is_async: isAsync, is_stream: isStream }, Interrupte
     const { stream } = ask(call(values));
     let answer;
     try {
-      while ((answer = ask({ op: "item", stream })).value !== undefined) yield decoded(answer.value);
+      while ((answer = ask({ op: "item", stream })).value !== undefined) yield decoded(answer.value, answer.raw);
     } finally {
       if (answer?.value !== undefined) send({ op: "drop", number: stream });
     }
@@ -79,14 +82,15 @@ function functionOf({ name, is_async: isAsync, is_stream: isStream }, Interrupte
     const { stream } = ask(call(values));
     let answer;
     try {
-      while ((answer = await later({ op: "item", stream })).value !== undefined) yield decoded(answer.value);
+      while ((answer = await later({ op: "item", stream })).value !== undefined) yield decoded(answer.value, answer.raw);
     } finally {
       if (answer?.value !== undefined) send({ op: "drop", number: stream });
     }
   }
   if (isStream) return isAsync ? awaitedItems : items;
-  if (isAsync) return async (...values) => decoded((await later(call(values))).value);
-  return (...values) => decoded(ask(call(values)).value);
+  const valueOf = ({ value, raw }) => decoded(value, raw);
+  if (isAsync) return async (...values) => valueOf(await later(call(values)));
+  return (...values) => valueOf(ask(call(values)));
 }
 
 function answerOf(name, answer, Interrupted) {
@@ -100,14 +104,15 @@ function answerOf(name, answer, Interrupted) {
 
 // -- plain data
 
-function encoded(value) {
+/** Returns a value as JSON, and adds its bytes to `data`, an array of them. */
+function encoded(value, data) {
   switch (typeof value) {
     case "boolean": return value;
     case "string": return textOf(value);
     case "undefined": return null;
     case "bigint": return { [MARK]: "int", value: String(value) };
     case "number": return Number.isFinite(value) ? value : { [MARK]: "float", value: floatText(value) };
-    case "object": return value === null ? null : objectOf(value);
+    case "object": return value === null ? null : objectOf(value, data);
     default: throw new TypeError(`the host takes plain data, not a ${typeof value}`);
   }
 }
@@ -119,30 +124,29 @@ function textOf(value) {
 
 const floatText = (value) => (Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf");
 
-function objectOf(value) {
-  if (isArray(value)) return value.map(encoded);
-  if (value instanceof Set) return [...value].map(encoded);
+function objectOf(value, data) {
+  if (isArray(value) || value instanceof Set) return [...value].map((each) => encoded(each, data));
   if (value instanceof Date) return value.toISOString();
-  if (value instanceof ArrayBuffer) return bytesOf(new Uint8Array(value));
-  if (ArrayBuffer.isView(value)) return bytesOf(new Uint8Array(value.buffer, value.byteOffset, value.byteLength));
-  const pairs = (value instanceof Map ? [...value] : Object.entries(value)).map(([key, held]) => [textOf(String(key)), encoded(held)]);
+  if (value instanceof ArrayBuffer) return bytesOf(new Uint8Array(value), data);
+  if (ArrayBuffer.isView(value)) return bytesOf(new Uint8Array(value.buffer, value.byteOffset, value.byteLength), data);
+  const pairs = (value instanceof Map ? [...value] : Object.entries(value)).map(([key, held]) => [textOf(String(key)), encoded(held, data)]);
   return pairs.some(([key]) => key === MARK) ? { [MARK]: "object", value: pairs } : Object.fromEntries(pairs);
 }
 
-function bytesOf(bytes) {
-  let text = "";
-  for (let start = 0; start < bytes.length; start += PIECE) text += String.fromCharCode(...bytes.subarray(start, start + PIECE));
-  return { [MARK]: "bytes", value: btoa(text) };
+function bytesOf(bytes, data) {
+  const start = data.reduce((sum, { length }) => sum + length, 0);
+  data.push(bytes);
+  return { [MARK]: "bytes", value: [start, bytes.length] };
 }
 
-function decoded(value) {
-  if (isArray(value)) return value.map(decoded);
+function decoded(value, raw = new Uint8Array()) {
+  if (isArray(value)) return value.map((each) => decoded(each, raw));
   if (typeof value !== "object" || value === null) return value;
   const kind = value[MARK], content = value.value;
   switch (kind) {
-    case undefined: return Object.fromEntries(Object.entries(value).map(([key, held]) => [key, decoded(held)]));
-    case "object": return Object.fromEntries(content.map(([key, held]) => [key, decoded(held)]));
-    case "bytes": return Uint8Array.from(atob(content), (character) => character.charCodeAt(0));
+    case undefined: return Object.fromEntries(Object.entries(value).map(([key, held]) => [key, decoded(held, raw)]));
+    case "object": return Object.fromEntries(content.map(([key, held]) => [key, decoded(held, raw)]));
+    case "bytes": return raw.slice(content[0], content[0] + content[1]);
     case "int": return BigInt(content);
     default: return { nan: NaN, inf: Infinity, "-inf": -Infinity }[content];
   }

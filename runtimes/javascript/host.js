@@ -31,13 +31,17 @@ export function beginTime() {
 const text = String;
 const MOST_FRAME = 64 * 1024 * 1024, PIECE = 1024 * 1024, MOST_RANDOM = 65_536;
 
-/** Sends a frame of the protocol (PROTOCOL.md), and returns the host's answer. */
-export function send(frame) {
+/** Sends a frame of the protocol (PROTOCOL.md) with its bytes, and returns the host's answer; its bytes are `raw`. */
+export function send(frame, raw) {
   let said = written(frame);
   // JSON would write half a character like this, which no frame may hold
   if (includes(said, "\\ud")) said = written(frame, toWellFormed);
   if (said.length > MOST_FRAME) return { refused: "it is larger than 64 MiB" };
-  return setPrototypeOf(parse(taken.send(said)), null);
+  const answer = raw === undefined ? taken.send(said) : taken.send(said, raw);
+  if (typeof answer === "string") return setPrototypeOf(parse(answer), null);
+  const found = setPrototypeOf(parse(answer[0]), null);
+  found.raw = answer[1];
+  return found;
 }
 
 /**

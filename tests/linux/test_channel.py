@@ -8,11 +8,12 @@ import threading
 import tracemalloc
 from contextlib import closing, suppress
 
+import msgspec
 import pytest
 
 from wasm_kernel.errors import FrameError
-from wasm_kernel.linux.broker import Done
-from wasm_kernel.linux.channel import FRAME_BYTES, FRAME_NODES, SPARE, Channel
+from wasm_kernel.linux.broker import BrokerAnswer, Done
+from wasm_kernel.linux.channel import FRAME_BYTES, FRAME_NODES, SPARE, Channel, read
 
 MANY, LONG = b"[" + b"0," * 2 * FRAME_NODES + b"0]", b'"' + b"x" * FRAME_BYTES + b"x" * SPARE + b'"'
 
@@ -80,3 +81,17 @@ def test_a_program_that_sigpipe_ends_outlives_its_workers() -> None:
             channel.send(Done())
     finally:
         signal.signal(signal.SIGPIPE, before)
+
+
+@pytest.mark.parametrize("raw", [b"", b"\0,[{" * 2 * FRAME_NODES], ids=["none", "many marks"])
+def test_bytes_pass_behind_the_json_as_they_are(raw: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with closing(Channel(ours)) as channel, closing(Channel(theirs)) as other:
+        sent = BrokerAnswer(7, raw=raw)
+        sending = threading.Thread(target=channel.send, args=(sent,))
+        sending.start()
+        data = other.receive()
+        sending.join()
+        assert read(data, msgspec.json.Decoder(BrokerAnswer).decode) == sent
+        with pytest.raises(FrameError, match="larger"):
+            channel.send(BrokerAnswer(8, raw=bytes(FRAME_BYTES + SPARE)))

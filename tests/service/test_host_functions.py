@@ -23,6 +23,7 @@ from wasm_kernel.linux.task import QUIET
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.service.function_calls import CallRefused, FunctionCalls
 from wasm_kernel.service.host_function import bound_by_name
+from wasm_kernel.service.plain_data import GuestData, NotPlainError
 
 KEY = "the secret place"
 
@@ -615,3 +616,16 @@ try { echo({ "odd\\udc80name": 1 }) } catch (problem) { console.log(`${problem}`
         "TypeError: a text with a lone surrogate can't be sent to the host",
     ]
     wait_for(lambda: sorted(streams.closed) == ["numbers", "slow_numbers"], "the streams' ends")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[[0, 5]], [[-1, 2]], [[3, -1]], [[0, 3], [0, 3]], [[2**70, 0]], [[0.0, 1]], ["ab"], [[0]]],
+    ids=str,
+)
+def test_a_guest_gets_no_other_bytes_than_it_sent_and_none_twice(parts: list[Any]) -> None:
+    sent = GuestData(b"abcd")
+    values = [{"$": "bytes", "value": part} for part in parts]
+    with pytest.raises(NotPlainError):
+        sent.decoded(values)
+    assert GuestData(b"abcd").decoded({"$": "bytes", "value": [1, 3]}) == b"bcd"

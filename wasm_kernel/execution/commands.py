@@ -26,7 +26,6 @@ from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.errors import FrameError, HistoryError, TravelError, WasmKernelError
 from wasm_kernel.execution.functions import (
     NOT_FINISHED,
-    FunctionReply,
     Offered,
     TurnFunctions,
     sends,
@@ -41,7 +40,7 @@ from wasm_kernel.guests.base import (
     Json,
     ParsedCell,
 )
-from wasm_kernel.guests.protocol import Display, FunctionFrame, Output
+from wasm_kernel.guests.protocol import Answer, Display, FunctionFrame, FunctionReply, Output
 from wasm_kernel.linux.broker import INTERNAL_ERROR, Broker, log_failure
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.state.index import place_of
@@ -262,7 +261,7 @@ class TurnCommands:
         self._left: Counter[CommandLine] | None = None
         self._functions = TurnFunctions(commands.functions)
 
-    def answer(self, line: CommandLine) -> Mapping[str, Json]:
+    def answer(self, line: CommandLine) -> Answer:
         """Returns the answer to a command of the guest: a value, or the reason of a refusal."""
 
         def run() -> Mapping[str, Json]:
@@ -272,20 +271,20 @@ class TurnCommands:
 
         return self._answer(run, f"%{line.name}")
 
-    def call(self, asked: FunctionFrame, size: int) -> Mapping[str, Json]:
+    def call(self, asked: FunctionFrame, size: int) -> Answer:
         """Returns the answer to a call of the owner's function; its frame has `size` bytes."""
 
-        def run() -> Mapping[str, Json]:
+        def run() -> Answer:
             if self._functions.rests(asked):
                 return NOT_FINISHED
             self._functions.check(asked, size)
             if sends(asked) and self._commands.travel.has_network:
                 self._commands.travel.reached_out()
-            return self.broker.call(asked, FunctionReply, self).answer
+            return self.broker.call(asked, FunctionReply, self)
 
         return self._answer(run, "a function of the host")
 
-    def _answer(self, run: Callable[[], Mapping[str, Json]], what: str) -> Mapping[str, Json]:
+    def _answer(self, run: Callable[[], Answer], what: str) -> Answer:
         try:
             return run()
         except Cancelled:

@@ -20,6 +20,7 @@ from wasm_kernel.guests.protocol import (
     DropCall,
     FinishedCalls,
     FunctionFrame,
+    FunctionReply,
     NextItem,
 )
 from wasm_kernel.linux.broker import Broker
@@ -32,6 +33,7 @@ CALL_BYTES = 16 * MIB - 4096
 NETWORK = "wasm_kernel_network_"
 """The beginning of the names of functions that the guest's sockets call."""
 
+_SENDING = (f"{NETWORK}send", f"{NETWORK}receive")
 _LOOK_SECONDS = 0.05  # between two looks for finished calls, beside one for each call
 _REST_SECONDS = 0.005  # between two looks at facts
 _SPARE_DROPS = 100  # of streams that an earlier cell has left
@@ -82,12 +84,6 @@ class OfferedFunction(Struct, frozen=True):
 Offered = tuple[OfferedFunction, ...]
 
 
-class FunctionReply(Struct, frozen=True):
-    """The owner's reply to a `FunctionFrame`: the answer for the guest."""
-
-    answer: dict[str, Any]
-
-
 NOT_FINISHED: Mapping[str, Any] = {"finished": [], "left": 1}
 """The answer to a look for finished calls that was not made."""
 
@@ -99,7 +95,7 @@ def as_request(offered: Sequence[OfferedFunction]) -> Any:
 
 def sends(asked: FunctionFrame) -> bool:
     """Returns whether a call sends a part of a request to the network."""
-    return isinstance(asked, CallFunction) and asked.function == f"{NETWORK}send"
+    return isinstance(asked, CallFunction) and asked.function in _SENDING and bool(asked.raw)
 
 
 class RequestFacts:

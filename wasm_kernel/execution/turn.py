@@ -158,7 +158,7 @@ class Turn:
             _LOG.debug("%.1f ms: guest %s, host %s", since, _excerpt(data), _excerpt(answer))
         return answer
 
-    def _answer(self, frame: protocol.Frame, size: int) -> Mapping[str, Any]:
+    def _answer(self, frame: protocol.Frame, size: int) -> protocol.Answer:
         if isinstance(frame, protocol.Next):
             return self._hand_over()
         if not self.request_taken and isinstance(frame, _FOR_RUNNING_CODE):
@@ -203,7 +203,7 @@ class Turn:
 
     def _talk(
         self, frame: protocol.CommFrame | protocol.FunctionFrame, size: int
-    ) -> Mapping[str, Any]:
+    ) -> protocol.Answer:
         """Passes on a message to the page, or a call of the owner's function."""
         self._check_running()
         if isinstance(frame, protocol.FunctionFrame):

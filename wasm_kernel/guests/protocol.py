@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
 from wasm_kernel.errors import FrameError
-from wasm_kernel.linux.channel import check_size
+from wasm_kernel.linux.channel import check_size, read
 from wasm_kernel.result import CommKind, CommMessage
 
 FRAME_DEPTH = 64
@@ -142,7 +142,7 @@ class Done(_Frame, frozen=True, tag="done"):
 
 
 class CallFunction(_Frame, frozen=True, tag="call"):
-    """The cell calls a function of the host; the arguments are plain data.
+    """The cell calls a function of the host; the arguments are plain data with their `raw` bytes.
 
     With `later`, the answer of an `async` function comes with `FinishedCalls`.
     """
@@ -151,6 +151,7 @@ class CallFunction(_Frame, frozen=True, tag="call"):
     args: list[Json] = []
     kwargs: Object = {}
     later: bool = False
+    raw: bytes = b""
 
 
 class NextItem(_Frame, frozen=True, tag="item"):
@@ -174,6 +175,16 @@ class DropCall(_Frame, frozen=True, tag="drop"):
 
 
 FunctionFrame = CallFunction | NextItem | FinishedCalls | DropCall
+
+
+class FunctionReply(Struct, frozen=True):
+    """The owner's reply to a `FunctionFrame`: the answer for the guest, with its bytes."""
+
+    answer: Object
+    raw: bytes = b""
+
+
+Answer = Mapping[str, Json] | FunctionReply
 
 
 class CommTarget(_Frame, frozen=True, tag="comm_target"):
@@ -230,11 +241,14 @@ _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Shown | _Asked | _Co
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def encode(message: Mapping[str, Json]) -> bytes:
+def encode(message: Answer) -> bytes:
     """Returns a request or an answer as the guest reads it; lone surrogates are replaced.
 
     Raises `ValueError`, `TypeError` or `RecursionError` if it holds values that JSON has not.
     """
+    if isinstance(message, FunctionReply):
+        text = encode(message.answer)
+        return b"\0".join((text, message.raw)) if message.raw else text
     return _encoder.encode(message).encode("utf-8", "replace")
 
 
@@ -242,7 +256,7 @@ def decode(data: bytes) -> Frame:
     """Returns the frame that `data` holds, or raises `FrameError`."""
     check_size(data)
     try:
-        frame = _decoder.decode(data)
+        frame = read(data, _decoder.decode)
     except RecursionError:
         raise FrameError("it is nested too deeply") from None
     except msgspec.ValidationError as problem:

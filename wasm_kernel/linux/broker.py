@@ -16,16 +16,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from wasm_kernel.errors import FrameError, WasmKernelError
+from wasm_kernel.linux.channel import Channel, parts_of, read, with_raw
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
-
-if TYPE_CHECKING:
-    from wasm_kernel.linux.channel import Channel  # only a process with a broker imports it
 
 INTERNAL_ERROR = "internal error; the kernel's log says more"
 
@@ -111,11 +109,15 @@ class LateBroker:
 
 
 class BrokerRequest(Struct, frozen=True, tag_field="kind", tag="request"):
-    """A request for work that its sender may not do; `name` is the request's type."""
+    """A request for work that its sender may not do; `name` is the request's type.
+
+    `raw` holds the bytes that the request has beside its JSON, as in `BrokerAnswer`.
+    """
 
     number: Number
     name: Annotated[str, Meta(max_length=200)]
     request: msgspec.Raw
+    raw: bytes = b""
 
 
 class BrokerCancel(Struct, frozen=True, tag_field="kind", tag="cancel"):
@@ -132,6 +134,11 @@ class BrokerAnswer(Struct, frozen=True, tag_field="kind", tag="answer"):
     why: str = ""
     cancelled: bool = False
     progress: str = ""
+    raw: bytes = b""
+
+
+_requests: msgspec.json.Decoder[Any] = msgspec.json.Decoder(BrokerRequest | BrokerCancel)
+_answers = msgspec.json.Decoder(BrokerAnswer)
 
 
 class Answers(Protocol):
@@ -159,11 +166,12 @@ class RemoteBroker:
 
     def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
         """Sends a request, and waits for the answer."""
-        raw = msgspec.Raw(msgspec.json.encode(request))
+        text, raw = parts_of(request)
         with self._guard:
             self._number += 1
             try:
-                self._channel.send(BrokerRequest(self._number, type(request).__name__, raw))
+                name = type(request).__name__
+                self._channel.send(BrokerRequest(self._number, name, msgspec.Raw(text), raw))
                 answer = self._wait(task)
             except (OSError, EOFError, msgspec.DecodeError) as problem:
                 raise BrokerError(self._gone) from problem
@@ -173,7 +181,7 @@ class RemoteBroker:
             raise Cancelled
         if answer.why:
             raise BrokerError(answer.why)
-        return msgspec.json.decode(answer.reply, type=reply)
+        return with_raw(msgspec.json.decode(answer.reply, type=reply), answer.raw)
 
     def _wait(self, task: Task) -> BrokerAnswer:
         is_cancelled = False
@@ -205,7 +213,7 @@ class OwnAnswers:
         """Returns the next answer, as in `Answers`; raises `EOFError` if the process is gone."""
         if self._channel.is_quiet(timeout):
             raise queue.Empty
-        return msgspec.json.decode(self._channel.receive(), type=BrokerAnswer)
+        return read(self._channel.receive(), _answers.decode)
 
 
 class ProcessBroker(RemoteBroker):
@@ -233,8 +241,6 @@ class ProcessBroker(RemoteBroker):
         has half a second for `at_end` when this process has ended or closed the broker.
         """
         import socket
-
-        from wasm_kernel.linux.channel import Channel
 
         inner, outer = socket.socketpair()
         process = os.fork()
@@ -282,8 +288,7 @@ class BrokerServer:
         """Takes requests until the other process is gone; ends this one if a handler goes on."""
         with contextlib.suppress(Exception):  # no message may keep this process from ending
             while True:
-                data = self._channel.receive()
-                self.take(msgspec.json.decode(data, type=BrokerRequest | BrokerCancel))
+                self.take(read(self._channel.receive(), _requests.decode))
         self.cancel_all()
         threading.Thread(target=_leave, daemon=True).start()
         with self._handling:
@@ -327,7 +332,8 @@ class BrokerServer:
             if task.cancelled:
                 raise Cancelled
             request, handler = self._read(asked)
-            return BrokerAnswer(number, msgspec.Raw(msgspec.json.encode(handler(request, task))))
+            text, raw = parts_of(handler(request, task))
+            return BrokerAnswer(number, msgspec.Raw(text), raw=raw)
         except Cancelled:
             return BrokerAnswer(number, cancelled=True)
         except WasmKernelError as problem:
@@ -340,7 +346,8 @@ class BrokerServer:
         for kind, handler in self._handlers().items():
             if kind.__name__ == asked.name:
                 try:
-                    return msgspec.json.decode(asked.request, type=kind), handler
+                    request = msgspec.json.decode(asked.request, type=kind)
+                    return with_raw(request, asked.raw), handler
                 except (ValueError, RecursionError):  # a DecodeError is a ValueError
                     raise BrokerError("this request can't be read") from None
         raise BrokerError("there is no handler for this request")

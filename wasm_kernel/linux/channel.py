@@ -1,7 +1,8 @@
 """`Channel`: the line between two processes of ours, such as a service and one worker.
 
-A message is its size in four bytes, and JSON. Nothing is ever pickled. The process at the other end
-may have been taken over, so a message is bounded before it is read, as a guest's frames are.
+A message is its size in four bytes, and JSON. The bytes in its field `raw` follow behind a zero
+byte, which JSON never holds. Nothing is ever pickled. The process at the other end may have been
+taken over, so a message is bounded before it is read, as a guest's frames are.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 import select
 import threading
 from _socket import MSG_NOSIGNAL  # `socket` takes longer to import, and few processes need it
+from collections.abc import Callable
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from wasm_kernel.errors import FrameError
 
 if TYPE_CHECKING:
     import socket
+
+Message = TypeVar("Message", bound=Struct)
 
 FRAME_BYTES = 64 * 1024 * 1024
 FRAME_MEMORY = 128 * 1024 * 1024  # bytes of a frame's text in Python's memory
@@ -49,13 +54,13 @@ class Channel:
 
     def send(self, message: Struct) -> None:
         """Sends a message; waits while the other side does not read; `FrameError` if too large."""
-        data = msgspec.json.encode(message)
-        check_size(data, SPARE)
+        text, raw = parts_of(message)
+        check_size(text, SPARE, len(raw))
         with self._sending:
-            self._write(data)
+            self._write(text, raw)
 
     def send_at_once(self, message: Struct) -> bool:
-        """Sends a short message if that needs no wait; returns whether it was sent.
+        """Sends a short message without `raw` bytes if that needs no wait; returns whether it did.
 
         Raises as `send`.
         """
@@ -75,9 +80,11 @@ class Channel:
         finally:
             self._sending.release()
 
-    def _write(self, data: bytes) -> None:
-        size = len(data).to_bytes(_SIZE_BYTES)
-        for part in (size + data,) if len(data) < _PIECE else (size, data):
+    def _write(self, text: bytes, raw: bytes = b"") -> None:
+        behind = (b"\0", raw) if raw else ()
+        size = (len(text) + sum(map(len, behind))).to_bytes(_SIZE_BYTES)
+        small = b"".join((size, text, *behind[:1]))
+        for part in (small, raw) if raw else (small,):
             left = memoryview(part)
             while left:
                 # the worker may be gone, and SIGPIPE would end a program that does not ignore it
@@ -123,14 +130,33 @@ class Channel:
             self._line.close()
 
 
-def check_size(data: bytes, spare: int = 0) -> None:
+def parts_of(message: Struct) -> tuple[bytes, bytes]:
+    """Returns a message as JSON, and its `raw` bytes, which are not in it."""
+    raw: bytes = getattr(message, "raw", b"")
+    return msgspec.json.encode(replace(message, raw=b"") if raw else message), raw
+
+
+def read(data: bytes, decode: Callable[[bytes], Message]) -> Message:
+    """Returns the message in bytes that were received; `decode` reads its JSON."""
+    text, _, raw = data.partition(b"\0")
+    return with_raw(decode(text), raw)
+
+
+def with_raw(message: Message, raw: bytes) -> Message:
+    """Returns a message that was read from JSON, with the bytes behind it if it takes some."""
+    return replace(message, raw=raw) if raw and hasattr(message, "raw") else message
+
+
+def check_size(data: bytes, spare: int = 0, more: int = 0) -> None:
     """Checks the cost of reading JSON before it is read; raises `FrameError`.
 
-    `spare` more bytes and values are allowed than in a frame, for a message around a frame.
+    `spare` more bytes and values are allowed than in a frame, for a message around a frame. `more`
+    bytes are behind the data. What is behind a zero byte is not read as JSON.
     """
     nodes = FRAME_NODES + spare
-    if len(data) > FRAME_BYTES + spare:
+    if len(data) + more > FRAME_BYTES + spare:
         raise FrameError(f"it is larger than {FRAME_BYTES // 2**20} MiB")
+    data = data.partition(b"\0")[0]
     if marks_in(data, nodes) > nodes:
         raise FrameError("it holds too many values")
     if len(data) * _WIDEST > FRAME_MEMORY and len(data) * _width(data) > FRAME_MEMORY:

@@ -20,13 +20,14 @@ from wasm_kernel.network.secrets import Headers, RequestSecrets, has_placeholder
 from wasm_kernel.network.upstream import Upstream
 from wasm_kernel.network_rules import NetworkRule
 
-PIECE_BYTES = 512 * 1024
+PIECE_BYTES = 1024 * 1024
 """The most bytes of one piece, to or from a cell."""
+SESSION_BYTES = 8 * PIECE_BYTES
+"""The bytes of answers that wait in a session, beside one part for each connection."""
 
-_WAITING_BYTES = 2 * PIECE_BYTES  # of an answer, until the client has received the first ones
 _PARSED_BYTES = 64 * 1024  # at a time: many small chunks must not keep others waiting
 _END_SECONDS = 1.0  # for a request that is ended
-_PARTS_MOST = 16  # of a request's body, that wait to be sent
+_PARTS_MOST = 4  # of a request's body, that wait to be sent
 _WITHOUT_BODY = (204, 304)
 _LONG = "a request and its answer may have {most:,} bytes (request_bytes of the network's rule)"
 _SLOW = "a request and its answer may take {seconds:g} seconds (seconds of the network's rule)"
@@ -40,8 +41,9 @@ Log = Callable[..., None]
 class Connection:
     """A connection from a cell to one host. Only the loop's thread uses it.
 
-    `log` gets the facts of each request that has ended. `used` is when it was last used. Without
-    an `upstream`, answers are recorded ones.
+    `log` gets the facts of each request that has ended; `waiting_in_session` returns the bytes of
+    answers that wait on all connections. `used` is when it was last used. Without an `upstream`,
+    answers are recorded ones.
     """
 
     def __init__(
@@ -53,10 +55,12 @@ class Connection:
         judge: Judge,
         exchanges: Exchanges,
         log: Log,
+        waiting_in_session: Callable[[], int],
     ) -> None:
         self._host, self._port = host, port
         self._upstream, self._judge = upstream, judge
         self._exchanges, self._log = exchanges, log
+        self._waiting_in_session = waiting_in_session
         self._scheme = "http"
         self._reader = RequestReader()
         self._exchange: _Exchange | None = None
@@ -70,6 +74,11 @@ class Connection:
     def is_idle(self) -> bool:
         """True if no request is under way."""
         return self._exchange is None
+
+    @property
+    def waiting(self) -> int:
+        """The bytes of an answer that wait for the client."""
+        return len(self._out)
 
     async def secure(self, name: str) -> None:
         """Makes the connection a secure one, for the name that the client gives."""
@@ -125,6 +134,9 @@ class Connection:
 
     async def _hand_on(self, exchange: _Exchange, part: bytes | None) -> None:
         """Gives a part of the body to the request, unless that has ended before its body."""
+        if not exchange.parts.full():
+            exchange.parts.put_nowait(part)
+            return
         putting = asyncio.ensure_future(exchange.parts.put(part))
         ends = {putting, exchange.task}
         try:
@@ -137,7 +149,8 @@ class Connection:
     async def receive(self, received: int, most: int, seconds: float) -> dict[str, Any]:
         """Returns bytes for the client as `data`, and whether the connection has `ended`.
 
-        Both are empty if none came within `seconds`. `received` counts the bytes that the client
+        It is `idle` if nothing more comes before the next request. No bytes come back if none came
+        within `seconds`. `received` counts the bytes that the client
         has from earlier calls: an interrupted call loses none.
         """
         drop = received - self._received
@@ -153,7 +166,10 @@ class Connection:
         if not self._out and self._problem is not None:
             raise self._problem.with_traceback(None)  # it is raised many times
         self.used = time.monotonic()
-        return {"data": bytes(self._out[:most]), "ended": self._is_closed and not self._out}
+        data = bytes(memoryview(self._out)[:most])
+        is_answered = self._exchange is None or self._exchange.is_answered
+        idle = is_answered and len(data) == len(self._out)
+        return {"data": data, "ended": self._is_closed and not self._out, "idle": idle}
 
     async def close(self) -> None:
         """Ends the request that is under way, and closes the connection. Safe to call twice."""
@@ -254,6 +270,7 @@ class Connection:
                 async for part in parts:
                     await self._put(h11.Data(data=part))
             await self._put(h11.EndOfMessage())
+            exchange.is_answered = True
         finally:
             await response.aclose()
 
@@ -304,9 +321,14 @@ class Connection:
     async def _put(self, event: h11.Event) -> None:
         """Adds a part of the answer to those for the client, once there is room."""
         async with self._changed:
-            await self._changed.wait_for(lambda: len(self._out) < _WAITING_BYTES or self._is_closed)
+            await self._changed.wait_for(lambda: self._has_room or self._is_closed)
             self._out += self._reader.written(event)
             self._changed.notify_all()
+
+    @property
+    def _has_room(self) -> bool:
+        is_less = self.waiting < PIECE_BYTES and self._waiting_in_session() < SESSION_BYTES
+        return not self._out or is_less
 
     async def _fail(self, problem: Exception) -> None:
         """Closes the connection; the client's next call gets the error."""
@@ -332,4 +354,5 @@ class _Exchange:
         self.secrets = RequestSecrets(rule.secrets)
         self.parts: asyncio.Queue[bytes | None] = asyncio.Queue(_PARTS_MOST)
         self.status, self.size, self.spent = 0, 0, 0
+        self.is_answered = False
         self.began = time.monotonic()

@@ -69,6 +69,11 @@ class Network:
         """The number of requests, and their bytes so far."""
         return self._judge.used
 
+    @property
+    def waiting(self) -> int:
+        """The bytes of answers that wait for the cells' clients."""
+        return sum(each.waiting for each in self._connections.values())
+
     def _log(self, **facts: Any) -> None:
         where = f"{facts['method']} {facts['host']}{facts['path']}"[:_SHOWN]
         self._last.append(f"{where} -> {facts['status'] or 'no answer'}")
@@ -96,6 +101,7 @@ class Network:
                 judge=self._judge,
                 exchanges=self._exchanges,
                 log=self._log,
+                waiting_in_session=lambda: self.waiting,
             )
         finally:
             self._opening -= 1
@@ -111,8 +117,12 @@ class Network:
             raise ValueError(f"a piece has at most {PIECE_BYTES:,} bytes")
         await self._found(number).send(received, data)
 
-    async def receive(self, number: int, received: int, seconds: float) -> dict[str, Any]:
-        """Returns bytes of an answer, after those that were received."""
+    async def receive(
+        self, number: int, received: int, seconds: float, data: bytes = b""
+    ) -> dict[str, Any]:
+        """Returns bytes of an answer, after those that were received; first sends some if given."""
+        if data:
+            await self.send(number, received, data)
         wait = max(0.0, min(seconds, RECEIVE_SECONDS))
         return await self._found(number).receive(received, PIECE_BYTES, wait)
 

@@ -26,6 +26,7 @@ CONNECT_SECONDS = 30.0
 """The most seconds for a connection, and for the beginning of TLS."""
 
 _ADDRESSES_MOST = 4
+_READ_BYTES = 256 * 1024  # at once: httpcore asks for less
 _BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _backend = httpcore.AnyIOBackend()
 
@@ -54,7 +55,7 @@ class _CountedStream(httpcore.AsyncNetworkStream):
         self._stream, self._spend = stream, spend
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        data = await self._stream.read(max_bytes, timeout)
+        data = await self._stream.read(max(max_bytes, _READ_BYTES), timeout)
         self._spend(len(data))
         return data
 

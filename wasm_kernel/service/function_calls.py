@@ -14,14 +14,18 @@ from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any
 
-import msgspec
-
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.functions import FunctionReply
-from wasm_kernel.guests.protocol import CallFunction, DropCall, FinishedCalls, NextItem
+from wasm_kernel.guests.protocol import (
+    CallFunction,
+    DropCall,
+    FinishedCalls,
+    FunctionReply,
+    NextItem,
+)
 from wasm_kernel.linux.broker import Handlers
+from wasm_kernel.linux.channel import parts_of
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.service.host_function import BoundFunction
 from wasm_kernel.service.running_call import (
@@ -125,14 +129,14 @@ class FunctionCalls:
     def _call(self, asked: CallFunction, task: Task) -> FunctionReply:
         bound = self._checked(asked.function)
         self._check_rate(bound)
-        size = len(msgspec.json.encode(asked))
+        size = sum(map(len, parts_of(asked)))
         if size > bound.limits.most_bytes:
             raise CallRefused(_LARGE.format(size=size, most=bound.limits.most_bytes))
         if bound.is_stream or asked.later:
             self._check_open()
 
         def run() -> Any:
-            args, kwargs = bound.arguments(asked.args, asked.kwargs)
+            args, kwargs = bound.arguments(asked.args, asked.kwargs, asked.raw)
             return bound.function(*args, **kwargs)
 
         def keep(items: Any) -> int:
@@ -170,14 +174,14 @@ class FunctionCalls:
                 futures.FIRST_COMPLETED,
             )
         found: list[tuple[int, Answer]] = []
-        size = 0
+        size, raw = 0, bytearray()
         for number in over:
             if size > _TOGETHER_BYTES:
                 break
-            found.append((number, self._ended(awaited[number])))
+            found.append((number, self._ended(awaited[number], raw)))
             self._awaited.pop(number, None)
-            size += len(msgspec.json.encode(found[-1]))
-        return FunctionReply({"finished": found, "left": len(self._awaited)})
+            size += awaited[number].result_bytes
+        return FunctionReply({"finished": found, "left": len(self._awaited)}, bytes(raw))
 
     def _drop(self, asked: DropCall, task: Task) -> FunctionReply:
         self._begin_cell()
@@ -236,11 +240,12 @@ class FunctionCalls:
             call.give_up("interrupted")
             self._log(call, 0)
             raise Cancelled
-        return FunctionReply(self._ended(call))
+        raw = bytearray()
+        return FunctionReply(self._ended(call, raw), bytes(raw))
 
-    def _ended(self, call: RunningCall) -> Answer:
-        answer = call.answer()
-        self._log(call, len(msgspec.json.encode(answer)))
+    def _ended(self, call: RunningCall, raw: bytearray) -> Answer:
+        answer = call.answer(raw)
+        self._log(call, call.result_bytes)
         return answer
 
     def _log(self, call: RunningCall, result_bytes: int) -> None:

@@ -117,16 +117,19 @@ class BoundFunction:
         )
 
     def arguments(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], raw: bytes
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the arguments of a guest's call, converted to the annotations' types.
+
+        The call has `raw` bytes.
 
         Raises:
             TypeError, ValueError: they do not fit the function; the text is for the cell.
         """
+        data = plain_data.GuestData(raw)
         bound = self._signature.bind(
-            *map(plain_data.decoded, args),
-            **{name: plain_data.decoded(each) for name, each in kwargs.items()},
+            *map(data.decoded, args),
+            **{name: data.decoded(each) for name, each in kwargs.items()},
         )
         for name, value in bound.arguments.items():
             if (kind := self._types.get(name)) is None:

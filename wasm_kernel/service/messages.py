@@ -18,6 +18,7 @@ from wasm_kernel.errors import FrameError, HostFailed, LimitReached, WasmKernelE
 from wasm_kernel.execution.interfaces import Cell, TravelRequest
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.protocol import Count
+from wasm_kernel.linux import channel
 from wasm_kernel.linux.broker import (
     INTERNAL_ERROR,
     BrokerAnswer,
@@ -417,7 +418,7 @@ _reports: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Report)
 
 def read_report(data: bytes) -> Report:
     """Returns a worker's message, checked as untrusted input; or raises `FrameError`."""
-    report: Report = _read(_reports, data)
+    report: Report = channel.read(data, lambda text: _read(_reports, text))
     match report:
         case Shown(output=output):
             protocol.check_depth(output)
@@ -429,7 +430,7 @@ def read_report(data: bytes) -> Report:
 
 def read_request(data: bytes) -> Request:
     """Returns a service's message."""
-    request: Request = _requests.decode(data)
+    request: Request = channel.read(data, _requests.decode)
     return request
 
 

@@ -1,13 +1,11 @@
 """Plain data: the values that pass between a program's functions and its cells.
 
 They are the values of JSON and some more, which travel as objects with the key `$`, as
-`runtimes/PROTOCOL.md` describes. Nothing is ever pickled.
+`runtimes/PROTOCOL.md` describes. Bytes are behind the JSON. Nothing is ever pickled.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import sys
 from typing import Any
@@ -25,8 +23,8 @@ class NotPlainError(TypeError):
     """A value is no plain data; the text says which."""
 
 
-def encoded(value: Any) -> Json:
-    """Returns a value as JSON for the guest.
+def encoded(value: Any, raw: bytearray) -> Json:
+    """Returns a value as JSON for the guest; adds its bytes to `raw`.
 
     Dataclasses, structs and pydantic's models become objects; sets and tuples become arrays; times,
     decimals and UUIDs become texts.
@@ -35,7 +33,8 @@ def encoded(value: Any) -> Json:
         NotPlainError: it holds something else.
     """
     try:
-        return _marked(msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_converted))
+        plain = msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_converted)
+        return _marked(plain, raw)
     except (TypeError, ValueError, RecursionError) as problem:
         raise NotPlainError(str(problem)) from problem
 
@@ -51,59 +50,72 @@ def _converted(value: Any) -> Any:
     raise NotPlainError(f"{type(value).__name__} is no plain data")
 
 
-def _marked(value: Any) -> Json:
+def _marked(value: Any, raw: bytearray) -> Json:
     match value:
         case list() | tuple():
-            return [_marked(each) for each in value]
+            return [_marked(each, raw) for each in value]
         case dict():
-            return _object(value)
+            return _object(value, raw)
         case bool() | None | str():
             return value
         case int():
             return value if abs(value) <= _EXACT_MOST else {_MARK: "int", "value": str(value)}
         case float():
             return value if math.isfinite(value) else {_MARK: "float", "value": str(value)}
-    return {_MARK: "bytes", "value": base64.b64encode(value).decode("ascii")}
+    raw += value
+    return {_MARK: "bytes", "value": [len(raw) - len(value), len(value)]}
 
 
-def _object(value: dict[Any, Any]) -> Json:
+def _object(value: dict[Any, Any], raw: bytearray) -> Json:
     plain = {}
     for key, each in value.items():
         if not isinstance(key, str):
             raise NotPlainError(f"the keys of a dict are texts, not {type(key).__name__}")
-        plain[key] = _marked(each)
+        plain[key] = _marked(each, raw)
     return plain if _MARK not in plain else {_MARK: "object", "value": [*plain.items()]}
 
 
-def decoded(value: Json) -> Any:
-    """Returns the value that a guest sent, which may be anything.
+class GuestData:
+    """The values in a message of a guest, which may be anything, with its `raw` bytes."""
 
-    Raises:
-        NotPlainError: it is not what an honest guest sends.
-    """
-    if isinstance(value, list):
-        return [decoded(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if _MARK not in value:
-        return {key: decoded(each) for key, each in value.items()}
-    try:
-        return _unmarked(value[_MARK], value["value"])
-    except (KeyError, TypeError, ValueError, binascii.Error) as problem:
-        raise NotPlainError("an argument is not in the form that cells send") from problem
+    def __init__(self, raw: bytes) -> None:
+        self._raw, self._left = raw, len(raw)
 
+    def decoded(self, value: Json) -> Any:
+        """Returns a value.
 
-def _unmarked(kind: Json, content: Json) -> Any:
-    match kind, content:
-        case "object", list():
-            return {str(key): decoded(each) for key, each in content}
-        case "bytes", str():
-            return base64.b64decode(content, validate=True)
-        case "int", str() if len(content) <= _DIGITS_MOST:
-            return int(content)
-        case "float", "nan" | "inf" | "-inf":
-            return float(content)
-    raise ValueError
+        Raises:
+            NotPlainError: it is not what an honest guest sends.
+        """
+        if isinstance(value, list):
+            return [self.decoded(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if _MARK not in value:
+            return {key: self.decoded(each) for key, each in value.items()}
+        try:
+            return self._unmarked(value[_MARK], value["value"])
+        except (KeyError, TypeError, ValueError) as problem:
+            raise NotPlainError("an argument is not in the form that cells send") from problem
+
+    def _unmarked(self, kind: Json, content: Json) -> Any:
+        match kind, content:
+            case "object", list():
+                return {str(key): self.decoded(each) for key, each in content}
+            case "bytes", [int(start), int(length)]:
+                return self._taken(start, length)
+            case "int", str() if len(content) <= _DIGITS_MOST:
+                return int(content)
+            case "float", "nan" | "inf" | "-inf":
+                return float(content)
+        raise ValueError
+
+    def _taken(self, start: int, length: int) -> bytes:
+        """Returns some of the bytes; no message has more of them in all than were sent."""
+        self._left -= length
+        if not 0 <= start <= start + length <= len(self._raw) or self._left < 0:
+            raise ValueError
+        return self._raw[start : start + length]
 
 
 def converted(value: Any, kind: Any) -> Any:

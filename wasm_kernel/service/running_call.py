@@ -141,6 +141,7 @@ class RunningCall:
 
     Attributes:
         size: The bytes of its arguments.
+        result_bytes: The bytes of its result.
         began: When it began, on the monotonic clock.
         outcome: How it ended, in a word.
         future: Its value.
@@ -157,7 +158,7 @@ class RunningCall:
         kept: Callable[[Any], int] | None = None,
     ) -> None:
         self.bound = bound
-        self.size = size
+        self.size, self.result_bytes = size, 0
         self.began = time.monotonic()
         self.outcome = "returned"
         self._thread = thread
@@ -189,8 +190,8 @@ class RunningCall:
         elif not self.future.done():
             self._thread.give_up(self.future)
 
-    def answer(self) -> Answer:
-        """Returns the answer for the guest, once it is over."""
+    def answer(self, raw: bytearray) -> Answer:
+        """Returns the answer for the guest, once it is over; adds its bytes to `raw`."""
         limits = self.bound.limits
         if not self.future.done():
             self.give_up("TimeoutError")
@@ -206,20 +207,24 @@ class RunningCall:
             return {}
         if self._kept is not None:
             return {"stream": self._kept(value)}
-        return self._plain(value)
+        return self._plain(value, raw)
 
-    def _plain(self, value: Any) -> Answer:
+    def _plain(self, value: Any, raw: bytearray) -> Answer:
+        before = len(raw)
         try:
-            answer = {"value": encoded(value)}
-            size = len(msgspec.json.encode(answer))
+            answer = {"value": encoded(value, raw)}
+            self.result_bytes = len(msgspec.json.encode(answer)) + len(raw) - before
         except (NotPlainError, UnicodeEncodeError) as problem:
             log_failure(f"the function {self.bound.limits.name}", problem)
-            self.outcome = "refused"
-            return {"refused": _NOT_PLAIN.format(why=problem)}
-        if size > (most := self.bound.limits.most_bytes):
-            self.outcome = "refused"
-            return {"refused": _LARGE.format(size=size, most=most)}
-        return answer
+            why = _NOT_PLAIN.format(why=problem)
+        else:
+            size, most = self.result_bytes, self.bound.limits.most_bytes
+            if size <= most:
+                return answer
+            why = _LARGE.format(size=size, most=most)
+        del raw[before:]
+        self.outcome = "refused"
+        return {"refused": why}
 
 
 def close_stream(stream: Stream, thread: CallThread) -> None:

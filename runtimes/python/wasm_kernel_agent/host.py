@@ -42,15 +42,25 @@ class Channel:
     def send(self, frame: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the host's answer to `frame`: an object, empty if there is nothing to say.
 
+        The bytes `raw` of a frame and of an answer are behind their JSON.
+
         Raises:
             FrameTooLarge: The frame is longer than the protocol allows. Nothing was sent.
             TypeError, ValueError, RecursionError: JSON can't hold it. Nothing was sent.
         """
+        raw = frame.get("raw", b"")
+        if "raw" in frame:
+            frame = {name: value for name, value in frame.items() if name != "raw"}
         data = _encode(frame).encode("utf-8", "replace")
+        if raw:
+            data = b"\0".join((data, raw))
         if len(data) > FRAME_BYTES:
             raise FrameTooLarge(len(data))
-        answer = self._call(data)
-        return _decode(answer.decode("utf-8")) if answer else {}
+        text, _, raw = self._call(data).partition(b"\0")
+        answer: dict[str, Any] = _decode(text.decode("utf-8")) if text else {}
+        if raw:
+            answer["raw"] = raw
+        return answer
 
 
 def guest_channel() -> Channel:

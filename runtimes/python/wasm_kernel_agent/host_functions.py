@@ -7,7 +7,6 @@ sends its arguments as plain data (PROTOCOL.md), and waits for the host's answer
 from __future__ import annotations
 
 import asyncio
-import base64
 import builtins
 import contextlib
 import dataclasses
@@ -146,8 +145,9 @@ class _AwaitedCalls:
         finished: list[Any] = answer.get("finished") or []
         if not (finished or answer.get("left")):  # an earlier cell began them
             lost = {"refused": "a call ends with its cell, at the latest"}
-            finished = [(number, lost) for number in self._futures]
+            finished = [(number, {**lost}) for number in self._futures]
         for number, found in finished:
+            found["raw"] = answer.get("raw", b"")
             future = self._futures.get(number)
             if future is not None and not future.done():
                 future.set_result(found)
@@ -172,8 +172,11 @@ class _Call:
             self._signature.bind(*args, **kwargs)
         except TypeError as problem:
             raise TypeError(f"{self._name}() {problem}") from None
-        sent = {"args": encoded([*args]), "kwargs": {k: encoded(v) for k, v in kwargs.items()}}
-        return {"op": "call", "function": self._name, **sent}
+        raw = bytearray()
+        sent = {"args": encoded([*args], raw), "kwargs": {**kwargs}}
+        for name, value in kwargs.items():
+            sent["kwargs"][name] = encoded(value, raw)
+        return {"op": "call", "function": self._name, **sent, "raw": raw}
 
     def item(self, stream: int) -> dict[str, Any]:
         """Returns the frame that asks for a stream's next item."""
@@ -232,7 +235,7 @@ class NetworkCall(_Call):
     def now(self, *args: Any) -> Any:
         """Returns the host's value; raises its error."""
         __tracebackhide__ = True
-        return decoded(self._checked(self._channel.send(self.frame(args, {})))["value"])
+        return value_of(self._checked(self._channel.send(self.frame(args, {}))))
 
     def begin(self, *args: Any) -> asyncio.Future[dict[str, Any]]:
         """Begins a call for the running loop; the future's answer is for `ended`."""
@@ -241,13 +244,13 @@ class NetworkCall(_Call):
 
     def ended(self, future: asyncio.Future[dict[str, Any]]) -> Any:
         """Returns the value of a call that was begun; raises its error."""
-        return decoded(self._checked(future.result())["value"])
+        return value_of(self._checked(future.result()))
 
 
 def _plain(call: _Call) -> Callable[..., Any]:
     def function(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        return decoded(call.send(call.frame(args, kwargs))["value"])
+        return value_of(call.send(call.frame(args, kwargs)))
 
     return function
 
@@ -255,7 +258,7 @@ def _plain(call: _Call) -> Callable[..., Any]:
 def _awaited(call: _Call) -> Callable[..., Any]:
     async def function(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        return decoded((await call.later(call.frame(args, kwargs)))["value"])
+        return value_of(await call.later(call.frame(args, kwargs)))
 
     return function
 
@@ -267,7 +270,7 @@ def _stream(call: _Call) -> Callable[..., Any]:
         is_over = False
         try:
             while "value" in (answer := call.send(call.item(number))):
-                yield decoded(answer["value"])
+                yield value_of(answer)
             is_over = True
         finally:
             if not is_over:
@@ -283,7 +286,7 @@ def _awaited_stream(call: _Call) -> Callable[..., Any]:
         is_over = False
         try:
             while "value" in (answer := await call.later(call.item(number))):
-                yield decoded(answer["value"])
+                yield value_of(answer)
             is_over = True
         finally:
             if not is_over:
@@ -328,8 +331,8 @@ def _signature(facts: dict[str, Any]) -> inspect.Signature:
 # -- plain data
 
 
-def encoded(value: Any) -> Json:
-    """Returns a value as the JSON that the host reads.
+def encoded(value: Any, raw: bytearray) -> Json:
+    """Returns a value as the JSON that the host reads; adds its bytes to `raw`.
 
     Raises:
         TypeError: It is no plain data.
@@ -342,12 +345,14 @@ def encoded(value: Any) -> Json:
     if type(value) in (int, float):
         return _number(value)
     if isinstance(value, dict):
-        return _object(value)
+        return _object(value, raw)
     if isinstance(value, list | tuple | set | frozenset):
-        return [encoded(each) for each in value]
+        return [encoded(each, raw) for each in value]
     if isinstance(value, bytes | bytearray | memoryview):
-        return {_MARK: "bytes", "value": base64.b64encode(value).decode("ascii")}
-    return _converted(value)
+        start = len(raw)
+        raw += value
+        return {_MARK: "bytes", "value": [start, len(raw) - start]}
+    return _converted(value, raw)
 
 
 def _number(value: float) -> Json:
@@ -356,29 +361,29 @@ def _number(value: float) -> Json:
     return value if is_exact else {_MARK: kind, "value": str(value)}
 
 
-def _object(value: dict[Any, Any]) -> Json:
+def _object(value: dict[Any, Any], raw: bytearray) -> Json:
     for key in value:
         if not isinstance(key, str):
             raise TypeError(f"the keys of a dict for the host are texts, not {type(key).__name__}")
-    plain = {encoded(str(key)): encoded(each) for key, each in value.items()}
+    plain = {encoded(str(key), raw): encoded(each, raw) for key, each in value.items()}
     return plain if _MARK not in plain else {_MARK: "object", "value": list(plain.items())}
 
 
-def _converted(value: Any) -> Json:
+def _converted(value: Any, raw: bytearray) -> Json:
     if isinstance(value, enum.Enum):
-        return encoded(value.value)
+        return encoded(value.value, raw)
     if isinstance(value, bool | int | float | str):  # a subclass
         base = next(kind for kind in (bool, int, float, str) if isinstance(value, kind))
-        return encoded(base(value))
+        return encoded(base(value), raw)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
-        return _object({each.name: getattr(value, each.name) for each in fields})
+        return _object({each.name: getattr(value, each.name) for each in fields}, raw)
     if isinstance(value, _TIMES):
         return value.isoformat()
     if isinstance(value, _TEXTS):
         return str(value)
     if hasattr(value, "dtype") and getattr(value, "shape", None) == ():  # a number of numpy's
-        return encoded(value.item())
+        return encoded(value.item(), raw)
     raise TypeError(
         f"the host takes plain data: None, numbers, texts, bytes, lists, dicts and dataclasses; "
         f"not {type(value).__name__}{_advice(value)}"
@@ -391,17 +396,21 @@ def _advice(value: Any) -> str:
     return ". For an array, give array.tolist()" if hasattr(value, "tolist") else ""
 
 
-def decoded(value: Json) -> Any:
-    """Returns the value that the host sent."""
+def value_of(answer: dict[str, Any]) -> Any:
+    """Returns the value of an answer of the host."""
+    return _decoded(answer["value"], answer.get("raw", b""))
+
+
+def _decoded(value: Json, raw: bytes) -> Any:
     if isinstance(value, list):
-        return [decoded(each) for each in value]
+        return [_decoded(each, raw) for each in value]
     if not isinstance(value, dict):
         return value
     if _MARK not in value:
-        return {key: decoded(each) for key, each in value.items()}
+        return {key: _decoded(each, raw) for key, each in value.items()}
     kind, content = value[_MARK], value["value"]
     if kind == "object":
-        return {key: decoded(each) for key, each in content}
+        return {key: _decoded(each, raw) for key, each in content}
     if kind == "bytes":
-        return base64.b64decode(content)
+        return raw[content[0] : sum(content)]
     return int(content) if kind == "int" else float(content)

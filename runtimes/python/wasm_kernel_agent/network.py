@@ -25,7 +25,7 @@ from wasm_kernel_agent.stdlib_patches import NO_NETWORK
 
 TLS: Any = import_module("_ssl")  # the stand-in, which has more names than OpenSSL's
 _OFFERS_NONE = "offers no such function"  # the owner has taken the network away
-PIECE = 256 * 1024
+PIECE = 1024 * 1024
 WAIT_SECONDS = 5.0  # of one call; a socket without a timeout calls again
 _CONNECT_SECONDS = 30.0
 FIRST = 1 << 20  # the first number of a socket: files have lower ones
@@ -132,6 +132,7 @@ class Wire:
         self.incoming, self.outgoing = bytearray(), bytearray()
         self.received = 0
         self.ended = False
+        self.is_idle = False  # nothing comes before the next request
         self.is_awaited = False  # a transport of asyncio's takes what comes
         self.secure_name: str | None = None
         self._fresh = True  # nothing was sent since the last bytes came
@@ -179,13 +180,13 @@ class Wire:
         """Sends the bytes that wait."""
         __tracebackhide__ = True
         while self.outgoing and self._began_as_secure():
-            piece = bytes(self.outgoing[:PIECE])
-            try:
-                self._send(piece)
-            except BaseException:
-                self.outgoing.clear()  # half a request is of no use to anyone
-                raise
-            del self.outgoing[: len(piece)]
+            self._send("send", self._take_piece())
+
+    def _take_piece(self) -> bytes:
+        """Takes out bytes to be sent."""
+        piece = bytes(memoryview(self.outgoing)[:PIECE])
+        del self.outgoing[:PIECE]
+        return piece
 
     def _began_as_secure(self) -> bool:
         """Takes the first bytes of a secure connection out; returns whether others can be sent."""
@@ -208,18 +209,25 @@ class Wire:
     def _is_half_secure(self) -> bool:
         return self.secure_name is None and self.outgoing[:1] == TLS.SECURE[:1]
 
-    def _send(self, piece: bytes) -> None:
+    def _send(self, name: str, *values: Any) -> Any:
+        """Calls a function that sends the last of the values."""
         __tracebackhide__ = True
+        is_fresh, self._fresh = self._fresh, False
+        self.is_idle = False
         try:
-            _call("send", self.number, self.received, piece)
-        except ConnectionResetError:
-            if not self._fresh:
-                raise
-            self.connect(self.address)  # it was closed after the last answer
-            if self.secure_name is not None:
-                self.secure(self.secure_name)
-            _call("send", self.number, self.received, piece)
-        self._fresh = False
+            try:
+                return _call(name, self.number, self.received, *values)
+            except ConnectionResetError:
+                if not is_fresh:
+                    raise
+                self.connect(self.address)  # it was closed after the last answer
+                if self.secure_name is not None:
+                    self.secure(self.secure_name)
+                self._fresh = False
+                return _call(name, self.number, self.received, *values)
+        except BaseException:
+            self.outgoing.clear()  # half a request is of no use to anyone
+            raise
 
     def next_step(self) -> tuple[Any, ...] | None:
         """Returns the next call for the bytes that wait; None if none do."""
@@ -227,19 +235,22 @@ class Wire:
         if name is not None:
             self.secure_name = self.name_for(name)
             return "secure", self.number, self.secure_name
-        piece = bytes(self.outgoing[:PIECE])
-        if not piece or self._is_half_secure:
+        if not self.outgoing or self._is_half_secure:
             return None
-        del self.outgoing[: len(piece)]
-        return "send", self.number, self.received, piece
+        return "send", self.number, self.received, self._take_piece()
 
     def fill(self, seconds: float) -> bool:
         """Waits for bytes; returns whether some have come, or the end."""
         __tracebackhide__ = True
         if self.is_awaited:
             return self.ended
-        self.flush()
-        if not (self.incoming or self.ended):
+        while len(self.outgoing) > PIECE and self._began_as_secure():
+            self._send("send", self._take_piece())
+        if self.incoming or self.ended:
+            self.flush()
+        elif self._began_as_secure():
+            self.take(self._send("receive", float(seconds), self._take_piece()))
+        elif seconds or not self.is_idle:
             self.take(_call("receive", self.number, self.received, float(seconds)))
         return bool(self.incoming or self.ended)
 
@@ -249,7 +260,7 @@ class Wire:
         self.received += len(data)
         self.incoming += data
         self._fresh = self._fresh or bool(data)
-        self.ended = bool(answer["ended"])
+        self.ended, self.is_idle = bool(answer["ended"]), bool(answer["idle"])
         return data
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ class NetworkSocket(socket.socket):
         __tracebackhide__ = True
         self._wait()
         wire = self.wire
-        data = bytes(wire.incoming[:bufsize])
+        data = bytes(memoryview(wire.incoming)[:bufsize])
         if not flags & socket.MSG_PEEK:
             del wire.incoming[: len(data)]
         return data
@@ -95,9 +95,13 @@ class NetworkSocket(socket.socket):
         """Puts bytes into a buffer; returns their number."""
         __tracebackhide__ = True
         view = memoryview(buffer).cast("B")
-        data = self.recv(min(nbytes or len(view), len(view)), flags)
-        view[: len(data)] = data
-        return len(data)
+        self._wait()
+        incoming = self.wire.incoming
+        size = min(nbytes or len(view), len(view), len(incoming))
+        view[:size] = memoryview(incoming)[:size]
+        if not flags & socket.MSG_PEEK:
+            del incoming[:size]
+        return size
 
     def send(self, data: Any, flags: int = 0) -> int:
         """Sends bytes."""

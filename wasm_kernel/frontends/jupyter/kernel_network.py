@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.functions import FunctionReply
 from wasm_kernel.folders.private import OpenFolder
-from wasm_kernel.guests.protocol import CallFunction, DropCall, FinishedCalls, NextItem
+from wasm_kernel.guests.protocol import (
+    CallFunction,
+    DropCall,
+    FinishedCalls,
+    FunctionReply,
+    NextItem,
+)
 from wasm_kernel.linux.broker import BrokerError, Handlers
+from wasm_kernel.linux.channel import parts_of, with_raw
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.host_function import BoundFunction
@@ -33,6 +39,14 @@ _REQUESTS_A_CELL = 4_000_000
 _EVENTS_MOST = 1_000  # that wait for the front end
 
 
+class CellAnswer(Struct, frozen=True):
+    """The answer to a request, and the events since the last one."""
+
+    answer: dict[str, Any]
+    events: tuple[dict[str, Any], ...] = ()
+    raw: bytes = b""
+
+
 class CellRequest(Struct, frozen=True):
     """A request of a cell for the network; it has no `name` when the cell has ended.
 
@@ -42,17 +56,12 @@ class CellRequest(Struct, frozen=True):
     A front end that was taken over may send any; the rules of the network hold for all of them.
     """
 
+    reply: ClassVar = CellAnswer
     cell: Annotated[int, Meta(ge=0, lt=2**62)]
     cells: tuple[CellNumber, CellNumber] = (0, 0)
     name: str = ""
     request: Raw = Raw(b"null")
-
-
-class CellAnswer(Struct, frozen=True):
-    """The answer to a `CellRequest`, and the events since the last one."""
-
-    answer: dict[str, Any]
-    events: tuple[dict[str, Any], ...] = ()
+    raw: bytes = b""
 
 
 class BrokerNetwork:
@@ -69,15 +78,16 @@ class BrokerNetwork:
         """Handles a request of a worker, as the front end passes it on."""
         if not asked.name:
             self._end()
-            return self._answered({})
+            return self._answered(FunctionReply({}))
         self._cell, self._cells = asked.cell, asked.cells
         kind = _KINDS.get(asked.name)
         if kind is None:
             raise BrokerError("there is no such request")
         if not self._handlers:
             self._begin()
-        found: Any = self._handlers[kind](msgspec.json.decode(asked.request, type=kind), task)
-        return self._answered(found.answer)
+        request = with_raw(msgspec.json.decode(asked.request, type=kind), asked.raw)
+        found: Any = self._handlers[kind](request, task)
+        return self._answered(found)
 
     def _begin(self) -> None:
         from wasm_kernel.service.function_calls import FunctionCalls
@@ -87,9 +97,9 @@ class BrokerNetwork:
         calls = FunctionCalls(network.bound, lambda: self._cell, lambda: logger, network.close)
         self._handlers, self._end = calls.handlers, calls.end_cell
 
-    def _answered(self, answer: dict[str, Any]) -> CellAnswer:
+    def _answered(self, found: FunctionReply) -> CellAnswer:
         waiting, self._events = self._events, []
-        return CellAnswer(answer, tuple(waiting))
+        return CellAnswer(found.answer, tuple(waiting), found.raw)
 
     def info(self, event: str, /, *args: Any, **fields: Any) -> None:
         """Keeps an event for the front end, as its logger."""
@@ -136,17 +146,16 @@ class RelayedNetwork:
 
     def _pass_on(self, request: Struct, task: Task) -> FunctionReply:
         self._was_used = True
-        raw = Raw(msgspec.json.encode(request))
+        text, raw = parts_of(request)
         usage = self._session.usage
         cells = (usage.figures.next_count, usage.first_count)
-        asked = CellRequest(self._session.running_cell, cells, type(request).__name__, raw)
-        return FunctionReply(self._logged(self._call(asked, task)))
+        name = type(request).__name__
+        asked = CellRequest(self._session.running_cell, cells, name, Raw(text), raw)
+        return self._logged(self._call(asked, task))
 
-    def _logged(self, found: Any) -> dict[str, Any]:
-        is_read = isinstance(found, CellAnswer)  # it comes from a handler in this process
-        answer = found if is_read else msgspec.json.decode(found, type=CellAnswer)
+    def _logged(self, answer: CellAnswer) -> FunctionReply:
         for fields in answer.events:
             name = self._session.opened.session_id
             self.used = (self.used[0] + 1, self.used[1] + fields["size"])
             self._session.logger.log_event(fields.pop("event"), **fields, session_id=name)
-        return answer.answer
+        return FunctionReply(answer.answer, answer.raw)

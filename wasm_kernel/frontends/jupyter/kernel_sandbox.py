@@ -173,11 +173,13 @@ class KernelHome(ProgramHome):
 def relayed(broker: Broker, handlers: Handlers) -> Handlers:
     """Returns handlers with which a confined front end passes requests on to its broker.
 
-    The broker has the given handlers, and checks each request as untrusted input.
+    The broker has the given handlers, and checks each request as untrusted input. A reply is passed
+    on unread, unless the request's type names that of its `reply`.
     """
 
     def relay(request: Struct, task: Task) -> Any:
-        return broker.call(request, Raw, task)  # type: ignore[type-var]
+        kind: Any = getattr(request, "reply", Raw)
+        return broker.call(request, kind, task)
 
     return dict.fromkeys(handlers, relay)
 

@@ -96,10 +96,16 @@ class AgentCalls:
         return self._engine.new_text(text.encode("utf-8", "replace")) or FAILED
 
     def _frame(self, handles: Sequence[int]) -> int:
-        frame = self._engine.raw_text(handles[0]) if handles else None
-        if frame is None:
+        """Returns the answer to a frame: a text, or an array of it and the bytes behind it."""
+        engine = self._engine
+        parts = [engine.raw_text(handle) for handle in handles[:1]]
+        parts += [engine.data(handle) for handle in handles[1:2]]
+        frame = [part for part in parts if part is not None]
+        if len(frame) < max(1, len(handles)):
             return self._text('{"refused": "it is no text, or too large"}')
-        return self._engine.new_text(self._send(frame)) or FAILED
+        text, _, raw = self._send(b"\0".join(frame)).partition(b"\0")
+        made = engine.new_text(text) or FAILED
+        return engine.new_array(made, engine.new_data(raw)) if raw else made
 
     def _print(self, number: int, handles: Sequence[int]) -> int:
         """Prints a text, in pieces, as long as the device wants more."""
