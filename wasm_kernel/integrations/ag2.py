@@ -12,7 +12,7 @@ from ag2.tools.sandbox import ExecResult, SandboxBase
 
 from wasm_kernel import Sandbox
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox
-from wasm_kernel.integrations.guest_commands import GuestCommands, TooLarge
+from wasm_kernel.integrations.guest_commands import TooLarge
 
 _TIMED_OUT = 124  # the exit status that AG2 asks for
 
@@ -28,7 +28,7 @@ class WasmEnvironment(SandboxBase):
 
     def __init__(self, sandbox: Sandbox | None = None, **options: Any) -> None:
         self._agent = AgentSandbox(sandbox, options)
-        self._commands = GuestCommands(self._agent.sandbox)
+        self._commands = self._agent.commands()
 
     def __deepcopy__(self, memo: object) -> WasmEnvironment:
         """Returns itself: AG2 copies the tools of an agent."""

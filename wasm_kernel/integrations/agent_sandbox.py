@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wasm_kernel import HostFunction, Sandbox, SandboxResult, create_sandbox
+from wasm_kernel.integrations.guest_commands import GuestCommands
 
 Tool = Callable[..., Any]
 
+_START = "before the first command"
 _VARIABLES = "_wasm_kernel_variables"
 _SET = f"globals().update({_VARIABLES}())"
 _AS_GLOBALS = (
@@ -91,6 +93,16 @@ class AgentSandbox:
 
     def _run_own(self, code: str) -> SandboxResult:
         return self.sandbox.execute(code, silent=True, store_history=False)
+
+    def commands(self) -> GuestCommands:
+        """Returns the commands and files of the sandbox, in place of the agent's tools.
+
+        In a sandbox of its own each command finds the interpreter as it is now.
+        """
+        if not self._owns:
+            return GuestCommands(self.sandbox)
+        self.sandbox.checkpoint(_START)
+        return GuestCommands(self.sandbox, _START)
 
     def close(self) -> None:
         """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""

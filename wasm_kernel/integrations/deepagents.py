@@ -15,7 +15,7 @@ from deepagents.backends.sandbox import BaseSandbox
 
 from wasm_kernel import Sandbox
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox
-from wasm_kernel.integrations.guest_commands import GuestCommands, TooLarge
+from wasm_kernel.integrations.guest_commands import TooLarge
 
 _ERRORS: dict[type[Exception], FileOperationError] = {
     FileNotFoundError: "file_not_found",
@@ -35,7 +35,7 @@ class SandboxBackend(BaseSandbox):
 
     def __init__(self, sandbox: Sandbox | None = None, **options: Any) -> None:
         self._agent = AgentSandbox(sandbox, options)
-        self._commands, self._id = GuestCommands(self._agent.sandbox), uuid.uuid4().hex
+        self._commands, self._id = self._agent.commands(), uuid.uuid4().hex
 
     @property
     def id(self) -> str:

@@ -65,17 +65,27 @@ class GuestCommands:
     """Runs commands in a sandbox, and reads and writes its files as its cells see them.
 
     Any thread may use it; calls wait for each other. It takes the place of the functions that the
-    sandbox offered before. Its answers are the guest's, which code that ran before can have
-    changed, unless its caller goes back to a state from before that.
+    sandbox offered before.
+
+    Args:
+        sandbox: The sandbox, which its maker closes.
+        start: The checkpoint that the interpreter goes back to after each command, so that code
+            that a command ran can't change what later calls return. Without it the sandbox keeps
+            its variables, and what is returned is the word of a guest that such code may have
+            changed.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, start: str = "") -> None:
         self._sandbox = sandbox
+        self._start, self._is_used = start, False
         self._turn = threading.Lock()
         self._given, self._room = b"", 0
         self._taken: dict[str, bytearray] = {}
-        take, give = HostFunction(self._take, name=_TAKE), HostFunction(self._give, name=_GIVE)
-        sandbox.offer_functions([take, give])
+        own = (_TAKE, self._take), (_GIVE, self._give)
+        sandbox.offer_functions(
+            # a command could use up a session's minute for the calls that follow it
+            [HostFunction(each, name=name, calls_a_minute=1_000_000) for name, each in own]
+        )
 
     async def on_thread(self, work: Callable[[], T]) -> T:
         """Does work on a thread, and awaits it; cancelling it interrupts the command."""
@@ -132,6 +142,9 @@ class GuestCommands:
     def _call(
         self, code: str, given: object, stdin: bytes, most: int, seconds: float | None = None
     ) -> SandboxResult:
+        if self._start and self._is_used:
+            self._sandbox.restore(self._start)
+        self._is_used = code is _RUN
         self._given, self._room, self._taken = stdin, most, {}
         try:
             cell = _CELL.format(code=code, given=given)

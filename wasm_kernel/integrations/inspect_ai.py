@@ -88,8 +88,7 @@ class WasmSandboxEnvironment(SandboxEnvironment):
     def __init__(self, sandbox: Sandbox) -> None:
         super().__init__()
         self.sandbox = sandbox
-        self._commands = GuestCommands(sandbox)
-        self._is_fresh = True
+        self._commands = GuestCommands(sandbox, _PREPARED)
 
     @override
     async def exec(
@@ -117,7 +116,6 @@ class WasmSandboxEnvironment(SandboxEnvironment):
         given = input.encode() if isinstance(input, str) else input or b""
 
         def run() -> ExecResult[str]:
-            self._is_fresh = False
             ran = self._commands.run(
                 cmd,
                 stdin=given,
@@ -145,16 +143,9 @@ class WasmSandboxEnvironment(SandboxEnvironment):
         return content.decode() if text else content
 
     async def _call(self, work: Callable[[], T], limit: str = "") -> T:
-        """Does work on a thread of its own, in a guest where no command of the agent's has run."""
-
-        def fresh() -> T:
-            if not self._is_fresh:
-                self.sandbox.restore(_PREPARED)
-                self._is_fresh = True
-            return work()
-
+        """Does work on a thread of its own."""
         try:
-            return await _on_thread(fresh)
+            return await _on_thread(work)
         except TooLarge as problem:
             begin = problem.begin.decode(errors="replace")
             raise OutputLimitExceededError(limit, begin) from None

@@ -25,7 +25,7 @@ from agents.sandbox.session import (
 )
 
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox
-from wasm_kernel.integrations.guest_commands import GuestCommands, Ran, TooLarge
+from wasm_kernel.integrations.guest_commands import Ran, TooLarge
 
 _ROOT, _DEFAULT_ROOT = "/app", "/workspace"
 _ARCHIVE = "/tmp/.openai-agents.tar"  # noqa: S108 - the guest's folder, not the machine's
@@ -44,7 +44,7 @@ class WasmSandboxSession(BaseSandboxSession):
     def __init__(self, state: WasmSandboxSessionState, agent: AgentSandbox) -> None:
         self.state = state
         self._agent = agent
-        self._commands = GuestCommands(agent.sandbox)
+        self._commands = agent.commands()
 
     async def _exec_internal(
         self, *command: str | Path, timeout: float | None = None

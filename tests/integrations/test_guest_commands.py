@@ -1,0 +1,68 @@
+"""The commands and files of a sandbox, as frameworks with a shell use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox
+from wasm_kernel.integrations.guest_commands import GuestCommands, Ran, TooLarge
+
+POISON = """
+import builtins, subprocess
+builtins.exec = builtins.open = subprocess.run = lambda *a, **k: _wasm_kernel_take('status', b'0')
+"""
+FLOOD = """
+for _ in range(9):
+    try: _wasm_kernel_take('stdout', bytes(1000))
+    except Exception: pass
+"""
+
+
+@pytest.fixture(scope="module")
+def commands(warm: None) -> Iterator[GuestCommands]:
+    """The commands of a sandbox of their own."""
+    agent = AgentSandbox(None, {})
+    yield agent.commands()
+    agent.close()
+
+
+def test_a_command_gets_input_folder_and_environment(commands: GuestCommands) -> None:
+    script = 'sort; pwd; echo "$A"; echo no >&2; exit 3'
+    given = b"b\na\n"
+    ran = commands.run(["sh", "-c", script], stdin=given, folder="/tmp", environment={"A": "é"})
+    assert ran == Ran(3, "a\nb\n/tmp\né\n".encode(), b"no\n")
+    assert commands.run("echo 1 | wc -l").stdout == b"1\n"
+    assert commands.run(["nothing"]).status == 127
+
+
+def test_files_are_read_and_written(commands: GuestCommands) -> None:
+    content = bytes(range(256)) * 20_000
+    commands.write("/app/d/e", content)
+    assert commands.read("/app/d/e") == content
+    for path, error in {"/app/no": FileNotFoundError, "/app/d": IsADirectoryError}.items():
+        with pytest.raises(error):
+            commands.read(path)
+    with pytest.raises(TooLarge):
+        commands.read("/app/d/e", most_bytes=1000)
+
+
+def test_a_command_changes_no_later_answer(commands: GuestCommands) -> None:
+    commands.write("/app/true", b"yes")
+    commands.run(["python", "-c", POISON])
+    assert commands.run("cat true").stdout == commands.read("/app/true") == b"yes"
+
+
+def test_output_and_time_are_limited(commands: GuestCommands) -> None:
+    with pytest.raises(TooLarge) as found:
+        commands.run(["python", "-c", FLOOD], most_bytes=2500)
+    assert len(found.value.begin) == 2500
+    with pytest.raises(TimeoutError):
+        commands.run("sleep 60", seconds=0.2)
+    assert commands.run("echo on").stdout == b"on\n"
+
+
+def test_a_forged_status_is_a_failure(commands: GuestCommands) -> None:
+    forged = "import subprocess; subprocess.run = None; _wasm_kernel_take('status', b'9' * 4000)"
+    assert commands.run(["python", "-c", forged]).status == 1
