@@ -255,6 +255,43 @@ def job():
 }
 """Work that codecs do inside."""
 
+_LARGE = f"""{_NUMBERS}
+import pandas as pd
+rows = 62_000_000
+frame = pd.DataFrame({{"customer": rng.integers(0, 5_000, rows), "price": rng.random(rows)}})
+"""
+
+LARGE = {
+    "writing a table of 1 GB as Parquet": f"""{_LARGE}
+def job():
+    frame.to_parquet("large.parquet")
+""",
+    "reading it": f"""{_LARGE}
+frame.to_parquet("large.parquet")
+del frame
+def job():
+    assert len(pd.read_parquet("large.parquet")) == rows
+""",
+    "reading its row groups where a column is small": f"""{_LARGE}
+frame.to_parquet("large.parquet")
+del frame
+def job():
+    pd.read_parquet("large.parquet", columns=["price"], filters=[("customer", "<", 50)])
+""",
+    "60 photos, each made smaller and saved": f"""{_PHOTOS}
+import os, shutil
+os.makedirs("folder", exist_ok=True)
+for n in range(60):
+    shutil.copy(f"photo{{n % 6}}.jpg", f"folder/{{n}}.jpg")
+def job():
+    for name in os.listdir("folder"):
+        with Image.open(f"folder/{{name}}") as photo:
+            photo.thumbnail((800, 800))
+            photo.save(f"small-{{name}}")
+""",
+}
+"""Larger work of codecs, which takes minutes and 3 GiB."""
+
 TIMED = "import time\nbegun = time.perf_counter(); job()\nprint(time.perf_counter() - begun)"
 
 

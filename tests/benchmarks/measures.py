@@ -12,6 +12,7 @@ from math import prod
 from tests.benchmarks import compute, history, service
 from tests.benchmarks.agents import agents
 from tests.benchmarks.batch import batch
+from tests.benchmarks.codecs import codecs
 from tests.benchmarks.cold import cold
 from tests.benchmarks.e2b import sandboxes
 from tests.benchmarks.javascript import javascript
@@ -179,6 +180,14 @@ def formats(sides: Sides, rounds: int) -> Iterator[Row]:
     yield from rows
 
 
+def large(sides: Sides, rounds: int) -> Iterator[Row]:
+    """Reading and writing 1 GB of Parquet and a folder of photos, in processor time."""
+    limit = f"--WasmKernel.memory_bytes={3 << 30}"
+    ours = replace(sides[0], arguments=(*sides[0].arguments, limit))
+    for row in _worked((ours, sides[1]), rounds, compute.LARGE):
+        yield replace(row, aim=4.0)
+
+
 def _mean(rows: Sequence[Row]) -> float:
     return prod(row.ratio for row in rows) ** (1 / len(rows))
 
@@ -244,6 +253,8 @@ MEASURES: dict[str, Measure] = {
     "libraries": libraries,
     "fast": fast,
     "formats": formats,
+    "large": large,
+    "codecs": codecs,
     "network": network,
     "timeline": timeline,
     "commit": _with_native(history.commits),
