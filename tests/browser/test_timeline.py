@@ -364,7 +364,9 @@ def test_a_notebook_of_yesterday_is_continued_or_begun_anew(lab: Lab, server: Se
 
 
 @pytest.mark.soak
-def test_a_page_without_the_panel_has_a_widget(target: Lab, server: Server) -> None:
+def test_a_page_without_the_panel_has_a_widget(
+    target: Lab, server: Server, portraits: Path
+) -> None:
     target.page.set_viewport_size(WIDE)
     target.page.route("**/extensions/wasm-kernel/**", lambda route: route.abort())
     cells = ["x = 1", "x = '<b>2</b>'", "%timeline", "x"]
@@ -402,6 +404,7 @@ def test_a_page_without_the_panel_has_a_widget(target: Lab, server: Server) -> N
     shown.get_by_placeholder("a name").fill("the merge")
     press("Name checkpoint")
     row("[5]", "here", "checkpoint the merge")
+    target.cell(2).screenshot(path=portraits / "timeline-widget.png")
 
 
 @pytest.mark.soak
