@@ -11,6 +11,7 @@ SOAK_ROUNDS ?= 3
 WORKERS ?= 5
 RECIPE := $(wildcard guest/*.py)
 SOURCES := $(shell find wasm_kernel runtimes kernelspec labextension -type f ! -name '*.pyc')
+TESTS := $(shell find tests -name '*.py')
 
 # Processes that tests and benchmarks start would otherwise compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -43,17 +44,24 @@ demo: $(INSTALLED)
 
 # More workers than processors, because tests wait for processes; mypy runs beside them. A temporary
 # folder of its own, so that runs never meet. It lies in memory if there is room: thousands of files
-# come and go. `make soak` works on the disk.
+# come and go. `make soak` works on the disk. A worker that dies ends the run: after another has taken
+# its place, pytest-xdist may wait for ever.
 test: $(EDITABLE)
 	@free=$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1); \
 	[ "$${free:-0}" -gt 4000000 ] && place=/dev/shm || place=$${TMPDIR:-/tmp}; \
 	folder=$$(mktemp -d -p $$place) && export PYTEST_DEBUG_TEMPROOT=$$folder && \
 	$(MAKE) --no-print-directory --jobs=2 lint pytest; status=$$?; rm -rf $$folder; exit $$status
 
+# pytest compiles tests in its own way: once here, or all of them in each worker that begins.
+build/.tests: $(TESTS) | $(EDITABLE)
+	@mkdir -p build
+	-@$(BIN)/python -m pytest --collect-only -qq >build/collected 2>&1
+	@touch $@
+
 # What tests need is compiled first, so that none of them waits for it: once a machine, some minutes.
-pytest: $(EDITABLE)
+pytest: $(EDITABLE) build/.tests
 	$(BIN)/python -m tests.prepare
-	$(BIN)/python -m pytest --numprocesses=$(WORKERS)
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --max-worker-restart=0
 
 lint: $(EDITABLE)
 	$(BIN)/ruff check .

@@ -2,7 +2,7 @@
 
 The compiled guest and the base image are kept in the user's cache, or in the folder
 `WASM_KERNEL_CACHE`, so that a machine builds them once and not in each run. `make test` runs the
-files in several processes (`forks.py`): a file stays in one process, in its order, and the longest
+files on several workers (pytest-xdist): a file stays on one worker, in its order, and the longest
 files begin first.
 """
 
@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests import local
 from tests.faces import PATIENCE
@@ -45,12 +46,29 @@ for profile, examples in (("soak", 200), ("house", 20)):
     )
 settings.load_profile("house")
 
-pytest_plugins = ["tests.forks"]
-
 PATIENT = ExecutionPolicy(query_seconds=PATIENCE)
 FIRST_START_SECONDS = 600  # for compiling the guest and building its image on a slow machine
 
 LONGEST_FIRST = ("tests/browser/", "tests/attacks/", "tests/end_to_end/", "tests/frontends/")
+TOGETHER = ("tests/browser/",)  # one server and one browser at a time
+
+
+class FilesInOrder(LoadScopeScheduling):
+    """Gives each worker a whole file, or a whole folder of `TOGETHER`, as they were collected."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInOrder:
+    """`-n` distributes by file."""
+    return FilesInOrder(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

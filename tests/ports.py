@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import os
 import socket
-from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 _SHARES = 64
 _LOWEST, _HIGHEST = 10_000, 32_000
-
-
-@cache
-def _own(process: int) -> cycle[int]:
-    return cycle(range(_LOWEST + process % _SHARES, _HIGHEST, _SHARES))
+_OWN = cycle(range(_LOWEST + os.getpid() % _SHARES, _HIGHEST, _SHARES))
 
 
 def free_port(ip: str = "127.0.0.1") -> int:
     """A free port; the same one comes again only after hundreds of others."""
     while True:
-        port = next(_own(os.getpid()))
+        port = next(_OWN)
         with socket.socket() as probe:
             # a server may have closed its connections there a moment ago
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
