@@ -207,7 +207,8 @@ def test_the_doctor_finds_a_warm_machine_well(
     for codec in (
         "that reads JPEG",
         "that writes JPEG",
-        "that reads and writes WebP",
+        "that reads WebP",
+        "that writes WebP",
         "of Parquet",
     ):
         assert f"the codec {codec} " in told

@@ -83,7 +83,6 @@ OTHER_WORDS = "the error has other words"
 ANIMATIONS = "no animated WebP is written"
 LOSSLESS = "WebP is written without loss, and in one way"
 WHOLE = "tables and pixels are written together, whatever `streamtype` is"
-SMOOTH = "the codec enlarges a WebP's colours without smoothing, so pixels differ by some more"
 NO_VERSION = "the codec tells no version"
 INSIDE = "tests Pillow's own C module"
 
@@ -116,7 +115,6 @@ PILLOW_FAILURES = {
     OTHER_WORDS: [*(f"{JPEG}zero[size{n}]" for n in range(3)), f"{JPEG}wider_than_tile"],
     NO_VERSION: [f"{JPEG}sanity", f"{WEBP}version"],
     WHOLE: [f"{JPEG}separate_tables"],
-    SMOOTH: [f"{WEBP}read_rgb"],
     LOSSLESS: [f"{WEBP}write_method"],
     ANIMATIONS: [
         *(f"{WEBP}{each}" for each in ("save_all", "background_from_gif", "duration")),

@@ -1,4 +1,4 @@
-"""WebP, by the crate `image` in npm's `@cf-wasm/photon`."""
+"""Writing WebP, by the crate `image` in npm's `@cf-wasm/photon`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,6 @@ class PictureImports(Imports):
     }
 
 
-def decode(codec: CodecModule, at: int, length: int, _numbers: tuple[int, ...]) -> Result:
-    """Reads a picture; returns its pixels as RGBA, row by row, its width and its height."""
-    picture = codec.call("photonimage_new_from_byteslice", at, length)
-    width, height = (codec.call(f"photonimage_get_{side}", picture) for side in ("width", "height"))
-    place, size = codec.call_for(2, "photonimage_get_raw_pixels", picture)
-    return Result(place, size, (width, height))
-
-
 def encode_webp(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
     """Writes RGBA pixels as lossless WebP; numbers: width, height."""
     width, height = numbers
@@ -33,5 +25,5 @@ def encode_webp(codec: CodecModule, at: int, length: int, numbers: tuple[int, ..
     return Result(place, size)
 
 
-FUNCTIONS: Mapping[str, Function] = {"decode": decode, "encode_webp": encode_webp}
+FUNCTIONS: Mapping[str, Function] = {"encode_webp": encode_webp}
 IMPORTS = PictureImports

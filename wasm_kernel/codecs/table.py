@@ -78,7 +78,13 @@ _ROWS = (
         "pictures",
         "photon_rs_bg.wasm",
         "f477b87cbea0445c65fc7e580e89050190600379fcd44821cec67403483872b1",
-        "the codec that reads and writes WebP",
+        "the codec that writes WebP",
+    ),
+    Codec(
+        "webp",
+        "webp.wasm",
+        "b0bc0f19c589f0d7f27cd98191bc113d0779108a10f38538f466cea4985c480e",
+        "the codec that reads WebP",
     ),
     Codec(
         "parquet",

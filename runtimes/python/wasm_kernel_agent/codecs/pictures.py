@@ -13,7 +13,6 @@ from PIL import Image, ImageFile
 
 from wasm_kernel_agent.codecs.calls import CodecError, call
 
-_CODEC = "pictures"
 _PIXELS = {"RGB": 0, "L": 6, "CMYK": 11}  # as libjpeg-turbo numbers them
 _BROKEN = "the picture can't be decoded: {}"
 _UNWRITTEN = "the picture can't be encoded: {}"
@@ -27,7 +26,7 @@ _SCAN, _END = b"\xff\xda", b"\xff\xd9"  # markers, which no compressed data cont
 def decoded(data: Any) -> Image.Image:
     """Returns the picture that bytes hold, in mode RGBA. Raises `OSError` if it is broken."""
     try:
-        pixels, (width, height, _) = call(_CODEC, "decode", data)
+        pixels, (width, height, _) = call("webp", "decode", data)
     except CodecError as problem:
         raise OSError(_BROKEN.format(problem)) from None
     return Image.frombuffer("RGBA", (width, height), pixels, "raw", "RGBA", 0, 1)
@@ -217,7 +216,7 @@ def save_webp(picture: Image.Image, file: Any, _name: Any) -> None:
     exif = (exif.tobytes() if isinstance(exif, Image.Exif) else exif).removeprefix(b"Exif\0\0")
     icc, xmp = options.get("icc_profile") or b"", options.get("xmp", b"")
     pixels = (picture if picture.mode == "RGBA" else picture.convert("RGBA")).tobytes()
-    data = encoded(_CODEC, "encode_webp", pixels, *picture.size)
+    data = encoded("pictures", "encode_webp", pixels, *picture.size)
     has_alpha = picture.has_transparency_data
     if not has_alpha:
         data[_OPAQUE_AT] &= ~_OPAQUE_BIT
