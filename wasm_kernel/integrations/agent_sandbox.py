@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import contextvars
 import inspect
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from wasm_kernel import HostFunction, Sandbox, SandboxResult, create_sandbox
@@ -16,7 +17,18 @@ Tool = Callable[..., Any]
 
 _START = "before the first command"
 _VARIABLES = "_wasm_kernel_variables"
-_SET = f"globals().update({_VARIABLES}())"
+_SET = f"""
+def _wasm_kernel_set():
+    found = {{}}
+    for name, value in {_VARIABLES}():
+        found.setdefault(name, []).append(value)
+    for name, each in found.items():
+        globals()[name] = "".join(each) if each[1:] else each[0]
+_wasm_kernel_set()
+del _wasm_kernel_set
+"""
+_PIECE = 1_000_000  # characters of a text that one call passes
+_LITERAL_MOST = 100_000  # characters of a text that is read as a value
 _AS_GLOBALS = (
     "import builtins as _b; globals().update({{n: getattr(_b, n) for n in {names!r}}}); del _b"
 )
@@ -48,7 +60,7 @@ class AgentSandbox:
 
     def offer(self, tools: Mapping[str, HostFunction]) -> None:
         """Makes these tools globals of cells."""
-        own = HostFunction(lambda: self._variables, name=_VARIABLES)
+        own = HostFunction(self._pieces, name=_VARIABLES)
         self.sandbox.offer_functions([own, *tools.values()])
         if tools:
             self._run_own(_AS_GLOBALS.format(names=[*tools]))
@@ -80,6 +92,15 @@ class AgentSandbox:
         self._variables = {}
         if result.error is not None:
             raise TypeError(f"a variable can't be passed to the sandbox: {result.error.evalue}")
+
+    def _pieces(self) -> Iterator[tuple[str, Any]]:
+        """Yields the names and values of the variables, a long text in pieces."""
+        for name, value in self._variables.items():
+            if isinstance(value, str):
+                for at in range(0, len(value) or 1, _PIECE):
+                    yield name, value[at : at + _PIECE]
+            else:
+                yield name, value
 
     def run(self, code: str) -> SandboxResult:
         """Runs a cell."""
@@ -129,6 +150,16 @@ def shown_text(result: SandboxResult) -> str:
     values = (each.data.get("text/plain", "") for each in result.outputs if each.kind == "result")
     parts = [result.stdout, result.stderr, *values]
     return "\n".join(text for part in parts if (text := str(part).rstrip("\n")))
+
+
+def value_of(result: SandboxResult) -> Any:
+    """Returns the value of a cell's last expression: a literal, or its text; None without one."""
+    found = (each.data.get("text/plain") for each in result.outputs if each.kind == "result")
+    text = next(found, None)
+    try:  # a literal takes some 500 times the memory of its text
+        return text if text is None or len(text) > _LITERAL_MOST else ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return text
 
 
 def error_text(result: SandboxResult) -> str:

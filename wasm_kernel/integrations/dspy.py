@@ -12,7 +12,7 @@ from typing import Any
 from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreterError, FinalOutput
 
 from wasm_kernel import HostFunction, Sandbox, WasmKernelError
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox, Answered
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox, Answered, value_of
 
 _SUBMIT = "SUBMIT"
 
@@ -71,8 +71,8 @@ class SandboxInterpreter:
             variables: Variables to set before, from plain data.
 
         Returns:
-            A `FinalOutput` if the code has called `SUBMIT`; otherwise its standard output, or the
-            text of its last expression's value, or None.
+            A `FinalOutput` if the code has called `SUBMIT`; otherwise its standard output, or its
+            last expression's value, as text if it is no literal, or None.
 
         Raises:
             CodeExecutionError: the code has failed.
@@ -95,8 +95,7 @@ class SandboxInterpreter:
             if error.ename in ("SyntaxError", "IndentationError"):
                 raise SyntaxError(error.evalue)
             raise CodeExecutionError(f"{error.ename}: {error.evalue}")
-        shown = [each.data.get("text/plain") for each in result.outputs if each.kind == "result"]
-        return result.stdout or next(iter(shown), None)
+        return result.stdout or value_of(result)
 
     def _offer(self, agent: AgentSandbox) -> None:
         now = (dict(self.tools), self.output_fields)
@@ -127,6 +126,13 @@ class SandboxInterpreter:
         self._is_shut = True
         if self._agent is not None:
             self._agent.close()
+
+    def __enter__(self) -> SandboxInterpreter:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
 
 
 def _plain(tool: Callable[..., Any]) -> Callable[..., Any]:

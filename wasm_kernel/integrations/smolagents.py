@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import inspect
 import io
@@ -12,11 +11,10 @@ from typing import Any
 from smolagents.agent_types import AgentType
 from smolagents.local_python_executor import CodeOutput, InterpreterError, PythonExecutor
 
-from wasm_kernel import HostFunction, Sandbox
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox, Answered
+from wasm_kernel import HostFunction, Sandbox, SandboxResult
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox, Answered, value_of
 
 _ANSWER = "final_answer"
-_LITERAL_MOST = 100_000  # characters of a text that is read as a value
 
 
 class SandboxExecutor(PythonExecutor):
@@ -68,7 +66,9 @@ class SandboxExecutor(PythonExecutor):
             return CodeOutput(output=self._answers[0], logs=logs, is_final_answer=True)
         if result.error is not None:
             raise InterpreterError(f"{result.error.ename}: {result.error.evalue}")
-        return CodeOutput(output=_value_of(result.outputs), logs=logs, is_final_answer=False)
+        image = _image_of(result)
+        value = value_of(result) if image is None else image
+        return CodeOutput(output=value, logs=logs, is_final_answer=False)
 
     def cleanup(self) -> None:
         """Closes a sandbox of its own. Safe to call twice."""
@@ -88,22 +88,11 @@ def _signature_of(inputs: Mapping[str, Mapping[str, Any]]) -> inspect.Signature:
     return inspect.Signature(parameters)
 
 
-def _value_of(outputs: tuple[Any, ...]) -> Any:
-    """Returns the value of a cell's last expression: a literal, an image, or its text."""
-    found: Mapping[str, Any] = next((o.data for o in outputs if o.kind == "result"), {})
-    if (image := _image_of(found)) is not None:
-        return image
-    text = found.get("text/plain")
-    try:  # a literal takes some 500 times the memory of its text
-        return text if text is None or len(text) > _LITERAL_MOST else ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return text
-
-
-def _image_of(found: Mapping[str, Any]) -> Any:
-    """Returns the image that a cell shows; None if it is no PNG, whatever else Pillow could read:
-    for some formats, it runs programs.
+def _image_of(result: SandboxResult) -> Any:
+    """Returns the image that a cell's last expression is; None if it is no PNG, whatever else
+    Pillow could read: for some formats, it runs programs.
     """
+    found: Mapping[str, Any] = next((o.data for o in result.outputs if o.kind == "result"), {})
     if "image/png" not in found:
         return None
     from PIL import Image
