@@ -58,7 +58,11 @@ class SandboxCodeProvider(ContextProvider):
             func=self.execute_code,
         )
         self._agent = AgentSandbox(sandbox, options)
-        self._agent.offer({each.name: self._function(each) for each in found})
+        try:
+            self._agent.offer({each.name: self._function(each) for each in found})
+        except (TypeError, ValueError):  # a name that is no identifier, or Python's own
+            self._agent.close()
+            raise
         shown = [f"{each.name}{_signature(each)} - {each.description}" for each in found]
         self._instructions = _INSTRUCTIONS + (
             _TOOLS.format(tools="; ".join(shown)) if shown else ""
