@@ -20,7 +20,7 @@ STREAMS = ("stdout", "stderr")
 
 
 def test_a_sandbox_runs_cells_and_keeps_variables(ann: Api) -> None:
-    sandbox = ann.made(envVars={"COLOUR": "red"})
+    sandbox = ann.made(envVars={"COLOUR": "red"}, network={"allowPublicTraffic": False})
     lines = sandbox.run("import os, sys\nprint(os.environ['COLOUR'])\nx = 'a'\nx")
     assert [line["type"] for line in lines] == ["stdout", "result", "number_of_executions"]
     assert lines[0]["text"] == "red\n"
@@ -321,6 +321,15 @@ def test_commands_run_in_the_shell_of_the_sandbox(ann: Api) -> None:
     assert told(command(sandbox, "sudo ls"))[2] == 127
     sandbox.run("x = 1")
     assert sandbox.value("x, In") == "(1, ['', 'x = 1', 'x, In'])"  # commands are no cells
+
+
+def test_cells_of_bash_are_scripts_with_variables_of_their_own(ann: Api) -> None:
+    sandbox = ann.made(envVars={"ONE": "1"})
+    envs = {"TWO": "it's 2"}
+    (line, *_) = sandbox.run("echo $ONE $TWO; pwd", language="bash", env_vars=envs)
+    assert (line["type"], line["text"]) == ("stdout", "1 it's 2\n/home/user\n")
+    (line, *_) = sandbox.run("echo $ONE $TWO", language="Bash")
+    assert line["text"] == "1\n"
 
 
 def test_a_signal_ends_a_command(ann: Api) -> None:

@@ -48,7 +48,7 @@ class NewSandbox(Body):
     auto_pause_memory: bool = True
     auto_resume: AutoResume = field(default_factory=AutoResume)
     allow_internet_access: bool | None = field(default=None, name="allow_internet_access")
-    network: Any = None
+    network: dict[str, Any] | None = None
     mcp: Any = None
     iam: Any = None
     volume_mounts: Any = None

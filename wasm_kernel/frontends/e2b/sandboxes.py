@@ -360,7 +360,7 @@ def runtime_of(language: str | None) -> RuntimeType:
     """Returns the runtime of a language by its name; raises `Refusal` if there is none."""
     found = _LANGUAGES.get((language or "python").lower())
     if found is None:
-        words = f"Cells are Python, JavaScript or TypeScript here, not {language!r}."
+        words = f"Cells are Python, JavaScript, TypeScript or Bash here, not {language!r}."
         raise Refusal(400, "", words)
     return found
 
@@ -374,7 +374,8 @@ def _check(asked: NewSandbox) -> None:
         "MCP servers": asked.mcp,
         "workload identities": asked.iam,
         "volumes": asked.volume_mounts,
-        "network rules of their own": asked.network or asked.allow_internet_access,
+        "network rules of their own": any((asked.network or {}).values())
+        or asked.allow_internet_access,
     }
     for what, wanted in refused.items():
         if wanted:
