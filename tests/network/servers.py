@@ -23,6 +23,13 @@ from cryptography.x509.oid import NameOID
 from wasm_kernel.network_rules import NetworkRule
 
 _PIECE = 64 * 1024
+_CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+DROPPED = {  # answers with a text in parts that are not passed on
+    "early": b"HTTP/1.1 103 $\r\nLink: $\r\n$: $\r\n\r\n" + _CHUNKED + b"0\r\n\r\n",
+    "switch": b"HTTP/1.1 101 $\r\nUpgrade: $\r\nConnection: upgrade\r\n\r\n",
+    "extension": _CHUNKED + b"2;x=$\r\nab\r\n0;$\r\n\r\n",
+    "trailer": _CHUNKED + b"2\r\nab\r\n0\r\nX: $\r\n$: $\r\n\r\n",
+}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -129,6 +136,8 @@ class Handler(BaseHTTPRequestHandler):
             reason = told if kind == "reason" else "OK"
             lines = [f"HTTP/1.1 200 {reason}", head.get(kind, "X: x"), "Content-Length: 0", "", ""]
             self.wfile.write("\r\n".join(lines).encode())
+        elif kind in DROPPED:
+            self.wfile.write(DROPPED[kind].replace(b"$", told.encode()))
         elif kind == "pieces":
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
