@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import socket
+import ssl
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -134,3 +137,47 @@ def test_a_link_in_place_of_a_record_is_not_followed(
     file.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Refused, match="is damaged"):
         asked(server, kept, "replay")
+
+
+def test_a_replay_raises_the_failures_that_were_recorded(tmp_path: Path) -> None:
+    """A connection that is refused, one that ends without an answer, and one that is refused."""
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def failures(mode: str, port: int, *, listens: bool) -> list[str]:
+        rule = NetworkRule("localhost", schemes=("http",), ports=(port,))
+        net, said = network(rule, folder=tmp_path, network_mode=mode), []
+        for is_there in (False, True, False):
+            async with contextlib.AsyncExitStack() as ending:
+                if is_there and listens:
+                    server = await asyncio.start_server(hang_up, "127.0.0.1", port)
+                    await ending.enter_async_context(server)
+                try:
+                    number = await net.connect("localhost", port, 5.0)
+                    await net.receive(number, 0, 5.0, get(port))
+                except OSError as problem:
+                    said.append(f"{type(problem).__name__}: {problem.strerror or problem}")
+        await net.close_all()
+        return said
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    recorded = run(partial(failures, "record", port, listens=True))
+    assert [each.split(":")[0] for each in recorded] == [
+        *("ConnectionRefusedError", "ConnectionError", "ConnectionRefusedError")
+    ]
+    assert run(partial(failures, "replay", port, listens=False)) == recorded
+
+
+def test_a_replay_raises_the_failure_of_a_certificate(https: Server, tmp_path: Path) -> None:
+    async def failure(mode: str) -> str:
+        rule = NetworkRule("127.0.0.1", ports=(https.port,))
+        net = network(rule, folder=tmp_path, network_mode=mode)
+        with pytest.raises(ssl.SSLCertVerificationError) as caught:
+            await net.secure(await net.connect("127.0.0.1", https.port, 5.0), "127.0.0.1")
+        await net.close_all()
+        return str(caught.value.strerror or caught.value)
+
+    assert run(partial(failure, "record")) == run(partial(failure, "replay"))

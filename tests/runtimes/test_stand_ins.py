@@ -84,6 +84,7 @@ def test_json_whose_end_has_not_come_is_read_as_jiter_reads_it(
     assert jiter.from_json(data, partial_mode=True) == found
     assert jiter.from_json(data, partial_mode="trailing-strings") == with_strings
     assert jiter.from_json('["é'.encode()[:-1], partial_mode="trailing-strings") == [""]
+    assert jiter.from_json(b'{"a": [1]}') == {"a": [1]}
 
 
 def test_json_that_is_not_json_is_refused() -> None:

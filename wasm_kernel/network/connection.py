@@ -92,13 +92,17 @@ class Connection:
         if name.lower().rstrip(".") not in ("", self._host):
             raise BadRequest(_DIFFERS)
         try:
-            if self._upstream is not None:
-                await self._upstream.secure()
+            place = f"{self._host}:{self._port} https"
+            await self._exchanges.connect(place, self._begin_tls)
         except Exception as why:
             problem = why if isinstance(why, OSError) else ConnectionResetError(_GONE)
             await self._fail(problem)
             raise problem from None
         self._scheme = "https"
+
+    async def _begin_tls(self) -> None:
+        if self._upstream is not None:
+            await self._upstream.secure()
 
     async def send(self, received: int, data: bytes) -> None:
         """Takes bytes of the client; waits while earlier ones are on their way.
@@ -221,10 +225,12 @@ class Connection:
             async with self._changed:
                 self._changed.notify_all()
         except TimeoutError:
-            await self._fail(TimeoutError(_SLOW.format(seconds=exchange.rule.seconds)))
+            await self._fail_in(exchange, TimeoutError(_SLOW.format(seconds=exchange.rule.seconds)))
         except (OSError, httpcore.ProtocolError, httpcore.NetworkError, h11.ProtocolError) as why:
             said = exchange.secrets.hidden(describe(why).encode()).decode()
-            await self._fail(why if isinstance(why, OSError) else ConnectionError(said))
+            await self._fail_in(
+                exchange, why if isinstance(why, OSError) else ConnectionError(said)
+            )
         except Exception as why:
             await self._fail(ConnectionError(f"the request failed: {type(why).__name__}"))
         finally:
@@ -329,6 +335,12 @@ class Connection:
     def _has_room(self) -> bool:
         is_less = self.waiting < PIECE_BYTES and self._waiting_in_session() < SESSION_BYTES
         return not self._out or is_less
+
+    async def _fail_in(self, exchange: _Exchange, problem: OSError) -> None:
+        """Records that a request got no answer, and closes the connection."""
+        if not exchange.status:
+            self._exchanges.fail(exchange.digest, problem, exchange.cell)
+        await self._fail(problem)
 
     async def _fail(self, problem: Exception) -> None:
         """Closes the connection; the client's next call gets the error."""

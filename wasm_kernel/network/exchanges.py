@@ -15,10 +15,12 @@ import contextlib
 import hashlib
 import os
 import re
+import socket
+import ssl
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -45,16 +47,27 @@ _CUT = "the recorded answer ends here: its client or its server had left"
 _NO_FOLDER = "the recorded requests can't be opened ({why})"
 _OTHER = "its bytes are not those that were recorded"
 
+_FAILURES: dict[str, type[OSError]] = {
+    kind.__name__: kind
+    for kind in (
+        *(ssl.SSLCertVerificationError, ssl.SSLError, socket.gaierror, TimeoutError),
+        *(BrokenPipeError, ConnectionRefusedError, ConnectionResetError, ConnectionAbortedError),
+        *(ConnectionError, OSError),
+    )
+}
+
 Text = Annotated[str, Meta(max_length=128 * 1024)]  # longer than a head that httpcore reads
 Line = tuple[Text, Text]
 Cells = tuple[int, int]
+Connected = TypeVar("Connected")
 
 
 class Exchange(Struct, frozen=True):
     """The record of one exchange. `body` is the digest of the answer's body, `size` its bytes.
 
-    The body `is_whole`, unless the client or the server left before its end. `check` is the digest
-    of the rest of the record.
+    The body `is_whole`, unless the client or the server left before its end. A request without an
+    answer has a `failure`: an error's class and its text. `check` is the digest of the rest of the
+    record.
     """
 
     request: str
@@ -64,6 +77,7 @@ class Exchange(Struct, frozen=True):
     body: Annotated[str, Meta(pattern=f"^{_BODY.pattern}$")]
     size: Annotated[int, Meta(ge=0)]
     is_whole: bool
+    failure: Line | None = None
     check: str = ""
 
     @property
@@ -157,6 +171,37 @@ class Exchanges:
         self._folder.rename(draft, exchange.body)
         self._folder.write_record(f"{key}.{cell}.{number}", exchange)
 
+    def fail(self, digest: RequestDigest, problem: OSError, cell: int) -> None:
+        """Records that a request got no answer, or a connection was not made."""
+        if not self.records or isinstance(problem, PermissionError):
+            return
+        kind = next(each.__name__ for each in type(problem).__mro__ if each.__name__ in _FAILURES)
+        said = str(problem.strerror or problem)[:1000]
+        with contextlib.suppress(OSError):  # no room
+            head: tuple[int, bytes, Headers] = (502, b"", [])
+            self.record(cell).keep(digest, head, is_whole=True, failure=(kind, said))
+
+    async def connect(self, place: str, connect: Callable[[], Awaitable[Connected]]) -> Connected:
+        """Connects to a place; records that it failed, and raises an error that was recorded.
+
+        While requests are replayed, `connect` reaches nothing.
+        """
+        digest, cell = RequestDigest("CONNECT", place, []), self.cells()[0]
+        number = self._made[digest.key, cell]
+        if self.replays:
+            folder = self._listed()
+            self._made[digest.key, cell] += 1
+            if (cell, number) in self._left.get(digest.key, ()):
+                await self._read_answer(folder, digest, f"{digest.key}.{cell}.{number}")
+        try:
+            made = await connect()
+        except OSError as problem:
+            self.fail(digest, problem, cell)
+            raise
+        if self.records:
+            self._made[digest.key, cell] += 1
+        return made
+
     def drop(self, draft: str) -> None:
         """Removes a draft."""
         if self._folder is not None:
@@ -186,10 +231,7 @@ class Exchanges:
 
         Those of cells that ran before the session was opened come last.
         """
-        folder = self._folder
-        if folder is None:
-            folder = self._opened()
-            self._list(folder)
+        folder = self._listed()
         key = next((each for each in digest.keys if each in self._known), "")
         if not key:
             raise self._refused(_ABSENT.format(request=digest.request))
@@ -200,12 +242,22 @@ class Exchanges:
         first = self.cells()[1]
         chosen = next((each for each in left if each[0] >= first), left[0])
         left.remove(chosen)
+        return await self._read_answer(folder, digest, f"{key}.{chosen[0]}.{chosen[1]}")
+
+    async def _read_answer(
+        self, folder: Folder, digest: RequestDigest, name: str
+    ) -> RecordedAnswer:
+        """Returns a recorded answer; raises the error that was recorded in place of one."""
         try:
-            return await self._answer(folder, f"{key}.{chosen[0]}.{chosen[1]}")
+            found = await self._answer(folder, name)
         except (OSError, UnicodeError) as problem:
             why = str(getattr(problem, "strerror", None) or problem)
             damaged = _DAMAGED.format(request=digest.request, why=why)
             raise self._refused(damaged) from None
+        if found.failure is not None:
+            await found.aclose()
+            raise found.failure
+        return found
 
     async def _answer(self, folder: Folder, name: str) -> RecordedAnswer:
         exchange = folder.read_record(name, Exchange, _RECORD_BYTES)
@@ -220,6 +272,14 @@ class Exchanges:
         except BaseException:
             body.close()
             raise
+
+    def _listed(self) -> Folder:
+        """Returns the folder, whose records are known."""
+        folder = self._folder
+        if folder is None:
+            folder = self._opened()
+            self._list(folder)
+        return folder
 
     def _list(self, folder: Folder) -> None:
         if self._known:
@@ -265,7 +325,12 @@ class Recording:
         self._size += len(data)
 
     def keep(
-        self, digest: RequestDigest, head: tuple[int, bytes, Headers], *, is_whole: bool
+        self,
+        digest: RequestDigest,
+        head: tuple[int, bytes, Headers],
+        *,
+        is_whole: bool,
+        failure: Line | None = None,
     ) -> None:
         """Ends the recording, and keeps the answer with its status, reason and headers."""
         if self._is_over:
@@ -281,6 +346,7 @@ class Recording:
             self._digest.hexdigest(),
             self._size,
             is_whole,
+            failure,
         )
         try:
             self._file.close()
@@ -306,6 +372,10 @@ class RecordedAnswer:
     def __init__(self, exchange: Exchange, body: BinaryIO) -> None:
         self._exchange, self._body = exchange, body
         self.status = exchange.status
+        self.failure: OSError | None = None
+        if exchange.failure is not None:
+            kind, said = exchange.failure
+            self.failure = _FAILURES.get(kind, OSError)(0, said)  # of any number
         self.headers: Headers = [
             (name.encode("latin-1"), value.encode("latin-1")) for name, value in exchange.headers
         ]

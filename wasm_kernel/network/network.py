@@ -12,6 +12,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from wasm_kernel.folders.private import OpenFolder
@@ -86,13 +87,9 @@ class Network:
         wait = max(0.0, min(seconds, CONNECT_SECONDS))
         try:
             await self._make_room()
-            async with asyncio.timeout(wait) as time_out:
-                is_real = not self._exchanges.replays
-                upstream = await Upstream.open(plain, port, self._judge) if is_real else None
-        except TimeoutError:
-            late = f"{plain} did not answer within {wait:g} seconds" if time_out.expired() else ""
-            raise TimeoutError(late or f"{plain} did not answer") from None
-        else:
+            upstream = await self._exchanges.connect(
+                f"{plain}:{port}", partial(self._open, plain, port, wait)
+            )
             number = next(self._numbers)
             self._connections[number] = Connection(
                 plain,
@@ -106,6 +103,16 @@ class Network:
         finally:
             self._opening -= 1
         return number
+
+    async def _open(self, host: str, port: int, seconds: float) -> Upstream | None:
+        if self._exchanges.replays:
+            return None
+        try:
+            async with asyncio.timeout(seconds) as time_out:
+                return await Upstream.open(host, port, self._judge)
+        except TimeoutError:
+            within = f" within {seconds:g} seconds" if time_out.expired() else ""
+            raise TimeoutError(f"{host} did not answer{within}") from None
 
     async def secure(self, number: int, name: str) -> None:
         """Makes a connection a secure one."""

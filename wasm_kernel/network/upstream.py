@@ -213,7 +213,7 @@ def _as_os_error(problem: Exception | None) -> Exception:
     """Returns the system's own error for one of httpcore's."""
     at: BaseException | None = problem
     while at is not None:
-        if isinstance(at, OSError):
+        if isinstance(at, OSError) and (at.errno or type(at) is not OSError):  # not anyio's own
             return at
         at = at.__cause__ or at.__context__
     kind = TimeoutError if isinstance(problem, httpcore.TimeoutException) else ConnectionError
