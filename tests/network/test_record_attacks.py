@@ -161,14 +161,15 @@ def test_a_replay_raises_the_failures_that_were_recorded(tmp_path: Path) -> None
         await net.close_all()
         return said
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    recorded = run(partial(failures, "record", port, listens=True))
-    assert [each.split(":")[0] for each in recorded] == [
-        *("ConnectionRefusedError", "ConnectionError", "ConnectionRefusedError")
-    ]
-    assert run(partial(failures, "replay", port, listens=False)) == recorded
+    with socket.socket() as held:  # so that no other server gets the port
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        recorded = run(partial(failures, "record", port, listens=True))
+        assert [each.split(":")[0] for each in recorded] == [
+            *("ConnectionRefusedError", "ConnectionError", "ConnectionRefusedError")
+        ]
+        assert run(partial(failures, "replay", port, listens=False)) == recorded
 
 
 def test_a_replay_raises_the_failure_of_a_certificate(https: Server, tmp_path: Path) -> None:
