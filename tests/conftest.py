@@ -31,6 +31,8 @@ from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED
 from wasm_kernel.frontends.jupyter import launcher
 
+gc.disable()  # until all tests are collected: it would visit each of them again and again
+
 # jsonschema, which nbformat imports, builds a grammar of web addresses with it for two seconds.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
@@ -87,6 +89,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import distributed
 import msgspec
 import nbformat
 import pytest
@@ -43,7 +42,7 @@ class FakeWorker:
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> FakeWorker:
     made = FakeWorker()
-    monkeypatch.setattr(distributed, "get_worker", lambda: made)
+    monkeypatch.setattr("distributed.get_worker", lambda: made)
     return made
 
 
@@ -185,7 +184,7 @@ def test_a_scheduler_that_is_gone_for_good_ends_what_is_left(
 
     make("a.ipynb", "1")
     monkeypatch.setattr(GoneClient, "rule", lambda task: "pending", raising=False)
-    monkeypatch.setattr(distributed, "Client", GoneClient)
+    monkeypatch.setattr("distributed.Client", GoneClient)
     monkeypatch.setattr(cluster, "_POLL_SECONDS", 0.01)
     settings = RunSettings(root=SessionsRoot(tmp_path / "sessions"))
     sources = find_sources([str(tmp_path / "in")], tmp_path / "out")
@@ -210,7 +209,7 @@ def test_notebooks_of_lost_workers_go_to_others_a_limited_number_of_times(
         "liar": lambda task: "finished",
     }
     monkeypatch.setattr(FakeClient, "rule", lambda task: rules[task.name[:-6]](task), raising=False)
-    monkeypatch.setattr(distributed, "Client", FakeClient)
+    monkeypatch.setattr("distributed.Client", FakeClient)
     monkeypatch.setattr(cluster, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(cluster, "_SPARE_SECONDS", 0.05)
     settings = RunSettings(
