@@ -3,15 +3,15 @@
 // No code of a cell runs for it: no getter, no `toString`, and no trap of a proxy, as `Proxy` itself notes what it
 // makes. Methods and lists are those from before the first cell, or have no prototype.
 
-import { apply, construct, defineProperty, getOwnPropertyDescriptor, ownKeys, slice, stringify, uncurry } from "wasm-kernel:host";
-import { brand, mapSize, nameOf, pattern, setSize, sourceOf, time, TypedArray, typedLength } from "wasm-kernel:inspect";
+import { apply, construct, defineProperty, getOwnPropertyDescriptor, getPrototypeOf, ownKeys, slice, stringify, uncurry } from "wasm-kernel:host";
+import { brand, mapSize, pattern, setSize, sourceOf, time, TypedArray, typedLength } from "wasm-kernel:inspect";
 
 const MOST_NAMES = 300; // the newest
 const MOST_VALUES = 3000, LEAST_VALUES = 20; // that are looked at: of all variables, of each
-const STEPS = [20, 100, 500]; // values after which a trace is taken
+const STEPS = { __proto__: null, 0: 20, 1: 100, 2: 500 }; // values after which a trace is taken
 const MOST_SHOWN = 60, MOST_LOOKED_AT = 1000; // characters of a text, bytes
 const ENOUGH = {};
-const text = String, { imul } = Math, { isArray } = Array;
+const text = String, { imul } = Math, { isArray } = Array, { hasOwn } = Object;
 const codeAt = uncurry(String.prototype.charCodeAt), typedBytes = brand(TypedArray.prototype, "byteLength");
 const has = uncurry(Set.prototype.has), add = uncurry(Set.prototype.add);
 const isNoted = uncurry(WeakSet.prototype.has), note = uncurry(WeakSet.prototype.add);
@@ -44,13 +44,18 @@ export function variables() {
   }
   const found = [], most = imul(MOST_VALUES / (names.length || 1), 1);
   for (let index = names.length - 1; index >= 0; index -= 1) {
-    const held = getOwnPropertyDescriptor(globalThis, names[index]);
-    put(found, described(names[index], held, most < LEAST_VALUES ? LEAST_VALUES : most));
+    put(found, described(names[index], getOwnPropertyDescriptor(globalThis, names[index]), most < LEAST_VALUES ? LEAST_VALUES : most));
   }
   return { status: "ok", variables: found, more };
 }
 
 const list = () => ({ __proto__: null, length: 0 });
+
+/** Returns the value of a property; undefined for a getter, whatever a cell has made of `Object.prototype`. */
+function valueAt(object, key) {
+  const held = getOwnPropertyDescriptor(object, key);
+  return held !== undefined && hasOwn(held, "value") ? held.value : undefined;
+}
 
 function append(values, value) {
   values[values.length] = value;
@@ -63,7 +68,7 @@ function put(array, value) {
 }
 
 function described(name, held, most) {
-  const isGetter = held === undefined || !("value" in held);
+  const isGetter = held === undefined || !hasOwn(held, "value");
   const { type, shown } = isGetter ? { type: "getter", shown: "" } : summary(held.value);
   const measures = measured(isGetter ? undefined : held.value, most);
   return { name: slice(name, 0, 200), type: slice(type, 0, 200), text: shown, ...measures };
@@ -82,7 +87,21 @@ function summary(value) {
   if (type !== "object") return { type, shown: text(value) };
   const count = isArray(value) ? lengthOf(value) : (typedLength(value) ?? mapSize(value) ?? setSize(value));
   const shown = count === undefined ? "" : text(count) + (count === 1 ? " item" : " items");
-  return { type: nameOf(value) || "Object", shown };
+  return { type: kindOf(value), shown };
+}
+
+/** Returns the name of an object's class, as far as no proxy is asked for it. */
+function kindOf(value) {
+  let prototype = getPrototypeOf(value);
+  for (let steps = 0; steps < 100 && prototype !== null && !isNoted(proxies, prototype); steps += 1) {
+    const made = valueAt(prototype, "constructor");
+    if (typeof made === "function") {
+      const name = isNoted(proxies, made) ? "" : valueAt(made, "name");
+      return typeof name === "string" && name !== "" ? name : "Object";
+    }
+    prototype = getPrototypeOf(prototype);
+  }
+  return "Object";
 }
 
 const lengthOf = (array) => getOwnPropertyDescriptor(array, "length").value;
@@ -157,7 +176,7 @@ function lookIntoArray(array, look) {
   look.size += 8 * length;
   look.mark = length;
   for (let index = 0; index < length && look.queue.length < look.most; index += 1) {
-    append(look.queue, getOwnPropertyDescriptor(array, index)?.value);
+    append(look.queue, valueAt(array, index));
   }
 }
 
@@ -181,6 +200,6 @@ function lookIntoObject(value, look) {
   look.mark = hashed(pattern(value) ?? text(keys.length));
   for (let index = 0; index < keys.length && look.queue.length < look.most; index += 1) {
     append(look.queue, keys[index]);
-    append(look.queue, getOwnPropertyDescriptor(value, keys[index])?.value);
+    append(look.queue, valueAt(value, keys[index]));
   }
 }

@@ -294,8 +294,11 @@ class Hostile {
 }
 var held = [new Hostile(), { [Symbol.iterator]: () => ran("iterator") }, hostile];
 Object.defineProperty(globalThis, "sly", { get: () => ran("global"), configurable: true });
+const forever = () => { while (true); };
+var under = Object.create(new Proxy({}, { getPrototypeOf: forever }));
 Array.prototype[Symbol.iterator] = () => ran("iterator of lists");
 Array.prototype.push = Set.prototype.has = String.prototype.slice = () => ran("method");
+Object.defineProperty(Object.prototype, "value", { get: () => "stolen" });
 """
 
 
@@ -323,6 +326,7 @@ def test_what_changed_is_told_in_javascript_without_code_of_a_cell(tmp_path: Pat
         found = view.ask("changes", state=tree["here"], since=plain["id"])
         told = {one["name"]: one["after"]["type"] for one in found["variables"]}
         types = {"hostile": "Proxy", "revocable": "Proxy", "held": "Array", "sly": "getter"}
+        types |= {"under": "Object"}
         assert told.items() >= types.items()
         kernel.run("%undo")
         assert kernel.run("require('fs').readdirSync('/app')")["value"] == "[]"
