@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,19 @@ from tests.mcp.clients import HttpServer
 
 __all__ = ["server"]
 pytestmark = pytest.mark.soak
+_ARCHIVE = "https://github.com/e2b-dev/code-interpreter/archive/7df1757.tar.gz"
+_SETTINGS = """[pytest]
+markers = skip_debug: they run
+asyncio_mode = auto
+asyncio_default_fixture_loop_scope = session
+asyncio_default_test_loop_scope = session
+"""
+_HERE = (
+    "not (systemd or test_java.py or (cwd_java and not cwd_javascript) or java_kernel"
+    " or test_r.py or cwd_r or r_kernel or context_with_options or list_contexts or killed or box_and_whiskers or image_on_save"
+    " or ((per_execution or overwrite) and not test_bash.py))"
+)
+"""The tests without those that `docs/e2b.md` lists."""
 CLIENTS = Path(__file__).parent / "clients"
 PYTHON = """\
 ['red\\n']
@@ -96,6 +112,21 @@ def installed(folder: Path, *packages: str) -> str:
 def test_the_clients_of_python(server: HttpServer, tmp_path: Path) -> None:
     python = installed(tmp_path)
     assert run(server, tmp_path, python, str(CLIENTS / "e2b_client.py")) == PYTHON
+
+
+def test_the_own_tests_of_the_clients_of_python(server: HttpServer, tmp_path: Path) -> None:
+    python = installed(tmp_path, "pytest", "pytest-asyncio")
+    folder = os.environ.get("E2B_TESTS")
+    if folder is None:
+        with urllib.request.urlopen(_ARCHIVE, timeout=120) as reply:
+            data = reply.read()
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            archive.extractall(tmp_path / "source", filter="data")
+        folder = str(next((tmp_path / "source").iterdir()))
+    shutil.copytree(Path(folder, "python", "tests"), tmp_path / "tests")  # away from the source
+    (tmp_path / "pytest.ini").write_text(_SETTINGS)
+    options = ("--import-mode=importlib", "-q", "-k", _HERE, "tests")
+    assert "105 passed" in run(server, tmp_path, python, "-m", "pytest", *options)
 
 
 def test_the_executor_of_smolagents(server: HttpServer, tmp_path: Path) -> None:
