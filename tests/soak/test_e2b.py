@@ -27,7 +27,8 @@ asyncio_default_test_loop_scope = session
 """
 _HERE = (
     "not (systemd or test_java.py or (cwd_java and not cwd_javascript) or java_kernel"
-    " or test_r.py or cwd_r or r_kernel or context_with_options or list_contexts or killed or box_and_whiskers or image_on_save"
+    " or test_r.py or cwd_r or r_kernel or context_with_options or list_contexts"
+    " or killed or box_and_whiskers or image_on_save"
     " or ((per_execution or overwrite) and not test_bash.py))"
 )
 """The tests without those that `docs/e2b.md` lists."""
