@@ -6,8 +6,10 @@ import contextlib
 import datetime
 import gzip
 import json
+import os
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -147,6 +149,12 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
         else:
             self.send((json.dumps(told) if kind == "json" else told).encode())
+
+    def answer_reset(self) -> None:
+        """Resets the connection."""
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        os.close(self.connection.detach())
 
     def answer_cut(self) -> None:
         self.close_connection = True

@@ -149,6 +149,17 @@ def test_a_refused_connection_is_one_in_the_cell(sandbox: Sandbox) -> None:
     assert result.stderr.count("[wasm-kernel]") == 1
 
 
+def test_a_request_whose_connection_is_reset_is_not_sent_again(
+    sandbox: Sandbox, http: Server
+) -> None:
+    before = len(http.seen)
+    code = "import urllib.request; urllib.request.urlopen(H + '/reset')"
+    error = sandbox.execute(code).error
+    assert error is not None
+    assert "ConnectionResetError" in str(error)
+    assert len(http.seen) == before + 1
+
+
 def test_a_certificate_for_another_name_is_refused(sandbox: Sandbox, https: Server) -> None:
     code = (
         "import socket, ssl\n"
