@@ -208,6 +208,7 @@ JPEG = '{"codec": "jpeg_writer", "function": "encode", "at": 8, "length": %s, "n
         JPEG % (8, [1, 1, 8]),
         JPEG % (8, [2, 4, 1, 999, 77, 0, 0, 0]),
         JPEG % (0, [0, 0, 3, 75, 2, 0, 0, 0]),
+        JPEG % (0, [65_500, 65_500, 0, 75, 2, 0, 0, 0]),
         JPEG % (12, [2, 2, 3, 75, 2, 0, 0xFFFF_FFFF, 5]),
         '{"codec": "webp", "function": "decode", "at": 0, "length": 0}',
         "[" * 100_000,

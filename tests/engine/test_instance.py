@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 import wasmtime
 
+from tests.engine import tiny
 from tests.engine.tiny import MIB, Guest
 from tests.faces import PATIENCE
-from wasm_kernel.engine.clock import StopReason
-from wasm_kernel.engine.flavours import FUEL
-from wasm_kernel.engine.instance import stop_error
+from wasm_kernel.engine.clock import Clock, StopReason
+from wasm_kernel.engine.compiler import Compiled
+from wasm_kernel.engine.flavours import FUEL, UNCHECKED
+from wasm_kernel.engine.instance import Instance, InstanceOptions, stop_error
+from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.engine.thread import STACK_BYTES, GuestThread
 from wasm_kernel.engine.wasmtime_api import CallEnd
 from wasm_kernel.errors import (
@@ -215,3 +218,27 @@ def test_fuel_that_runs_out_before_the_turn_begins_is_told_as_such(tmp_path: Pat
         assert isinstance(stopped(guest, "nothing", fuel=1), OutOfFuel)
     finally:
         guest.close()
+
+
+TABLE = """(module
+  (memory (export "memory") 1)
+  (table (export "table") 4 funcref)
+  (elem (i32.const 0) $two $sum $pair)
+  (func $two (param i32) (result i32) (i32.mul (local.get 0) (i32.const 2)))
+  (func $sum (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32) (local.get 7))
+  (func $pair (param i32) (result i32 i32) (local.get 0) (local.get 0)))"""
+
+
+def test_a_function_in_a_table_gets_no_more_arguments_than_there_are() -> None:
+    """A guest whose memory is damaged may name any place; the host's memory stays its own."""
+    engine = tiny.compiled().engine
+    module = Compiled(engine, wasmtime.Module(engine, TABLE), UNCHECKED)
+    instance = Instance(module, (), InstanceOptions(MIB), Clock(), OutputStreams())
+    try:
+        with instance.turn():
+            assert instance.call_in_table("table", 0, 21) == 42
+            for place in (1, 2, 3, 4, 0xFFFF_FFFF):
+                with pytest.raises(GuestCrashed, match="bad signature"):
+                    instance.call_in_table("table", place, 21)
+    finally:
+        instance.close()

@@ -250,7 +250,9 @@ def encode(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -
         )
     except (TypeError, struct.error):
         raise ValueError(numbers) from None
-    if settings.size + settings.tables * _TABLE_BYTES != length or settings.tables > 4:
+    if settings.channels not in (1, 3, 4) or settings.tables > 4:
+        raise ValueError(numbers)
+    if settings.size + settings.tables * _TABLE_BYTES != length:
         raise ValueError(numbers)
     assert isinstance(codec.imports, JpegWriterImports)
     codec.imports.settings = settings

@@ -219,8 +219,15 @@ class Instance:
         return self._called(function, results, args)
 
     def call_in_table(self, table: str, place: int, *args: int) -> int:
-        """Calls a function in a table that the guest exports, like `call`."""
+        """Calls a function in a table that the guest exports, like `call`.
+
+        A hostile guest may name any place, so the function's type is checked, as the guest's own
+        calls are: `_called` does not.
+        """
         found = self._exports[table].get(self._store, place)
+        kind = found.type(self._store) if isinstance(found, wasmtime.Func) else None
+        if kind is None or len(kind.params) != len(args) or len(kind.results) > 1:
+            raise GuestCrashed("bad signature")
         return self._called(wasmtime_api.WasmFunction(self._context, found), 1, args)[0]
 
     def _called(
