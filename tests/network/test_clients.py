@@ -160,6 +160,25 @@ def test_a_request_whose_connection_is_reset_is_not_sent_again(
     assert len(http.seen) == before + 1
 
 
+def test_a_client_that_does_not_block_sees_the_end_of_its_connection(
+    sandbox: Sandbox, http: Server
+) -> None:
+    code = f"""
+import socket, time
+plain = socket.create_connection(("localhost", {http.port}))
+plain.sendall(b"GET /csv HTTP/1.0\\r\\nHost: localhost:{http.port}\\r\\n\\r\\n")
+plain.setblocking(False)
+parts, end = [], time.monotonic() + 10
+while b"" not in parts and time.monotonic() < end:
+    try:
+        parts.append(plain.recv(100))
+    except BlockingIOError:
+        time.sleep(0.01)
+print(b"".join(parts)[-4:], parts[-1])
+"""
+    assert shown(sandbox, code) == r"b'3,4\n' b''"
+
+
 def test_a_certificate_for_another_name_is_refused(sandbox: Sandbox, https: Server) -> None:
     code = (
         "import socket, ssl\n"

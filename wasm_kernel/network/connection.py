@@ -172,7 +172,7 @@ class Connection:
         self.used = time.monotonic()
         data = bytes(memoryview(self._out)[:most])
         is_answered = self._exchange is None or self._exchange.is_answered
-        idle = is_answered and len(data) == len(self._out)
+        idle = is_answered and not self._is_closed and len(data) == len(self._out)
         return {"data": data, "ended": self._is_closed and not self._out, "idle": idle}
 
     async def close(self) -> None:
@@ -276,7 +276,7 @@ class Connection:
                 async for part in parts:
                     await self._put(h11.Data(data=part))
             await self._put(h11.EndOfMessage())
-            exchange.is_answered = True
+            exchange.is_answered = self._reader.can_go_on
         finally:
             await response.aclose()
 

@@ -103,12 +103,17 @@ class RequestReader:
                 case _:
                     return b"".join(parts), False
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another request may come after the answer to this one."""
+        return self._parser.their_state is h11.DONE
+
     def end(self) -> bool:
         """Gets ready for the next request, after an answer that was written to its end.
 
         Returns False if that is impossible, as the answer came before the end of the request.
         """
-        if self._parser.their_state is not h11.DONE:
+        if not self.can_go_on:
             return False
         self._parser.start_next_cycle()
         return True
