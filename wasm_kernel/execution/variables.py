@@ -20,7 +20,7 @@ SECONDS = 2.0  # for one state
 _REQUEST = {"op": "variables"}
 _MOST = 300
 _GONE = "That state is not kept any more."
-_UNKNOWN = "The variables of this state can't be told: {why}."
+_UNKNOWN = "The variables of this state can't be told: {why}"
 _NO_ANSWER = "sandboxes of this language don't tell them"
 
 _Short = Annotated[str, Meta(max_length=300)]

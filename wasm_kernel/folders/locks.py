@@ -43,6 +43,7 @@ _HOLDER_BYTES = 4096
 _LEAVING_SECONDS = 10.0  # for the worker of a killed process to stop its cell
 _SERVED_SECONDS = 2.0  # for the worker of a killed server to stop its cell
 _WAIT_SECONDS = 0.1  # a check for users or for an owner has the lock for an instant
+_ASKING_SECONDS = 5.0  # another check has the lock for an instant, but its process may have to wait
 _ENDED = b"ended"  # in the owner's file, until the next keeper has read it
 _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session
 
@@ -304,7 +305,7 @@ class PresenceLock(_Share):
 def _asking(private: Folder, held: ExitStack) -> bool:
     """Keeps others from checking for users until `held` ends; False if one takes too long."""
     asking = held.enter_context(private.enter())  # a descriptor of its own: the lock ends with it
-    return wait_lock(asking.fd, _WAIT_SECONDS)
+    return wait_lock(asking.fd, _ASKING_SECONDS)
 
 
 def _is_free(private: Folder, held: ExitStack, flags: int) -> bool:
