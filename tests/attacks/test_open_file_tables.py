@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tarfile
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,8 @@ def honest(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
         made = sandbox.execute(OPENED)
         assert made.success, made.stderr
     export_session(ID, folder / "a.tar.gz", folder / "here")
-    with tarfile.open(folder / "a.tar.gz") as tar:
-        tar.extractall(folder / "parts", filter="data")
+    (folder / "parts").mkdir()
+    subprocess.run(["tar", "-xf", "a.tar.gz", "-C", "parts"], cwd=folder, check=True)
     return folder / "parts"
 
 

@@ -165,6 +165,13 @@ def test_plain_data_passes_both_ways_and_takes_the_types_of_the_annotations(
     assert others == ["True", "0.5 3"]
 
 
+def test_all_kinds_of_bytes_reach_a_cell_as_bytes(offering: Sandboxes) -> None:
+    def parts() -> list[Any]:
+        return [b"a", bytearray(b"b"), memoryview(b"cd")]
+
+    assert says(offering(parts), "print(parts())") == "[b'a', b'b', b'cd']"
+
+
 def test_a_function_looks_like_its_own(offering: Sandboxes) -> None:
     said = says(offering(put_off, Streams().numbers), "help(put_off); print(numbers)")
     assert "put_off(order: Order, days: int = 1, *, why: str = 'rain') -> Order" in said

@@ -35,8 +35,7 @@ _WEB = re.compile(
 # A data file in the notebook's folder or below it. No name begins with a dot or holds a slash or a
 # percent sign, encoded or not, so the path can only lead down.
 _SIGN = r"(?:[\w.,()+@~-]|%(?!2[5Ff]|5[Cc]|[01][0-9A-Fa-f]|7[Ff])[0-9A-Fa-f]{2})"
-_NAME = rf"(?!\.|%2[Ee]){_SIGN}{{1,600}}+"
-_BESIDE = re.compile(rf"(?:{_NAME}/)*+{_NAME}\Z", re.ASCII)
+_NAME = re.compile(rf"(?!\.|%2[Ee]){_SIGN}{{1,600}}\Z", re.ASCII)
 _BESIDE_MOST = 3000
 _DATA = re.compile(r"\s*data:(?P<type>[a-z]++/[a-z0-9.+-]++)(?P<more>[^,]{0,200}+),", re.IGNORECASE)
 
@@ -145,7 +144,7 @@ def _is_data_beside(address: str) -> bool:
     """Returns whether a link leads to a file of data in the notebook's folder, or below it."""
     if len(address) > _BESIDE_MOST or not address.lower().endswith(DATA_SUFFIXES):
         return False
-    return bool(_BESIDE.match(address))
+    return all(map(_NAME.match, address.split("/")))
 
 
 def _decoded(content: str, encoded: bool) -> str:

@@ -15,6 +15,7 @@ import msgspec
 Json = Any
 
 _MARK = "$"
+_BYTES = (bytes, bytearray, memoryview)
 _EXACT_MOST = 2**53  # a larger number would lose digits in JavaScript
 _DIGITS_MOST = 4000  # of a whole number: reading one takes the square of their number
 
@@ -33,7 +34,7 @@ def encoded(value: Any, raw: bytearray) -> Json:
         NotPlainError: it holds something else.
     """
     try:
-        plain = msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_converted)
+        plain = msgspec.to_builtins(value, builtin_types=_BYTES, enc_hook=_converted)
         return _marked(plain, raw)
     except (TypeError, ValueError, RecursionError) as problem:
         raise NotPlainError(str(problem)) from problem
@@ -62,8 +63,9 @@ def _marked(value: Any, raw: bytearray) -> Json:
             return value if abs(value) <= _EXACT_MOST else {_MARK: "int", "value": str(value)}
         case float():
             return value if math.isfinite(value) else {_MARK: "float", "value": str(value)}
+    start = len(raw)
     raw += value
-    return {_MARK: "bytes", "value": [len(raw) - len(value), len(value)]}
+    return {_MARK: "bytes", "value": [start, len(raw) - start]}
 
 
 def _object(value: dict[Any, Any], raw: bytearray) -> Json:
