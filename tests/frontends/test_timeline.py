@@ -42,6 +42,11 @@ def _send(kernel: Driven, kind: str, comm: str, **content: Any) -> None:
     session.send(kernel.kc.shell_channel.socket, sent)
 
 
+def _state(model: str, module: str = "controls", **traits: Any) -> dict[str, Any]:
+    own = {"_model_module": f"@jupyter-widgets/{module}", "_model_name": f"{model}Model"}
+    return {**own, "_view_module": None, "_view_name": None, **traits}
+
+
 def _hear(kernel: Driven, comm: str) -> dict[str, Any]:
     """The data of the next message on a comm."""
     while True:
@@ -84,6 +89,40 @@ def test_a_page_without_the_panel_gets_a_widget_that_no_cell_can_use(kernel: Dri
     assert closed == {*states}
     _, heard = kernel.run(SHOWN, allow_stdin=False)  # such as by nbclient
     assert "display_data" not in [each["msg_type"] for each in heard]
+
+
+def test_a_cell_that_knows_the_widgets_ids_can_neither_show_nor_link_its_models(
+    kernel: Driven,
+) -> None:
+    """A saved notebook has the ids, and a cell may read the notebook's file."""
+    kernel.run(LIES)
+    _, heard = kernel.run(SHOWN)
+    opened = [each["content"] for each in heard if each["msg_type"] == "comm_open"]
+    [go] = [
+        each["comm_id"]
+        for each in opened
+        if each["data"]["state"].get("description") == "Go back to here"
+    ]
+    _send(kernel, "open", "control", target_name="jupyter.widget.control")
+    claimed = {"model_name": "ButtonModel", "state": _state("Button")}
+    outputs = [{"output_type": "display_data", "data": {WIDGET: {"model_id": go}}}]
+    ends = [[f"IPY_MODEL_{one}", "description"] for one in ("own", go)]
+    told = [
+        ("open", "own", {"state": _state("Button", description="Win")}),
+        ("open", "box", {"state": _state("VBox", children=[f"IPY_MODEL_{go}"])}),
+        ("open", "out", {"state": _state("Output", "output", outputs=outputs)}),
+        ("msg", "control", {"method": "update_states", "states": {go: claimed}}),
+        ("open", "link", {"state": _state("Link", source=ends[0], target=ends[1])}),
+    ]
+    _, heard = kernel.run(
+        f"for each in {told!r}: comm(*each, target_name='jupyter.widget')\n"
+        f"display({{{WIDGET!r}: {{'model_id': {go!r}}}}})"
+    )
+    shown = [
+        each for each in heard if each["msg_type"] in ("comm_open", "comm_msg", "display_data")
+    ]
+    assert "Win" in str(shown)
+    assert go not in str(shown)
 
 
 def test_a_worker_that_sends_a_circle_of_states_holds_up_no_kernel(kernel: Driven) -> None:

@@ -96,10 +96,13 @@ class CleanListener:
         """Passes on the part of a comm message that may reach the page."""
         passed = self._page.cleaner.comm(message, self._page.should_stop)
         if passed.message is not None:
-            self._page.send(self.parent, passed.message)
+            self._pass(passed.message)
         elif message.kind == "open":
             self._refused.append(message.comm_id)
         self._name(passed.removed)
+
+    def _pass(self, message: CommMessage) -> None:
+        self._page.send(self.parent, message)
 
     def _name(self, removed: Iterable[str]) -> None:
         fresh = [phrase for phrase in removed if phrase not in self._named]

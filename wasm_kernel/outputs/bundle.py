@@ -18,6 +18,8 @@ from wasm_kernel.outputs.removals import PICTURES, NotShowable, Removals
 TYPES_MOST = 32
 TYPE_CHARACTERS = 100
 DISPLAY_ID_CHARACTERS = 200
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+"""The kind of output that shows a widget's model in a page."""
 _NOTHING_LEFT = "[not shown]"
 _PIXELS_MOST = 32_767
 _MENU = {"export": True, "source": False, "compiled": False, "editor": False}
@@ -288,7 +290,7 @@ MIME_RULES: dict[str, MimeRule] = {
         "away: only those for looks pass.",
         _charts("clean_plotly"),
     ),
-    "application/vnd.jupyter.widget-view+json": MimeRule(
+    WIDGET_VIEW: MimeRule(
         "Names a widget's model; which models there are is decided where comms are opened.", _widget
     ),
     **_each("application/vnd.vega.v%s+json", "56", _VEGA, _never("a Vega chart")),

@@ -16,11 +16,11 @@ from wasm_kernel.execution.interfaces import OfferedMessage
 from wasm_kernel.frontends.jupyter.channels import StdinChannel
 from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.frontends.jupyter.timeline import Timeline
-from wasm_kernel.guests.protocol import Stream
+from wasm_kernel.guests.protocol import Display, Output, Result, Stream
 from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.page import CleanListener, CleanPage
 from wasm_kernel.outputs import terminal
-from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.bundle import WIDGET_VIEW, Mode
 from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.result import CommMessage
 
@@ -187,6 +187,15 @@ class KernelListener(CleanListener):
         """Passes on a comm message, unless it pretends to be the front end's own."""
         if not self.page.timeline.takes(message):
             super().comm(message)
+
+    def _show(self, output: Output) -> None:
+        shown = output.data.get(WIDGET_VIEW) if isinstance(output, Display | Result) else None
+        if not self.page.timeline.is_named_in(shown):
+            super()._show(output)
+
+    def _pass(self, message: CommMessage) -> None:
+        if not self.page.timeline.is_named_in(message.data):
+            super()._pass(message)
 
     def ask(self, prompt: str, password: bool) -> str:
         """Returns the user's answer. Raises as `Listener.ask`."""

@@ -145,6 +145,17 @@ class Timeline:
         is_widgets = widget is not None and message.comm_id in widget.comms
         return is_widgets or message.target_name == TARGET or message.comm_id in self._views
 
+    def is_named_in(self, content: Any) -> bool:
+        """Returns whether a cell's content names a model of the widget: to link, or to show it.
+
+        The page links and shows models by their ids, which a saved notebook has. Any thread.
+        """
+        widget = self._widget
+        if widget is None:
+            return False
+        text = str(content)
+        return any(comm in text for comm in widget.comms)
+
     async def widget(self, parent: Content) -> Content:
         """Returns an output's data: a widget of the states in place of the last one.
 

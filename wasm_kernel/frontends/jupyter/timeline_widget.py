@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from wasm_kernel.outputs.bundle import WIDGET_VIEW
 from wasm_kernel.result import CommMessage, readable
 
 Content = dict[str, Any]
@@ -21,7 +22,7 @@ Ask = Callable[[Content], Awaitable[Content]]
 Send = Callable[[Content, CommMessage], None]
 
 TARGET = "jupyter.widget"
-MIME = "application/vnd.jupyter.widget-view+json"
+_VERSION = {"version_major": 2, "version_minor": 0}
 _PROTOCOL = {"version": "2.1.0"}
 _BASE, _CONTROLS = "@jupyter-widgets/base", "@jupyter-widgets/controls"
 _ROWS = 12
@@ -71,7 +72,7 @@ class TimelineWidget:
         self._name = ""
         self._open(parent, tree)
         self.comms = frozenset(self._names)
-        self.bundle = {MIME: {"model_id": self._ids["box"], "version_major": 2, "version_minor": 0}}
+        self.bundle = {WIDGET_VIEW: {**_VERSION, "model_id": self._ids["box"]}}
 
     def _open(self, parent: Content, tree: Content) -> None:
         def model(name: str, kind: str, state: Content, module: str = _CONTROLS) -> str:
