@@ -15,7 +15,6 @@ const text = String, { imul } = Math, { isArray } = Array, { hasOwn } = Object;
 const codeAt = uncurry(String.prototype.charCodeAt), typedBytes = brand(TypedArray.prototype, "byteLength");
 const has = uncurry(Set.prototype.has), add = uncurry(Set.prototype.add);
 const isNoted = uncurry(WeakSet.prototype.has), note = uncurry(WeakSet.prototype.add);
-const eachOfMap = uncurry(Map.prototype.forEach), eachOfSet = uncurry(Set.prototype.forEach);
 const proxies = new WeakSet(), before = new Set();
 const noted = (proxy) => (note(proxies, proxy), proxy);
 
@@ -148,27 +147,51 @@ function lookAt(value, look) {
 function lookInto(value, look) {
   if (isNoted(proxies, value)) return;
   look.size = 32;
-  if (typeof value === "function") {
-    look.mark = hashed(sourceOf(value));
-    return;
-  }
-  const moment = time(value);
-  if (typedLength(value) !== undefined) lookAtNumbers(value, look);
-  else if (moment !== undefined) look.mark = hashed(text(moment));
+  if (typeof value === "function") look.mark = hashed(sourceOf(value));
   else if (isArray(value)) lookIntoArray(value, look);
-  else if (mapSize(value) !== undefined) lookIntoAll(eachOfMap, value, mapSize(value), look);
-  else if (setSize(value) !== undefined) lookIntoAll(eachOfSet, value, setSize(value), look);
-  else lookIntoObject(value, look);
+  else if (!lookIntoBuiltin(value, look)) lookIntoObject(value, look);
+}
+
+/**
+ * Looks into an object of a builtin class; returns false for others.
+ *
+ * The prototypes say which class to try: a method that refuses an object makes an error, which takes long.
+ */
+function lookIntoBuiltin(value, look) {
+  let prototype = getPrototypeOf(value);
+  for (let steps = 0; steps < 100 && prototype !== null && !isNoted(proxies, prototype); steps += 1) {
+    const lookInside = builtinAt(builtins, prototype);
+    if (lookInside !== undefined) return lookInside(value, look);
+    prototype = getPrototypeOf(prototype);
+  }
+  return false;
 }
 
 function lookAtNumbers(numbers, look) {
   const count = typedLength(numbers), half = MOST_LOOKED_AT / 2;
+  if (count === undefined) return false;
   look.size += typedBytes(numbers);
   look.mark = count;
   for (let index = 0; index < count; index += 1) {
     if (index === half && count > MOST_LOOKED_AT) index = count - half;
     look.mark = mixed(look.mark, hashed(text(numbers[index])));
   }
+  return true;
+}
+
+function lookAtDate(date, look) {
+  const moment = time(date);
+  if (moment === undefined) return false;
+  look.mark = hashed(text(moment));
+  return true;
+}
+
+function lookAtPattern(expression, look) {
+  const source = pattern(expression);
+  if (source === undefined) return false;
+  lookIntoObject(expression, look);
+  look.mark = hashed(source);
+  return true;
 }
 
 function lookIntoArray(array, look) {
@@ -180,7 +203,9 @@ function lookIntoArray(array, look) {
   }
 }
 
-function lookIntoAll(each, value, count, look) {
+const looksIntoAll = (sizeOf, each) => (value, look) => {
+  const count = sizeOf(value);
+  if (count === undefined) return false;
   look.size += 16 * count;
   look.mark = count;
   try {
@@ -192,14 +217,24 @@ function lookIntoAll(each, value, count, look) {
   } catch (problem) {
     if (problem !== ENOUGH) throw problem;
   }
-}
+  return true;
+};
 
 function lookIntoObject(value, look) {
   const keys = ownKeys(value);
   look.size += 16 * keys.length;
-  look.mark = hashed(pattern(value) ?? text(keys.length));
+  look.mark = hashed(text(keys.length));
   for (let index = 0; index < keys.length && look.queue.length < look.most; index += 1) {
     append(look.queue, keys[index]);
     append(look.queue, valueAt(value, keys[index]));
   }
 }
+
+const builtins = new Map([
+  [TypedArray.prototype, lookAtNumbers],
+  [Date.prototype, lookAtDate],
+  [RegExp.prototype, lookAtPattern],
+  [Map.prototype, looksIntoAll(mapSize, uncurry(Map.prototype.forEach))],
+  [Set.prototype, looksIntoAll(setSize, uncurry(Set.prototype.forEach))],
+]);
+const builtinAt = uncurry(Map.prototype.get);

@@ -22,7 +22,7 @@ from tests.benchmarks.network import network
 from tests.benchmarks.notebooks import in_two_processes
 from tests.benchmarks.sides import PATIENCE, Kernel, Side, running
 from tests.benchmarks.table import Line, Row
-from tests.benchmarks.timeline import timeline
+from tests.benchmarks.timeline import changes, timeline
 from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS
 from wasm_kernel.frontends.jupyter.launcher import running as running_forkers
 
@@ -257,6 +257,7 @@ MEASURES: dict[str, Measure] = {
     "codecs": codecs,
     "network": network,
     "timeline": timeline,
+    "changes": changes,
     "commit": _with_native(history.commits),
     "fuel": _with_native(history.back_to_work),
     "fork": _with_native(history.forks),

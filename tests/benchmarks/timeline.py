@@ -1,10 +1,11 @@
-"""A tiny cell with the timeline's panel open, against the same kernel without one."""
+"""The timeline: a tiny cell with its panel open, and what changed at a state."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from tests.benchmarks.compute import processor_seconds_at_rest
 from tests.benchmarks.sides import PATIENCE, Kernel, Side, running
@@ -17,6 +18,18 @@ WHAT = (
     "tiny cell, timeline open, against none",
     "  processor time, with pushed states",
 )
+MILLION = {
+    "python": (
+        "big = [object() for _ in range(1_000_000)]; many = {str(n): [n] for n in range(100_000)}",
+        "x = 1",
+    ),
+    "javascript": (
+        "var big = []; for (let n = 0; n < 1e6; n++) big.push({n}); var many = new Map()",
+        "var x = 1",
+    ),
+}
+LATER = 5  # further questions to a kernel
+CLICK_SECONDS = 0.5  # from the end of a cell until its reader asks
 
 
 def timeline(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
@@ -49,9 +62,58 @@ def _cells(kernel: Kernel) -> tuple[float, float]:
     return taken / CELLS * 1000, used / CELLS * 1000
 
 
+def changes(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
+    """The variables that changed at a state beside a million objects, against 100 ms.
+
+    The two states take 73 MB in Python, and 99 MB in JavaScript.
+    """
+    for language, cells in MILLION.items():
+        side = replace(sides[0], kernel_name=f"wasm-{language}")
+        at_once, first, later = list[float](), list[float](), list[float]()
+        for number in range(2 * rounds):
+            with running(side) as kernel:
+                for code in cells:
+                    kernel.run(code)
+                _open_view(kernel)
+                time.sleep(CLICK_SECONDS * (number % 2))
+                taken = [_asked(kernel) for _ in range(1 + LATER)]
+                (first if number % 2 else at_once).append(taken[0])
+                later += taken[1:] if number % 2 else []
+        yield Row(f"what changed beside a million objects, {language}", later, [100], "ms", 1.0)
+        yield Row("  the first question, half a second after the cell", first, [100], "ms", 1.0)
+        yield Row("  the first question, at once", at_once, [100], "ms")
+
+
+def _asked(kernel: Kernel) -> float:
+    """The milliseconds of a question for the last two states."""
+    states = [each["id"] for each in _reply(kernel, request="tree")["states"]]
+    begun = time.perf_counter()
+    found = _reply(kernel, request="changes", since=states[-2], state=states[-1])
+    taken = time.perf_counter() - begun
+    assert [each["name"] for each in found["variables"]] == ["x"]
+    return taken * 1000
+
+
+def _reply(kernel: Kernel, **request: Any) -> dict[str, Any]:
+    session, number = kernel.client.session, time.monotonic_ns() % 2**31
+    sent = session.msg("comm_msg", {"comm_id": VIEW, "data": {**request, "id": number}})
+    session.send(kernel.client.shell_channel.socket, sent)
+    while (heard := _heard(kernel)).get("id") != number:
+        pass
+    return heard
+
+
+def _heard(kernel: Kernel) -> dict[str, Any]:
+    """The next message for the view."""
+    while (heard := kernel.client.get_iopub_msg(timeout=PATIENCE)["content"]).get(
+        "comm_id"
+    ) != VIEW:
+        pass
+    return dict(heard["data"])
+
+
 def _open_view(kernel: Kernel) -> None:
     session = kernel.client.session
     sent = session.msg("comm_open", {"comm_id": VIEW, "target_name": TARGET, "data": {}})
     session.send(kernel.client.shell_channel.socket, sent)
-    while kernel.client.get_iopub_msg(timeout=PATIENCE)["content"].get("comm_id") != VIEW:
-        pass  # until the first tree
+    _heard(kernel)  # the first tree

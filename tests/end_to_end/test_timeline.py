@@ -309,13 +309,18 @@ def test_what_changed_is_told_in_javascript_without_code_of_a_cell(tmp_path: Pat
         second = "a = 2; table.k[0] = bytes[1] = 7; var text = 'x'.repeat(99); delete this.gone"
         kernel.run(
             "var a = 1, table = {k: [1]}, bytes = new Uint8Array(9), m = new Map([[1, 2]]);"
+            "class Own extends Map {}; var kept = [new Own([[1, 2]]), new Date(1), /x/, m];"
+            "var own = new Own([[1, 2]]), set = new Set([1]), date = new Date(1), sought = /x/;"
             " globalThis.gone = 0"
         )
         kernel.run(second)
+        kernel.run("own.set(1, 3); set.delete(1); set.add(2); date.setTime(2); sought.compile('y')")
         plain = state_after(view.ask("tree"), second[:80])
         found = view.ask("changes", state=plain["id"], since=plain["parent"])
         by_name = {one.pop("name"): one for one in found["variables"]}
         assert by_name.keys() == {"a", "table", "bytes", "text", "gone"}
+        found = view.ask("changes", state=view.ask("tree")["here"], since=plain["id"])
+        assert [one["name"] for one in found["variables"]] == ["own", "set", "date", "sought"]
         assert by_name["a"]["before"]["text"] == "1"
         assert by_name["a"]["after"]["type"] == "number"
         assert by_name["text"]["after"]["text"] == f'"{"x" * 60}"...'

@@ -412,6 +412,10 @@ def test_without_a_folder_everything_is_in_memory(session_of: Making) -> None:
     assert not session.folder.exists()
     assert len(session.history.tree.commits) <= 5
     assert session.go(19) == {0: "v18"}
+    zeros = session.cell(**{f"p{page}": "" for page in range(40)}).id
+    session.flush()
+    assert session.go(zeros) == {}
+    assert len(session.history.contents.held[zeros][1]) == 0
 
 
 def test_gathering_is_asked_in_portions(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:

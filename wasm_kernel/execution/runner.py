@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
@@ -41,6 +41,7 @@ from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Ran, Travelled
 from wasm_kernel.state import texts
+from wasm_kernel.state.asked import AskedMemory
 from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.parked import NotMoved
@@ -156,8 +157,7 @@ class GuestRunner:
         """Starts a guest from a resting one's state; returns False if that can't be read."""
         self._resting = None
         try:
-            self._guest = self.language.start(self._setup(resting))
-            guest = self._guest
+            guest = self._guest = self.language.start(self._setup(resting))
             self.state.attach(guest.instance, guest.files, guest.heap, reopen=False)
         except BaseException as problem:
             resting.files.close()
@@ -300,20 +300,21 @@ class GuestRunner:
             raise OutOfMemory(limit, before, trace) from crash
 
     def ask_at(
-        self, commit_id: int, request: Mapping[str, Any], seconds: float
-    ) -> Mapping[str, Any]:
-        """Asks a second guest, which has the memory of a commit, and ends with its answer.
+        self, commit_ids: Iterable[int], request: Mapping[str, Any], seconds: float
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yields the answers of a second guest, which has the memory of one commit after the other.
 
-        Raises `GuestStopped` if it does not answer in time, and the errors of `History.fill`.
+        Raises `GuestStopped` if it does not answer in time, and the errors of `AskedMemory`.
         """
-        guest, turn = self.language.start(self._setup()), Turn(request, NoListener(), self)
-        try:
-            self.state.history.fill(guest.instance, commit_id)
-            self.clock.arm(guest.signals, seconds, self.policy.grace_seconds, begins=True)
-            self._drive(guest, turn, None)
-        finally:
-            guest.close()
-        return turn.reply or {}
+        guest = self.language.start(self._setup())
+        memory = AskedMemory(self.state.history, self.state.image, guest.instance)
+        with closing(memory), closing(guest):
+            for commit_id in commit_ids:
+                memory.go_to(commit_id)
+                turn = Turn(request, NoListener(), self)
+                self.clock.arm(guest.signals, seconds, self.policy.grace_seconds, begins=True)
+                self._drive(guest, turn, None)
+                yield turn.reply or {}
 
     def go(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travelled:
         """Plans a travel (`SessionState.plan`) and makes it, or raises `TravelError`."""
@@ -396,8 +397,7 @@ class GuestRunner:
         for last in (False, True, True):
             self._attach()
             self.next_count = max(self.next_count, self.state.tree.next_count)
-            head = self.state.head
-            if head is None:
+            if (head := self.state.head) is None:
                 break
             try:
                 self._resume()

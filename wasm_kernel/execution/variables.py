@@ -1,6 +1,6 @@
 """The variables that differ between two states of a session.
 
-Each state is asked in a guest of its own, which ends with the answer: the session's guest is not
+A second guest is asked in the memory of each, and ends with the answers: the session's guest is not
 asked, and no code of a cell runs.
 """
 
@@ -11,15 +11,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from wasm_kernel.errors import GuestStopped, TravelError
+from wasm_kernel.errors import GuestStopped, HistoryError, TravelError
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.result import VariableChange, VariableChanges, VariableValue
-from wasm_kernel.state.commits import Unreadable
 
 SECONDS = 2.0  # for one state
 _REQUEST = {"op": "variables"}
 _MOST = 300
-_GONE = "That state is not kept any more."
 _UNKNOWN = "The variables of this state can't be told: {why}"
 _NO_ANSWER = "sandboxes of this language don't tell them"
 
@@ -60,9 +58,8 @@ def changes_between(runner: GuestRunner, since: int, state: int) -> VariableChan
     does not tell.
     """
     runner.keep()
-    nothing = _Answer([], more=False)
-    before = _answer_of(runner, since) if since else nothing
-    after = _answer_of(runner, state)
+    *earlier, after = _answers_of(runner, [since, state] if since else [state])
+    before = earlier[0] if earlier else _Answer([], more=False)
     old, new = ({each.name: each for each in one.variables} for one in (before, after))
     changed = [
         VariableChange(name, _value(old.get(name)), _value(new.get(name)))
@@ -72,12 +69,10 @@ def changes_between(runner: GuestRunner, since: int, state: int) -> VariableChan
     return VariableChanges(changed, before.more or after.more)
 
 
-def _answer_of(runner: GuestRunner, state: int) -> _Answer:
-    if not runner.state.history.has((state,)):
-        raise TravelError(_GONE)
+def _answers_of(runner: GuestRunner, states: list[int]) -> list[_Answer]:
     try:
-        return msgspec.convert(runner.ask_at(state, _REQUEST, SECONDS), _Answer)
-    except (GuestStopped, Unreadable, MemoryError) as problem:
+        return msgspec.convert([*runner.ask_at(states, _REQUEST, SECONDS)], list[_Answer])
+    except (GuestStopped, HistoryError, MemoryError) as problem:
         raise TravelError(_UNKNOWN.format(why=problem)) from problem
     except msgspec.ValidationError as problem:
         raise TravelError(_UNKNOWN.format(why=_NO_ANSWER)) from problem

@@ -38,6 +38,7 @@ _BLOCK = 4 * 1024 * 1024
 _SCRATCH = memoryview(bytearray(8 * PAGE))  # to read 8 unneeded pages costs less than a call
 
 _MAP_PAGES = 64  # shorter stretches are read: a mapping each would cost more
+_MAPPINGS_MOST = 16_384  # of a memory; Linux gives a process 65,530
 _DAMAGED = "a commit is damaged"
 _CUT = "a commit is cut off"
 
@@ -119,8 +120,6 @@ class ContentFile(DescriptorOwner):
 
     def map(self, address: int, size: int, at: int) -> bool:
         """Maps a part of the file over memory; False if the caller must read it instead."""
-        if size < _MAP_PAGES * PAGE:
-            return False
         try:
             memory.map_file(address, size, self.fd, at)
         except OSError:  # such as too many mappings: the file may be fine
@@ -139,11 +138,17 @@ class GuestPages:
     """
 
     def __init__(
-        self, instance: Instance, used: Sequence[Range], only: Sequence[Range] | None = None
+        self,
+        instance: Instance,
+        used: Sequence[Range],
+        only: Sequence[Range] | None = None,
+        *,
+        map_pages: int = _MAP_PAGES,
     ) -> None:
         """Begins with memory that holds the base image, or pages that need not be laid.
 
-        Ranges outside `used` hold zeros. Only the ranges `only` must be laid; None means all.
+        Ranges outside `used` hold zeros. Only the ranges `only` must be laid; None means all. From
+        `map_pages` on, stretches are mapped.
         """
         size = instance.memory.size
         self._used = PageSet(size // PAGE, used)
@@ -151,7 +156,7 @@ class GuestPages:
         self.cleared: list[Range] = []
         self._address = instance.memory.address
         self._view = memoryview((ctypes.c_char * size).from_address(self._address)).cast("B")
-        self._laid = PageSet(size // PAGE, only)
+        self._laid, self._map_pages = PageSet(size // PAGE, only), map_pages
 
     def needs(self, commit: Commit) -> bool:
         """Returns whether pages of a commit are still to be laid."""
@@ -163,7 +168,8 @@ class GuestPages:
         targets: list[memoryview] = []
         for start, end, before in self._laid.take(commit.runs):
             begin, size = before * PAGE, (end - start) * PAGE
-            if source.map(self._address + start * PAGE, size, begin):
+            maps = end - start >= self._map_pages and len(self.mapped) < _MAPPINGS_MOST
+            if maps and source.map(self._address + start * PAGE, size, begin):
                 self.mapped.append((start * PAGE, end * PAGE))
                 continue
             if targets and 0 < begin - done <= len(_SCRATCH):
@@ -175,6 +181,11 @@ class GuestPages:
             done = begin + size
         source.read(begun, *targets)
         self.clear((start * PAGE, end * PAGE) for start, end, _ in self._laid.take(commit.zeros))
+
+    def left(self) -> Iterator[Range]:
+        """Yields the ranges that were to be laid, and that no commit has."""
+        for start, end, _ in self._laid.take([(0, len(self._view) // PAGE)]):
+            yield start * PAGE, end * PAGE
 
     def clear(self, ranges: Iterable[Range]) -> None:
         """Fills ranges with zeros; long ranges, and unused ones, then take no memory."""

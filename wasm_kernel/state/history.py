@@ -205,23 +205,26 @@ class History:
         self.tree = replace(tree, head=commit.id, last=commit.id, undone=undone)
 
     def squeeze(self, commit_id: int) -> None:
-        """Removes the pages of zeros from a commit that is not on disk yet."""
-        commit, content = self.contents.held.get(commit_id, (None, bytearray()))
-        if commit is None:
+        """Removes the pages of zeros from a commit that stays in memory alone."""
+        held = self.contents.held.get(commit_id)
+        if held is None or self.on_disk:
             return
-        runs, content, zeros = split_zeros(commit.runs, content)
-        commit = replace(commit, runs=runs, zeros=(*commit.zeros, *zeros))
+        commit, parts = _without_zeros(*held)
+        content = bytearray().join(parts)
         with self.lock:
             if commit_id in self.tree.commits:
                 self.contents.held[commit_id] = commit, content
                 self.tree = self.tree.with_commit(commit)
 
     def store(self, commit_id: int) -> None:
-        """Writes a commit to disk, or keeps it in memory; nothing happens if it was dropped."""
+        """Writes a commit without its pages of zeros to disk, or keeps it in memory.
+
+        Nothing happens if it was dropped.
+        """
         held = self.contents.held.get(commit_id)
         if held is None:
             return
-        written = self.contents.write(held[0], [held[1]])
+        written = self.contents.write(*_without_zeros(*held))
         with self.lock:
             if commit_id not in self.tree.commits:
                 self.remove_contents([written])
@@ -271,8 +274,7 @@ class History:
         Raises `HistoryError` if the commit was folded away; nothing was changed.
         """
         with self.lock:
-            if commit_id and commit_id not in self.tree.commits:
-                raise HistoryError(_GONE)
+            self.check({commit_id} - {0})
             self.tree = replace(self.tree, head=commit_id, undone=undone)
 
     def name(self, name: str, commit_id: int) -> None:
@@ -302,14 +304,11 @@ class History:
         Raises `HistoryError` if one was folded away already; nothing was changed.
         """
         with self.lock:
-            if not self.has(some):
-                raise HistoryError(_GONE)
+            self.check(some)
             self.pinned = frozenset(some)
 
-    def fill(self, instance: Instance, commit_id: int | None = None) -> GuestPages:
+    def fill(self, instance: Instance) -> GuestPages:
         """Lays the pages of the head over an instance that has the base image's memory.
-
-        With `commit_id`, those of that commit.
 
         Returns:
             The instance's memory, with the commits laid over it.
@@ -320,7 +319,7 @@ class History:
             MemoryError: the policy's memory limit is below the commit's size.
         """
         with self.lock:
-            line = self.tree.lineage(self.tree.head if commit_id is None else commit_id)
+            line = self.tree.lineage(self.tree.head)
             used = instance.memory.size
             if line:
                 instance.grow_to(line[0].size)
@@ -387,6 +386,11 @@ class History:
         """Returns whether all these commits are there."""
         return self.tree.commits.keys() >= set(some)
 
+    def check(self, some: Collection[int]) -> None:
+        """Raises `HistoryError` if one of these commits is not there any more."""
+        if not self.has(some):
+            raise HistoryError(_GONE)
+
     @property
     def needed(self) -> set[int]:
         """The commits that must stay."""
@@ -436,3 +440,9 @@ class History:
             if each is not None:
                 each.close()
         return ended
+
+
+def _without_zeros(commit: Commit, content: Content) -> tuple[Commit, list[memoryview]]:
+    """Returns a commit without its pages of zeros, and the parts of its content."""
+    runs, parts, zeros = split_zeros(commit.runs, content)
+    return replace(commit, runs=runs, zeros=(*commit.zeros, *zeros)), parts

@@ -381,23 +381,19 @@ class Pagemap(Compare):
 _ZEROS_PAGES = 4  # checked together; fewer zero pages are cheaper to store than to record
 
 
-def split_zeros(runs: Sequence[Run], content: Content) -> tuple[Runs, Content, Runs]:
-    """Returns the runs without pages of zeros, their content, and the runs of zeros."""
+def split_zeros(runs: Sequence[Run], content: Content) -> tuple[Runs, list[memoryview], Runs]:
+    """Returns the runs without pages of zeros, the part of the content of each, and the zeros."""
     if not content:
-        return tuple(runs), content, ()
+        return tuple(runs), [], ()
     base = ctypes.addressof(ctypes.c_char.from_buffer(content))
     places, at = [], 0
     for first, pages in runs:
         places.append((first, pages, base + at))
         at += pages * PAGE
     kept, zeros = _sort_out(places)
-    if not zeros:
-        return tuple(runs), content, ()
-    less = bytearray()
-    with memoryview(content) as view:
-        for _, pages, address in kept:  # in small steps: other threads wait for each
-            less += view[address - base : address - base + pages * PAGE]
-    return joined((first, pages) for first, pages, _ in kept), less, zeros
+    begins = {first: address - base for first, _, address in kept}
+    left, view = joined((first, pages) for first, pages, _ in kept), memoryview(content)
+    return left, [view[begins[a] : begins[a] + pages * PAGE] for a, pages in left], zeros
 
 
 def sort_out(address: int, ranges: Iterable[Range]) -> tuple[Runs, Runs]:

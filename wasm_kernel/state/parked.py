@@ -61,22 +61,15 @@ class ParkedMemory:
                 return None
             if not all(map(contents.is_untouched, line)):  # this memory may map a changed file
                 return None
-            differing = self._differing(tree.lineage(self._at), line)
+            ranges = differing(tree.lineage(self._at), line, self._changed)
             held = merge(one for commit in line for one in commit.ranges)
-            bare = without(differing, held)
-            pages = self._move(instance, line[0].size, differing, bare)
+            bare = without(ranges, held)
+            pages = self._move(instance, line[0].size, ranges, bare)
             history.lay(pages, filter(pages.needs, line))
             return pages
 
-    def _differing(self, before: Sequence[Commit], after: Sequence[Commit]) -> list[Range]:
-        """Returns the ranges in which this memory may differ from a commit's."""
-        common = {one.id for one in before} & {one.id for one in after}
-        between = [one for one in (*before, *after) if one.id not in common]
-        ranges = merge([*self._changed, *(one for each in between for one in each.ranges)])
-        return without(ranges, [(after[0].size, 1 << 63)])
-
     def _move(
-        self, instance: Instance, size: int, differing: list[Range], bare: list[Range]
+        self, instance: Instance, size: int, ranges: list[Range], bare: list[Range]
     ) -> GuestPages:
         """Moves the memory to an instance; the ranges `bare` get the base image's content back."""
         image = instance.memory.size
@@ -90,18 +83,31 @@ class ParkedMemory:
             raise NotMoved("memory could not be moved") from problem
         _write(address, own, content)
         used = [(0, min(size, self._moved.size))]
-        long = [one for one in without(differing, [(0, image)]) if one[1] - one[0] >= _LONG]
+        long = [one for one in without(ranges, [(0, image)]) if one[1] - one[0] >= _LONG]
         anonymous = without(long, self._mapped)
         empty = merge(memory.clear_ranges(address, anonymous, without(long, anonymous)))
-        pages = GuestPages(instance, without(used, empty), differing)
+        pages = GuestPages(instance, without(used, empty), ranges)
         pages.mapped += without(self._mapped, empty)  # laying pages over a mapping does not end it
-        pages.cleared += without(self._cleared, differing)
+        pages.cleared += without(self._cleared, ranges)
         pages.clear(without(bare, own))
         return pages
 
     def close(self) -> None:
         """Frees the memory. Safe to call twice."""
         self._moved.close()
+
+
+def differing(
+    before: Sequence[Commit], after: Sequence[Commit], changed: Iterable[Range]
+) -> list[Range]:
+    """Returns the ranges in which a memory may differ from the commit of the line `after`.
+
+    It was at the commit of the line `before`; the ranges `changed` were written since.
+    """
+    common = {one.id for one in before} & {one.id for one in after}
+    between = [one for one in (*before, *after) if one.id not in common]
+    ranges = merge([*changed, *(one for each in between for one in each.ranges)])
+    return without(ranges, [(after[0].size, 1 << 63)])
 
 
 def _write(address: int, ranges: Iterable[Range], content: Content) -> None:
