@@ -309,7 +309,7 @@ class ExecutionPolicy:
         self._seconds("grace_seconds")
         self._seconds("query_seconds")
         self._seconds("comm_seconds")
-        self._check_env()
+        check_env(self.env)
         self._check_mode()
         if not isinstance(self.deterministic, bool):
             raise PolicyError("deterministic", f"is true or false, not {self.deterministic!r}")
@@ -379,15 +379,6 @@ class ExecutionPolicy:
         if self.network_mode != NetworkMode.LIVE and not self.network:
             raise PolicyError("network_mode", "needs rules of the network to record or replay")
 
-    def _check_env(self) -> None:
-        if not isinstance(self.env, Mapping):
-            raise PolicyError("env", f"takes names with their values, not {self.env!r}")
-        for key, value in self.env.items():
-            if not (isinstance(key, str) and isinstance(value, str)):
-                raise PolicyError("env", "takes names and values that are text")
-            if not key or "=" in key or "\0" in key + value:
-                raise PolicyError("env", f"can't hold the variable {key!r}")
-
     def at(self, door: Door) -> ExecutionPolicy:
         """Returns the same limits for a sandbox that is used through `door`."""
         return replace(self, door=door)
@@ -413,6 +404,17 @@ class ExecutionPolicy:
 
 POLICY_FIELDS = tuple(f.name for f in fields(ExecutionPolicy) if f.name != "door")
 OPTIONAL_FIELDS = frozenset(f.name for f in fields(ExecutionPolicy) if "None" in str(f.type))
+
+
+def check_env(env: Mapping[str, str]) -> None:
+    """Raises `PolicyError` unless a guest can have these environment variables."""
+    if not isinstance(env, Mapping):
+        raise PolicyError("env", f"takes names with their values, not {env!r}")
+    for key, value in env.items():
+        if not (isinstance(key, str) and isinstance(value, str)):
+            raise PolicyError("env", "takes names and values that are text")
+        if not key or "=" in key or "\0" in key + value:
+            raise PolicyError("env", f"can't hold the variable {key!r}")
 
 
 def size_of(text: str, *, plain: int = 1) -> int:

@@ -14,7 +14,7 @@ import { hasCalls, offerFunctions, waitForCalls } from "wasm-kernel:functions";
 import { enter, evaluateGlobally, moduleProblem, now, parse, print, rejections, send, settled, slice, startsWith, then } from "wasm-kernel:host";
 import { errorMessage, errorName, errorText, inspect, isError } from "wasm-kernel:inspect";
 import { answerQuery, remember } from "wasm-kernel:queries";
-import { currentFolder, process } from "wasm-kernel:process";
+import { currentFolder, lend, process } from "wasm-kernel:process";
 import { require } from "wasm-kernel:require";
 import { atMarkedLines, hasTypeArguments, placeOf, tokenEnds, withGlobalDeclarations, withLineMarks, withoutModuleSyntax } from "wasm-kernel:source";
 import { clearAll, hasTimeouts, nextDue, takeDue, timers } from "wasm-kernel:timers";
@@ -104,6 +104,7 @@ function execute(request) {
     __proto__: null, request, count: request.execution_count, source: "", value: undefined, problem: undefined,
     place: undefined, settled: false, failed: false, stripped: false, finishing: false, shown: false, rounds: 0,
   };
+  lend(request.env);
   if (request.store_history) {
     for (let index = 0; index < request.alone.length; index += 1) remember(request.alone[index][0], request.alone[index][1]);
     remember(cell.count, request.code);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import struct
 import time
@@ -161,7 +162,7 @@ def test_errors_advise_what_a_client_can_do(ann: Api) -> None:
     ("path", "body", "words"),
     [
         ("/execute", {"code": "1", "language": "r"}, "Cells are Python"),
-        ("/execute", {"code": "1", "env_vars": {"A": "b"}}, "when a sandbox is made"),
+        ("/execute", {"code": "1", "env_vars": {"A=": "b"}}, "can't hold the variable"),
         ("/execute", {"code": 1}, "can't be read"),
         ("/execute", b"{", "can't be read"),
         ("/contexts", {"cwd": "/app/data"}, "Each context begins in"),
@@ -330,6 +331,30 @@ def test_cells_of_bash_are_scripts_with_variables_of_their_own(ann: Api) -> None
     assert (line["type"], line["text"]) == ("stdout", "1 it's 2\n/home/user\n")
     (line, *_) = sandbox.run("echo $ONE $TWO", language="Bash")
     assert line["text"] == "1\n"
+
+
+def test_a_cell_has_variables_that_the_next_one_does_not_have(ann: Api) -> None:
+    sandbox = ann.made(envVars={"ONE": "1"})
+    envs = {"ONE": "one", "TWO": "2"}
+    asked = {
+        "python": "import os; str([os.environ.get('ONE'), os.environ.get('TWO')])",
+        "javascript": "`['${process.env.ONE}', '${process.env.TWO}']`",
+    }
+    for language, code in asked.items():
+        assert sandbox.value(code, language=language, env_vars=envs) == "['one', '2']"
+        after = sandbox.value(code, language=language)
+        assert after in ("['1', None]", "['1', 'undefined']")
+
+
+def test_the_answer_of_a_cell_whose_sandbox_is_killed_is_cut_off(ann: Api) -> None:
+    sandbox = ann.made()
+    line = sandbox.begin("POST", "/execute", {"code": "print(1)\nwhile True: pass"})
+    answer = line.getresponse()
+    answer.readline()
+    assert ann.call("DELETE", sandbox.path).status == 204
+    with pytest.raises(http.client.IncompleteRead):  # by which clients know it
+        answer.read()
+    line.close()
 
 
 def test_a_signal_ends_a_command(ann: Api) -> None:

@@ -28,8 +28,7 @@ asyncio_default_test_loop_scope = session
 _HERE = (
     "not (systemd or test_java.py or (cwd_java and not cwd_javascript) or java_kernel"
     " or test_r.py or cwd_r or r_kernel or context_with_options or list_contexts"
-    " or killed or box_and_whiskers or image_on_save"
-    " or ((per_execution or overwrite) and not test_bash.py))"
+    " or box_and_whiskers or image_on_save)"
 )
 """The tests without those that `docs/e2b.md` lists."""
 CLIENTS = Path(__file__).parent / "clients"
@@ -127,7 +126,7 @@ def test_the_own_tests_of_the_clients_of_python(server: HttpServer, tmp_path: Pa
     shutil.copytree(Path(folder, "python", "tests"), tmp_path / "tests")  # away from the source
     (tmp_path / "pytest.ini").write_text(_SETTINGS)
     options = ("--import-mode=importlib", "-q", "-k", _HERE, "tests")
-    assert "105 passed" in run(server, tmp_path, python, "-m", "pytest", *options)
+    assert "115 passed" in run(server, tmp_path, python, "-m", "pytest", *options)
 
 
 def test_the_executor_of_smolagents(server: HttpServer, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.guests.protocol import Output
+from wasm_kernel.policy import check_env
 from wasm_kernel.result import CommMessage
 
 NO_INPUT = "This needs a front end that takes input; there is none here."
@@ -156,39 +157,22 @@ class Cell(Struct, frozen=True, kw_only=True):
     cell_id: str | None = None
     parent: Mapping[str, str] = {}
     timeout_seconds: float | None = None
+    env: Mapping[str, str] = {}
 
 
-def checked_cell(
-    *,
-    code: str,
-    silent: bool,
-    store_history: bool,
-    allow_stdin: bool,
-    user_expressions: Mapping[str, str] | None,
-    cell_id: str | None,
-    parent: Mapping[str, str] | None,
-    timeout_seconds: float | None,
-) -> Cell:
-    """Returns the cell that a caller describes.
+def checked_cell(cell: Cell) -> Cell:
+    """Returns a cell that a caller describes.
 
     Raises:
-        TypeError: `code` is not a string.
-        ValueError: `timeout_seconds` is not above 0.
+        TypeError: its code is not a string.
+        ValueError: `timeout_seconds` is not above 0, or `env` can't be the guest's.
     """
-    if not isinstance(code, str):
-        raise TypeError(f"a cell's code is a str, not {type(code).__name__}")
-    if timeout_seconds is not None and not timeout_seconds > 0:
-        raise ValueError(f"timeout_seconds is above 0, not {timeout_seconds!r}")
-    return Cell(
-        code=code,
-        silent=silent,
-        store_history=store_history and not silent,
-        allow_stdin=allow_stdin,
-        user_expressions=dict(user_expressions or {}),
-        cell_id=cell_id,
-        parent=dict(parent or {}),
-        timeout_seconds=timeout_seconds,
-    )
+    if not isinstance(cell.code, str):
+        raise TypeError(f"a cell's code is a str, not {type(cell.code).__name__}")
+    if cell.timeout_seconds is not None and not cell.timeout_seconds > 0:
+        raise ValueError(f"timeout_seconds is above 0, not {cell.timeout_seconds!r}")
+    check_env(cell.env)
+    return cell
 
 
 NO_CELL = Cell(code="", silent=True, store_history=False)

@@ -99,6 +99,7 @@ class Sandbox:
         parent: Mapping[str, str] | None = None,
         listener: Listener | None = None,
         timeout_seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> CellFuture:
         """Queues a cell; its future ends with a result, whatever the code does.
 
@@ -115,24 +116,26 @@ class Sandbox:
                 `msg_type`.
             listener: Gets its output while it runs.
             timeout_seconds: How long it may run, if `policy.cell_timeout` does not allow less.
+            env: Environment variables for this cell alone.
 
         Raises:
             SandboxClosed: the sandbox is closed.
             LimitReached: too many cells of a service's session wait.
             TypeError: `code` is not a string.
-            ValueError: `timeout_seconds` is not above 0.
+            ValueError: `timeout_seconds` is not above 0, or `env` can't be the guest's.
         """
-        cell = checked_cell(
+        cell = Cell(
             code=code,
             silent=silent,
-            store_history=store_history,
+            store_history=store_history and not silent,
             allow_stdin=allow_stdin,
-            user_expressions=user_expressions,
+            user_expressions=user_expressions or {},
             cell_id=cell_id,
-            parent=parent,
+            parent=parent or {},
             timeout_seconds=timeout_seconds,
+            env=env or {},
         )
-        return self.queue(cell, listener)
+        return self.queue(checked_cell(cell), listener)
 
     def queue(self, cell: Cell, listener: Listener | None = None) -> CellFuture:
         """Queues a cell that was checked already, like `submit`."""
@@ -481,10 +484,7 @@ class Sandbox:
         return pending.future
 
     def _send(self, pending: PendingCall) -> int:
-        """Sends a call to the worker; if options have changed, to a new worker.
-
-        Returns the call's number.
-        """
+        """Sends a call to the worker, a new one if options have changed; returns its number."""
         if self._is_copy:
             raise SandboxClosed(_COPY)
         with self._sending:

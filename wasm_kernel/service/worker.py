@@ -45,8 +45,8 @@ from wasm_kernel.service.offers import Offers
 from wasm_kernel.service.open_message import KernelSession, Open, plain_policy
 from wasm_kernel.sessions.forking import FORK, Forked, ForkSession, fork_command
 from wasm_kernel.sessions.last_use import LastUse
-from wasm_kernel.sessions.root import SessionsRoot
-from wasm_kernel.sessions.session import Session, session_paths
+from wasm_kernel.sessions.root import SessionsRoot, WorkspaceError
+from wasm_kernel.sessions.session import DELETED, Session, session_paths
 
 PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpoolctl")
 """The packages that may be imported from behind the walls, wherever they lie."""
@@ -372,7 +372,10 @@ def _opened(
     session = Session(root, opened.session_id, known=True, mounts=policy.mounts)
     session.folders.expect(opened.mounts)
     if opened.files_of:
-        session.folders.share(Path(opened.files_of))
+        try:
+            session.folders.share(Path(opened.files_of))
+        except FileNotFoundError:
+            raise WorkspaceError(DELETED) from None
     session.logger_changed(logger)
     return session.folders, session
 

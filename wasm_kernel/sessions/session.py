@@ -42,10 +42,11 @@ _IN_WORKSPACE = (
     "workspace_root can't lie in the workspace of a session: its cells could then reach the "
     "others. Nothing was opened. Choose another folder."
 )
-_DELETED = (
+DELETED = (
     "Another program has deleted or moved this session's folder: its variables and files are gone. "
     "Nothing was run. Create another session."
 )
+"""The error of a session whose folder is gone."""
 _ATTEMPTS = 1000  # to open a session that others delete; then something else is wrong
 
 
@@ -159,7 +160,7 @@ class Session(LastUse):
         if not _is_free(root, self.id):
             return False
         if self._was_there:
-            raise WorkspaceError(_DELETED)
+            raise WorkspaceError(DELETED)
         try:
             with staged(root, self.id, self.root.privates) as (_, workspace, private):
                 private.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from wasm_kernel_agent import tracebacks
@@ -35,6 +37,11 @@ class CellRunner:
         tracebacks.advice.update(request.get("advice") or {})
         shell.catch_up(request.get("execution_count"), request.get("alone", []))
         shell.payload_manager.clear_payload()
+        with _variables(request.get("env") or {}):
+            return self._executed(request)
+
+    def _executed(self, request: Reply) -> Reply:
+        shell = self._shell
         try:
             error = self._run(request)
             self._run_tasks()
@@ -93,6 +100,21 @@ class CellRunner:
         except KeyboardInterrupt:
             return {}
         return {name: _expression(answer) for name, answer in answers.items()}
+
+
+@contextmanager
+def _variables(env: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables for a while."""
+    before = {name: os.environ.get(name) for name in env}
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def end_cell(shell: Any) -> None:

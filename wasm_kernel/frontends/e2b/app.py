@@ -159,8 +159,15 @@ class SandboxApi:
             await response(request.scope, request.receive, send)
             if isinstance(response, CellStream) and response.is_elsewhere:
                 await self._sandboxes.leave(call.sandbox)
-        except SessionInUse:  # by another server, whose facts about the sandbox are newer
-            if operation.plane not in (Plane.CONTROL, Plane.OPEN):
+        except (WasmKernelError, OSError) as problem:
+            if operation.plane in (Plane.CONTROL, Plane.OPEN):
+                raise
+            name, words = call.sandbox.name, str(problem)
+            if call.sandbox.is_gone:
+                raise Refusal(502, "", f"{GONE.format(name=name)}: {words}") from None
+            if isinstance(problem, SandboxClosed):  # a context that was removed
+                raise Refusal(404, "", words) from None
+            if isinstance(problem, SessionInUse):  # by a server whose facts are newer
                 await self._sandboxes.leave(call.sandbox)
             raise
 
@@ -223,7 +230,7 @@ def _refusal_of(problem: Exception) -> Refusal | None:
         case LimitReached():
             status, limit = _OF_LIMITS.get(problem.limit, 503), problem.limit
         case SandboxClosed():
-            status, words = 502, f"{GONE.format(name='')}: {problem}"
+            status = 502
         case SessionInUse():
             status = 503
         case msgspec.DecodeError() | UnicodeError() | RecursionError():

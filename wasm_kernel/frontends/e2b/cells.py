@@ -13,9 +13,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from wasm_kernel.errors import SessionInUse
-from wasm_kernel.frontends.e2b.sandbox import Context
+from wasm_kernel.frontends.e2b.sandbox import Context, Sandbox
 from wasm_kernel.frontends.http.callers import MemoryLease
 from wasm_kernel.frontends.http.metrics import Metrics
+from wasm_kernel.frontends.http.serving import CutOff
 from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
 
@@ -46,17 +47,18 @@ Line = dict[str, Any]
 
 
 class CellStream(Response):
-    """Runs a cell in a context, and sends its outputs as they happen.
+    """Runs a cell in a context of a sandbox, and sends its outputs as they happen.
 
-    A client that leaves interrupts the cell. Outputs that were not sent yet count towards the
-    memory of the client, `lease`. `is_elsewhere` becomes true if another server has the session
-    awake.
+    A client that leaves interrupts the cell; if the sandbox is deleted, the answer is cut off.
+    Outputs that were not sent yet count towards the memory of the client, `lease`. `is_elsewhere`
+    becomes true if another server has the session awake.
     """
 
     media_type = "application/x-ndjson"
 
     def __init__(
         self,
+        sandbox: Sandbox,
         context: Context,
         code: str,
         lease: MemoryLease,
@@ -65,6 +67,7 @@ class CellStream(Response):
     ) -> None:
         super().__init__()
         del self.headers["content-length"]
+        self._sandbox = sandbox
         self._context = context
         self._code = code
         self._options = options
@@ -105,6 +108,8 @@ class CellStream(Response):
             self._lease.give_back(len(line))
             line = None
         last = self._ending(self._result())
+        if self._sandbox.is_gone:
+            raise CutOff  # as in E2B: the clients then ask whether the sandbox runs
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _first(self) -> bytes | None:

@@ -31,8 +31,7 @@ _INTERRUPTED = 130  # a shell's status for a command that was interrupted
 _STATUS = "status"
 _SHELLS = ("bash", "sh")
 _NO_INPUT = "Commands have no terminal and no input here. Write the input into the script."
-_RUN = "__import__('subprocess').run({args!r}, shell={by_shell}, cwd={cwd!r}, env={env}).returncode"
-_OWN_ENV = "{{**__import__('os').environ, **{more!r}}}"
+_RUN = "__import__('subprocess').run({args!r}, shell={by_shell}, cwd={cwd!r}).returncode"
 
 
 class CommandStream(CellStream):
@@ -45,14 +44,15 @@ class CommandStream(CellStream):
     ) -> None:
         expressions = {_STATUS: _expression(asked.process)}
         super().__init__(
+            sandbox,
             next(iter(sandbox.contexts.values())),
             "",
             lease,
             metrics,
             store_history=False,
             user_expressions=expressions,
+            env=asked.process.envs,
         )
-        self._sandbox = sandbox
         self._number = sandbox.begin(self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,12 +117,11 @@ def _data(name: str, text: str) -> bytes:
 def _expression(asked: Command) -> str:
     """Returns the Python that runs a command, and whose value is its exit status."""
     cwd = guest_path(asked.cwd or HOME)
-    env = _OWN_ENV.format(more=asked.envs) if asked.envs else None
     words = [posixpath.basename(asked.cmd), *asked.args]
     if words[0] in _SHELLS and "-c" in asked.args[:-1]:  # as the clients run a script
         script = asked.args[asked.args.index("-c") + 1]
-        return _RUN.format(args=script, by_shell=True, cwd=cwd, env=env)
-    return _RUN.format(args=words, by_shell=False, cwd=cwd, env=env)
+        return _RUN.format(args=script, by_shell=True, cwd=cwd)
+    return _RUN.format(args=words, by_shell=False, cwd=cwd)
 
 
 def check(asked: Start) -> str:

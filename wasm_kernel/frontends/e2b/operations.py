@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -36,10 +35,6 @@ _NO_WATCHING = "Folders can't be watched here. List them instead."
 _NO_INPUT = "Commands have no input here, and a client can't connect to one that runs."
 _BASH = "bash"  # such a cell is a script of the sandbox's shell, which keeps no variables
 _NO_CWD = "Each context begins in {home} here; change the folder in a cell."
-_NO_ENV = (
-    "Environment variables are set for all cells here, when a sandbox is made "
-    "(Sandbox.create(envs=...)), or by a cell (os.environ). Nothing was run."
-)
 _NO_SNAPSHOTS = "Snapshots and templates can't be made here. A fork copies a sandbox."
 _NO_NETWORK = "The network of sandboxes is set by the server's policy here."
 
@@ -271,14 +266,11 @@ async def _metrics(call: Call) -> list[messages.Metric]:
 async def _execute(call: Call) -> CellStream:
     """Runs a cell; the answer is lines of JSON."""
     asked: messages.Execute = call.body
-    language, code, envs = asked.language, asked.code, asked.env_vars or {}
+    language, code, env = asked.language, asked.code, asked.env_vars
     if asked.context_id is None and language is not None and language.lower() == _BASH:
-        given = (f"export {name}={shlex.quote(text)}" for name, text in envs.items())
-        language, code = None, "\n".join((f"%%{_BASH}", *given, code))
-    elif envs:
-        raise Refusal(400, "", _NO_ENV)
+        language, code = None, f"%%{_BASH}\n{code}"
     found = await call.sandboxes.context(call.sandbox, asked.context_id, language)
-    return CellStream(found, code, call.lease, call.metrics)
+    return CellStream(call.sandbox, found, code, call.lease, call.metrics, env=env)
 
 
 def _facts(context: Context) -> ContextFacts:

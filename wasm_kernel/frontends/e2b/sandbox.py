@@ -75,7 +75,6 @@ class Sandbox:
         policy: The limits of its sessions, with its environment variables.
         contexts: Its contexts by their names; the first is the main session's.
         commands: Its running commands, by the numbers that `numbers` gives out.
-        changing: Held while its facts or its contexts change.
     """
 
     kept: Kept
@@ -85,7 +84,6 @@ class Sandbox:
     timer: asyncio.TimerHandle | None = None
     commands: dict[int, Stoppable] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
-    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec.structs import replace
@@ -61,6 +62,7 @@ class Sandboxes:
         self.host = host
         self.service = service
         self._known: dict[str, Sandbox] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._credentials: dict[str, str] = {}  # of all sessions in the root; empty for others'
         self._ending: set[asyncio.Future[None]] = set()
 
@@ -68,39 +70,49 @@ class Sandboxes:
 
     async def of(self, caller: Caller, name: str) -> Sandbox:
         """Returns a sandbox of a client; otherwise raises `Refusal`."""
-        kept = await self._kept(name)
-        if kept is None or not (caller.is_admin or kept.credential == caller.credential):
-            raise Refusal(404, "", GONE.format(name=name[:64]))
-        return await self._opened(name, kept)
+        async with self._changing(name):
+            kept = await self._kept(name)
+            if kept is None or not (caller.is_admin or kept.credential == caller.credential):
+                raise Refusal(404, "", GONE.format(name=name[:64]))
+            found = await self._opened(name, kept)
+        return await self._in_time(found)
 
     async def running(self, name: str, tokens: Iterable[str]) -> Sandbox:
         """Returns the sandbox that a request with these access tokens is for.
 
         Wakes it if it was made so. Raises `Refusal`.
         """
-        kept = await self._kept(name)
-        if kept is None:
-            raise Refusal(502, "", GONE.format(name=name[:64]))
-        own = kept.token.encode()
-        if not any(hmac.compare_digest(own, each.encode("utf-8", "replace")) for each in tokens):
-            raise Refusal(401, "", "The access token is not this sandbox's.")
-        found = await self._opened(name, kept)
+        async with self._changing(name):
+            kept = await self._kept(name)
+            if kept is None:
+                raise Refusal(502, "", GONE.format(name=name[:64]))
+            own = kept.token.encode()
+            given = (each.encode("utf-8", "replace") for each in tokens)
+            if not any(hmac.compare_digest(own, each) for each in given):
+                raise Refusal(401, "", "The access token is not this sandbox's.")
+            found = await self._opened(name, kept)
+        await self._in_time(found)
         if found.kept.is_paused:
             if not kept.asked.auto_resume.enabled:
                 raise Refusal(502, "", f"{GONE.format(name=name)} running: it is paused")
             await self.end_in(found, kept.asked.timeout)  # the request wakes it
         return found
 
+    def _changing(self, name: str) -> asyncio.Lock:
+        """Returns the lock that is held while a sandbox is looked up, changes, or is deleted."""
+        return self._locks.setdefault(name, asyncio.Lock())
+
     async def listed(self, caller: Caller) -> list[tuple[str, Kept]]:
         """Returns the facts of a client's sandboxes, by their ids, also of other servers' ones."""
         service = (await self.service()).sync
         names = await self.host.work(caller, partial(self._names, service, caller.credential))
-        found = [(name, await self._kept(name)) for name in names]
-        return [
-            (name, kept)
-            for name, kept in found
-            if kept is not None and (kept.is_paused or kept.ends > time.time())
-        ]
+        found = []
+        for name in names:
+            async with self._changing(name):
+                kept = await self._kept(name)
+            if kept is not None and (kept.is_paused or kept.ends > time.time()):
+                found.append((name, kept))
+        return found
 
     def _names(self, service: Service, credential: str) -> list[str]:
         """Returns the ids of a client's sandboxes. Each session's record is read once."""
@@ -114,21 +126,17 @@ class Sandboxes:
         return [name for name in there if self._credentials.get(name) == credential]
 
     async def _kept(self, name: str) -> Kept | None:
-        """Returns the facts of a sandbox; None if it is gone.
+        """Returns the facts of a sandbox, while its lock is held; None if it is gone.
 
         What this server knows is right while the sandbox is awake here.
         """
         known = self._known.get(name)
         if known is not None and not known.is_gone and known.is_awake:
             return known.kept
-        service = (await self.service()).sync
-        async with contextlib.AsyncExitStack() as held:
-            if known is not None:
-                await held.enter_async_context(known.changing)  # what changes now is written
-            return await on_thread(_read, service, name)
+        return await on_thread(_read, (await self.service()).sync, name)
 
     async def _opened(self, name: str, kept: Kept) -> Sandbox:
-        """Returns the sandbox with these facts; raises `Refusal` if its time is over."""
+        """Returns the sandbox with these facts, while its lock is held; raises `Refusal`."""
         found = self._known.get(name)
         if found is None or found.is_gone:
             self._known.pop(name, None)
@@ -136,14 +144,17 @@ class Sandboxes:
                 main = await self._session(kept, name)
             except FileNotFoundError:
                 raise Refusal(502, "", GONE.format(name=name)) from None
-            found = self._known.setdefault(name, Sandbox(kept, main, self._policy(kept.asked)))
-        async with found.changing:
-            await self._take(found, kept)
-        if found.seconds_left <= 0:
-            await self._end(found)
-            if not found.kept.is_paused:
-                raise Refusal(502, "", GONE.format(name=name))
+            found = self._known[name] = Sandbox(kept, main, self._policy(kept.asked))
+        await self._take(found, kept)
         return found
+
+    async def _in_time(self, sandbox: Sandbox) -> Sandbox:
+        """Returns the sandbox; raises `Refusal` if its time is over."""
+        if sandbox.seconds_left <= 0:
+            await self._end(sandbox)
+            if not sandbox.kept.is_paused:
+                raise Refusal(502, "", GONE.format(name=sandbox.name))
+        return sandbox
 
     async def _take(self, sandbox: Sandbox, kept: Kept) -> None:
         """Goes on with the facts that another server may have changed."""
@@ -176,7 +187,7 @@ class Sandboxes:
             self._stop_timer(self._known.pop(name))
 
     async def _keep(self, sandbox: Sandbox) -> None:
-        """Writes the facts of a sandbox to its session, while `changing` is held."""
+        """Writes the facts of a sandbox to its session, while its lock is held."""
         service, facts = (await self.service()).sync, msgspec.json.encode(sandbox.kept).decode()
         await on_thread(service.note, sandbox.name, facts)
 
@@ -211,13 +222,16 @@ class Sandboxes:
         await self.end_in(made, seconds)
         return made
 
-    async def kill(self, sandbox: Sandbox, why: str = _KILLED) -> None:
+    async def kill(self, sandbox: Sandbox) -> None:
         """Deletes a sandbox with all its contexts. Running cells are stopped."""
+        async with self._changing(sandbox.name):
+            await self._kill(sandbox, _KILLED)
+
+    async def _kill(self, sandbox: Sandbox, why: str) -> None:
         self._known.pop(sandbox.name, None)
         self._stop_timer(sandbox)
-        async with sandbox.changing:
-            for each in [*sandbox.contexts.values()]:
-                await self._delete(sandbox, each, why)
+        for each in sandbox.contexts.values():
+            await self._delete(sandbox, each, why)
 
     async def _delete(self, sandbox: Sandbox, context: Context, why: str) -> None:
         service = (await self.service()).sync
@@ -235,7 +249,7 @@ class Sandboxes:
 
     async def end_in(self, sandbox: Sandbox, seconds: float) -> None:
         """Sets the time that a sandbox has from now on, and lets requests in."""
-        async with sandbox.changing:
+        async with self._changing(sandbox.name):
             sandbox.kept.ends, sandbox.kept.is_paused = time.time() + seconds, False
             self._arm(sandbox)
             await self._keep(sandbox)
@@ -260,18 +274,18 @@ class Sandboxes:
     async def _end(self, sandbox: Sandbox) -> None:
         """Ends a sandbox whose time is over, unless another server has given it more."""
         with contextlib.suppress(WasmKernelError, OSError):
-            kept = await self._kept(sandbox.name)
-            if kept is None:
-                self._known.pop(sandbox.name, None)
-                return
-            async with sandbox.changing:
+            async with self._changing(sandbox.name):
+                kept = await self._kept(sandbox.name)
+                if kept is None:
+                    self._known.pop(sandbox.name, None)
+                    return
                 await self._take(sandbox, kept)
-            if sandbox.seconds_left > 0:
-                return
-            if kept.asked.auto_pause:
-                await self._pause_when_done(sandbox)
-            else:
-                await self.kill(sandbox, _TIMED_OUT)
+                if sandbox.seconds_left > 0:
+                    return
+                if not kept.asked.auto_pause:
+                    await self._kill(sandbox, _TIMED_OUT)
+                    return
+            await self._pause_when_done(sandbox)
 
     async def _pause_when_done(self, sandbox: Sandbox) -> None:
         sandbox.kept.is_paused = True  # so that no further cells come
@@ -296,7 +310,7 @@ class Sandboxes:
 
     async def _pause(self, sandbox: Sandbox, *, memory: bool) -> None:
         self._stop_timer(sandbox)
-        async with sandbox.changing:
+        async with self._changing(sandbox.name):
             sandbox.kept.is_paused = True
             await self._keep(sandbox)
         if memory:
@@ -321,7 +335,7 @@ class Sandboxes:
         runtime = runtime_of(language)
         defaults = sandbox.kept.defaults
         if runtime not in defaults:
-            async with sandbox.changing:
+            async with self._changing(sandbox.name):
                 if runtime not in defaults:
                     defaults[runtime] = (await self._new_context(sandbox, runtime)).name
                     await self._keep(sandbox)
@@ -330,7 +344,7 @@ class Sandboxes:
     async def new_context(self, sandbox: Sandbox, language: str | None) -> Context:
         """Makes a context; raises `Refusal` or `LimitReached`."""
         runtime = runtime_of(language)
-        async with sandbox.changing:
+        async with self._changing(sandbox.name):
             made = await self._new_context(sandbox, runtime)
             await self._keep(sandbox)
             return made
@@ -350,7 +364,7 @@ class Sandboxes:
         if context.session is sandbox.main:
             words = "This context has the sandbox's files. Restart it, or kill the sandbox."
             raise Refusal(400, "", words)
-        async with sandbox.changing:
+        async with self._changing(sandbox.name):
             sandbox.remove(context)
             await self._keep(sandbox)
             await self._delete(sandbox, context, "This context was removed.")

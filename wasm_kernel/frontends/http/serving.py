@@ -92,6 +92,15 @@ class Line(H11Protocol):
             self._late = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
 
 
+class CutOff(Exception):
+    """Ends the connection of an answer that has begun, so that its client sees it is not whole."""
+
+    @classmethod
+    def is_unknown(cls, record: logging.LogRecord) -> bool:
+        """Returns whether a log record tells of something else."""
+        return not (record.exc_info and isinstance(record.exc_info[1], cls))
+
+
 class Server(uvicorn.Server):
     """A server that does not wait for cells when it is told to end."""
 
@@ -136,4 +145,5 @@ async def serve(
         limit_concurrency=_LINES_MOST,
         timeout_graceful_shutdown=_LEAVE_SECONDS,
     )
+    logging.getLogger("uvicorn.error").addFilter(CutOff.is_unknown)
     await Server(config, close).serve(sockets=[listener])
