@@ -369,6 +369,23 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     wait_for(lambda: not used.workspace.exists())
 
 
+def test_sessions_with_the_same_files_expire_together(
+    starting: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sandbox, "start", lambda sandbox: None)  # none of them is woken
+    service = starting(limits=ServiceLimits(expire_seconds=1000))
+    main = service.create()
+    sharing, lone = service.create(files_of=main.session_id), service.create()
+    sharing.worker.last_used += 86_400
+    tomorrow = SimpleNamespace(time=lambda: time.time() + 86_400, monotonic=time.monotonic)
+    for module in (expiry, removal):
+        monkeypatch.setattr(module, "time", tomorrow)
+    wait_for(lambda: not lone.workspace.exists())
+    assert main.workspace.exists()  # its files are in use
+    sharing.worker.last_used -= 86_400
+    wait_for(lambda: not (main.workspace.exists() or sharing.workspace.exists()))
+
+
 def test_cells_wait_in_a_bounded_queue(starting: Starting) -> None:
     sandbox = starting(limits=ServiceLimits(queue=2)).create()
     says(sandbox, "ran = []")

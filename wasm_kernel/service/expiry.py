@@ -15,6 +15,7 @@ from wasm_kernel.linux.broker import log_failure
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.service.records import SessionRecords
 from wasm_kernel.service.registry import Registry
+from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.removal import Deleter, NotDue, Rule, last_cell
@@ -41,8 +42,8 @@ def in_peace(work: Callable[..., None], *about: Any) -> None:
 class Expiry:
     """The rule by which a service deletes its sessions, and those that earlier services left.
 
-    A session of the service expires if it is asleep and had no call for `seconds`; one that an
-    earlier service left, if no cell ended in it for so long.
+    A session of the service expires if it is asleep and had no call for `seconds`, nor had those
+    with the same files; one that an earlier service left, if no cell ended in it for so long.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Expiry:
         self._rule = Rule(seconds, self._last_use, begins=self._close)
         self._why = _EXPIRED.format(seconds=seconds)
         self._scanned = -math.inf
+        self._sharing: dict[str, list[SessionWorker]] = {}  # by the folder of their files
         self._due: dict[str, float] = {}  # of sessions of other services: none is read before
 
     def look(self) -> None:
@@ -67,6 +69,9 @@ class Expiry:
         workers = [each.sandbox.worker for each in self._registry.entries()]
         old = [each for each in workers if self._rule.is_due(time.time() - each.last_used)]
         names = [each.opened.session_id for each in old]
+        self._sharing = {}
+        for each in workers if old else ():
+            self._sharing.setdefault(_files_of(each), []).append(each)
         with Folder.open(self._root.path) as top:
             deleter = Deleter(self._root, top)
             if time.monotonic() > self._scanned + _SCAN_SECONDS:
@@ -105,7 +110,13 @@ class Expiry:
                 self._due[name] = used + (self._rule.seconds or 0.0)
             return used
         worker = entry.sandbox.worker
-        if worker.state != "asleep":
+        sharing = self._sharing.get(_files_of(worker), [worker])
+        if any(each.state != "asleep" for each in sharing):
             return None
         elsewhere = last_cell(name, workspace) or 0.0  # of a server that shares the folder
-        return max(worker.last_used, elsewhere)
+        return max(elsewhere, *(each.last_used for each in sharing))
+
+
+def _files_of(worker: SessionWorker) -> str:
+    """Returns the folder of the files that a session has, its own or another's."""
+    return worker.opened.files_of or worker.opened.workspace
