@@ -55,6 +55,7 @@ DECLARED |= {"backports", "compression"}  # for zstd, in the standard library si
 DECLARED |= {"numpy", "threadpoolctl"}  # of the extra `fast`
 DECLARED |= {"junitparser", "nbdime", "papermill", "rich", "yaml"}  # of the extra `batch`
 DECLARED |= {"h11", "httpcore"}  # of the extra `network`
+DECLARED |= {"pyarrow"}  # of programs whose functions take tables
 DECLARED |= {"keyring"}  # of the extra of that name
 DECLARED |= {"distributed"}  # of the extra of that name
 DECLARED |= {"mcp", "prometheus_client"}  # of the extra `mcp`, with its dependencies
@@ -279,6 +280,7 @@ def test_what_a_confined_kernel_imports_late_is_known_to_its_walls() -> None:
     others |= {ROOT / PACKAGE / name for name in ("integrations", "network")}
     within = (found for found in imports(PACKAGE) if others.isdisjoint(found.file.parents))
     foreign = {top(found) for found in within} - {PACKAGE, *sys.stdlib_module_names}
+    foreign -= {"pyarrow"}  # of functions that take tables, of which kernels have none
     assert foreign <= {*IMPORTED_WHEN_CONFINED, *PACKAGES}  # of front ends and of workers
 
 

@@ -11,6 +11,7 @@ const SLICE = 0.05; // seconds between two looks for what else can happen
 const made = new Map(); // the functions that are offered now, with the description of each
 const network = new Map(); // those for connections, by their short names
 const awaited = new Map(); // the calls that the host has begun, by number
+const TABLE = "the function returned a table, which cells in JavaScript can't read; let it return a list of records";
 const lost = { refused: "a call ends with its cell, at the latest" };
 
 class HostFunctionError extends Error {}
@@ -148,6 +149,7 @@ function decoded(value, raw = new Uint8Array()) {
     case "object": return Object.fromEntries(content.map(([key, held]) => [key, decoded(held, raw)]));
     case "bytes": return raw.slice(content[0], content[0] + content[1]);
     case "int": return BigInt(content);
+    case "table": throw new TypeError(TABLE);
     default: return { nan: NaN, inf: Infinity, "-inf": -Infinity }[content];
   }
 }

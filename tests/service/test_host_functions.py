@@ -21,9 +21,10 @@ from wasm_kernel.errors import GuestClosed
 from wasm_kernel.guests.protocol import CallFunction, FinishedCalls
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.result import SandboxResult
+from wasm_kernel.service.arrow_tables import NotPlainError
 from wasm_kernel.service.function_calls import CallRefused, FunctionCalls
 from wasm_kernel.service.host_function import bound_by_name
-from wasm_kernel.service.plain_data import GuestData, NotPlainError
+from wasm_kernel.service.plain_data import GuestData
 
 KEY = "the secret place"
 
@@ -587,6 +588,17 @@ def test_arguments_are_checked_whatever_is_callable(
         assert says(sandbox, f"print({call}('b'))") == "b"
 
 
+def test_an_argument_becomes_a_model_of_pydantic() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    model = pydantic.create_model("Parcel", weight=(float, ...))
+
+    def send(parcel: object) -> None: ...
+
+    send.__annotations__["parcel"] = model
+    (parcel,), _ = bound_by_name([send])["send"].arguments([{"weight": 2}], {}, b"")
+    assert parcel == model(weight=2.0)
+
+
 def test_a_function_that_hides_the_annotations_it_shows_is_refused() -> None:
     with pytest.raises(TypeError, match="parameter shelf can't be read, so it can't be checked"):
         create_sandbox(functions=[HostFunction(_hiding, name="page")])
@@ -634,5 +646,6 @@ def test_a_guest_gets_no_other_bytes_than_it_sent_and_none_twice(parts: list[Any
     sent = GuestData(b"abcd")
     values = [{"$": "bytes", "value": part} for part in parts]
     with pytest.raises(NotPlainError):
-        sent.decoded(values)
-    assert GuestData(b"abcd").decoded({"$": "bytes", "value": [1, 3]}) == b"bcd"
+        sent.decoded(values, lambda *_: None)
+    kept = {"$": "bytes", "value": [1, 3]}
+    assert GuestData(b"abcd").decoded(kept, lambda *_: None) == b"bcd"

@@ -7,12 +7,12 @@ annotation before the function sees it.
 from __future__ import annotations
 
 import builtins
-import functools
 import inspect
 import keyword
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,9 +20,11 @@ import msgspec
 from wasm_kernel.execution.functions import CALL_BYTES, OfferedFunction, Parameter
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import plain_data
+from wasm_kernel.service.arrow_tables import NotPlainError, table_of
 
 Function = Callable[..., Any]
 _KINDS = inspect.Parameter
+_SIMPLE = (bool, int, float, str, bytes)  # no table becomes one, and none is made in vain
 _NAME = "a function of the host needs a name that is a Python identifier, not "
 _UNREAD = "the annotation of {name}'s parameter {parameter} can't be read, so it can't be checked"
 _BUILTIN = "would hide Python's own; give another: HostFunction(function, name=...)"
@@ -89,12 +91,14 @@ class BoundFunction:
         called = _called(host.function)
         hints = typing.get_type_hints(called, include_extras=True)
         self._types: dict[str, Any] = {}
+        self._arrow: set[str] = set()  # parameters that take tables of pyarrow
         for name, each in self._signature.parameters.items():
             if each.annotation is _KINDS.empty:
                 continue
             try:
                 self._types[name] = hints[name]
-                plain_data.check_type(hints[name])
+                if plain_data.check_type(hints[name]):
+                    self._arrow.add(name)
             except KeyError:
                 raise TypeError(_UNREAD.format(name=host.name, parameter=name)) from None
             except (TypeError, RuntimeError) as problem:
@@ -126,29 +130,33 @@ class BoundFunction:
         Raises:
             TypeError, ValueError: they do not fit the function; the text is for the cell.
         """
+        bound = self._signature.bind(*args, **kwargs)
         data = plain_data.GuestData(raw)
-        bound = self._signature.bind(
-            *map(data.decoded, args),
-            **{name: data.decoded(each) for name, each in kwargs.items()},
-        )
         for name, value in bound.arguments.items():
-            if (kind := self._types.get(name)) is None:
-                continue
             try:
-                bound.arguments[name] = self._converted(name, value, kind)
+                bound.arguments[name] = self._converted(name, value, data)
             except (TypeError, ValueError) as problem:
                 is_type = isinstance(problem, TypeError | msgspec.ValidationError)
                 kind_of_error = TypeError if is_type else ValueError
                 raise kind_of_error(f"{self.limits.name}(), {name}: {problem}") from None
         return bound.args, bound.kwargs
 
-    def _converted(self, name: str, value: Any, kind: Any) -> Any:
+    def _converted(self, name: str, value: Any, data: plain_data.GuestData) -> Any:
+        kind = self._types.get(name, Any)
+
+        table = partial(table_of, as_arrow=name in self._arrow)
+        if kind in _SIMPLE:
+            table = partial(_no_table, kind)
+
+        def one(sent: Any) -> Any:
+            return plain_data.converted(data.decoded(sent, table), kind)
+
         match self._signature.parameters[name].kind:
             case _KINDS.VAR_POSITIONAL:
-                return tuple(plain_data.converted(each, kind) for each in value)
+                return tuple(map(one, value))
             case _KINDS.VAR_KEYWORD:
-                return {key: plain_data.converted(each, kind) for key, each in value.items()}
-        return plain_data.converted(value, kind)
+                return {key: one(each) for key, each in value.items()}
+        return one(value)
 
 
 def bound_by_name(functions: Iterable[Function | HostFunction]) -> dict[str, BoundFunction]:
@@ -168,11 +176,15 @@ def bound_by_name(functions: Iterable[Function | HostFunction]) -> dict[str, Bou
 
 def _called(function: Any) -> Any:
     """Returns the function that a call runs: the one with the annotations, and maybe `async`."""
-    while isinstance(function, functools.partial):
+    while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function):
         return function
     return function.__init__ if isinstance(function, type) else type(function).__call__  # type: ignore[misc]
+
+
+def _no_table(kind: type, *_: object) -> Any:
+    raise NotPlainError(f"Expected `{kind.__name__}`, got `DataFrame`")
 
 
 def _shown(parameter: inspect.Parameter) -> Parameter:

@@ -8,33 +8,46 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-Json = Any
+from wasm_kernel.service.arrow_tables import (
+    Json,
+    NotPlainError,
+    Take,
+    stream_of,
+    table_of_records,
+)
 
 _MARK = "$"
-_BYTES = (bytes, bytearray, memoryview)
 _EXACT_MOST = 2**53  # a larger number would lose digits in JavaScript
 _DIGITS_MOST = 4000  # of a whole number: reading one takes the square of their number
 
 
-class NotPlainError(TypeError):
-    """A value is no plain data; the text says which."""
+Tables = Callable[[Json, Take], Any]
+"""Makes a table of its description."""
+
+
+class SentTable(bytes):
+    """A table for a cell, as a stream of Arrow IPC."""
+
+
+_SENT = (bytes, bytearray, memoryview, SentTable)
 
 
 def encoded(value: Any, raw: bytearray) -> Json:
     """Returns a value as JSON for the guest; adds its bytes to `raw`.
 
     Dataclasses, structs and pydantic's models become objects; sets and tuples become arrays; times,
-    decimals and UUIDs become texts.
+    decimals and UUIDs become texts; tables become DataFrames.
 
     Raises:
         NotPlainError: it holds something else.
     """
     try:
-        plain = msgspec.to_builtins(value, builtin_types=_BYTES, enc_hook=_converted)
+        plain = msgspec.to_builtins(value, builtin_types=_SENT, enc_hook=_converted)
         return _marked(plain, raw)
     except (TypeError, ValueError, RecursionError) as problem:
         raise NotPlainError(str(problem)) from problem
@@ -48,6 +61,8 @@ def _converted(value: Any) -> Any:
             return base(value)
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of numpy's
         return value.item()
+    if hasattr(type(value), "__arrow_c_stream__"):  # of pandas, polars, pyarrow and others
+        return SentTable(stream_of(value))
     raise NotPlainError(f"{type(value).__name__} is no plain data")
 
 
@@ -65,7 +80,8 @@ def _marked(value: Any, raw: bytearray) -> Json:
             return value if math.isfinite(value) else {_MARK: "float", "value": str(value)}
     start = len(raw)
     raw += value
-    return {_MARK: "bytes", "value": [start, len(raw) - start]}
+    kind = "table" if isinstance(value, SentTable) else "bytes"
+    return {_MARK: kind, "value": [start, len(raw) - start]}
 
 
 def _object(value: dict[Any, Any], raw: bytearray) -> Json:
@@ -83,27 +99,31 @@ class GuestData:
     def __init__(self, raw: bytes) -> None:
         self._raw, self._left = raw, len(raw)
 
-    def decoded(self, value: Json) -> Any:
-        """Returns a value.
+    def decoded(self, value: Json, tables: Tables) -> Any:
+        """Returns a value, with tables that `tables` makes of their descriptions.
 
         Raises:
             NotPlainError: it is not what an honest guest sends.
         """
         if isinstance(value, list):
-            return [self.decoded(each) for each in value]
+            return [self.decoded(each, tables) for each in value]
         if not isinstance(value, dict):
             return value
         if _MARK not in value:
-            return {key: self.decoded(each) for key, each in value.items()}
+            return {key: self.decoded(each, tables) for key, each in value.items()}
         try:
-            return self._unmarked(value[_MARK], value["value"])
+            return self._unmarked(value[_MARK], value["value"], tables)
+        except NotPlainError:
+            raise
         except (KeyError, TypeError, ValueError) as problem:
             raise NotPlainError("an argument is not in the form that cells send") from problem
 
-    def _unmarked(self, kind: Json, content: Json) -> Any:
+    def _unmarked(self, kind: Json, content: Json, tables: Tables) -> Any:
         match kind, content:
+            case "table", _:
+                return tables(content, self._taken)
             case "object", list():
-                return {str(key): self.decoded(each) for key, each in content}
+                return {str(key): self.decoded(each, tables) for key, each in content}
             case "bytes", [int(start), int(length)]:
                 return self._taken(start, length)
             case "int", str() if len(content) <= _DIGITS_MOST:
@@ -132,18 +152,34 @@ def converted(value: Any, kind: Any) -> Any:
 def _model(kind: type, value: Any) -> Any:
     if _is_model(kind):
         return kind.model_validate(value)  # type: ignore[attr-defined]
-    raise NotImplementedError
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, list):
+        return table_of_records(value, kind)
+    raise TypeError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
 
 
-def check_type(kind: Any) -> None:
-    """Raises `TypeError` if no plain data could be converted to a type."""
+def check_type(kind: Any) -> bool:
+    """Returns whether a type has tables of pyarrow.
+
+    Raises `TypeError` if no plain data could be converted to it.
+    """
+    tables: set[tuple[str, str]] = set()
 
     def custom(found: type) -> dict[str, Any]:
-        if _is_model(found):
-            return {}
-        raise TypeError(f"{found.__name__} is no type of plain data")
+        name = found.__module__.partition(".")[0], found.__name__
+        if name in _TABLES:
+            tables.add(name)
+        elif not _is_model(found):
+            raise TypeError(f"{found.__name__} is no type of plain data")
+        return {"type": "object"}
 
     msgspec.json.schema(kind, schema_hook=custom)
+    return _ARROW in tables
+
+
+_ARROW = ("pyarrow", "Table")
+_TABLES = {_ARROW, ("pandas", "DataFrame")}
 
 
 def _is_model(kind: type) -> bool:

@@ -24,8 +24,9 @@ import msgspec
 
 from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.linux.broker import log_failure
+from wasm_kernel.service.arrow_tables import NotPlainError
 from wasm_kernel.service.host_function import BoundFunction
-from wasm_kernel.service.plain_data import NotPlainError, encoded
+from wasm_kernel.service.plain_data import encoded
 
 END = object()
 """The value of a stream's step that found no further item."""

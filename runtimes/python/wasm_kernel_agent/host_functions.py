@@ -16,6 +16,7 @@ import enum
 import inspect
 import math
 import pathlib
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -378,6 +379,15 @@ def _converted(value: Any, raw: bytearray) -> Json:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return _object({each.name: getattr(value, each.name) for each in fields}, raw)
+    pandas = sys.modules.get("pandas")  # a cell with a frame has imported it
+    if pandas is not None and isinstance(value, pandas.DataFrame):
+        from wasm_kernel_agent.codecs import host_tables
+
+        return {_MARK: "table", "value": host_tables.described(value, raw)}
+    return _simple(value, raw)
+
+
+def _simple(value: Any, raw: bytearray) -> Json:
     if isinstance(value, _TIMES):
         return value.isoformat()
     if isinstance(value, _TEXTS):
@@ -385,14 +395,12 @@ def _converted(value: Any, raw: bytearray) -> Json:
     if hasattr(value, "dtype") and getattr(value, "shape", None) == ():  # a number of numpy's
         return encoded(value.item(), raw)
     raise TypeError(
-        f"the host takes plain data: None, numbers, texts, bytes, lists, dicts and dataclasses; "
-        f"not {type(value).__name__}{_advice(value)}"
+        "the host takes plain data: None, numbers, texts, bytes, lists, dicts, dataclasses and "
+        f"DataFrames; not {type(value).__name__}{_advice(value)}"
     )
 
 
 def _advice(value: Any) -> str:
-    if hasattr(value, "to_dict"):
-        return ". For a table, give table.to_dict('records')"
     return ". For an array, give array.tolist()" if hasattr(value, "tolist") else ""
 
 
@@ -411,6 +419,13 @@ def _decoded(value: Json, raw: bytes) -> Any:
     kind, content = value[_MARK], value["value"]
     if kind == "object":
         return {key: _decoded(each, raw) for key, each in content}
-    if kind == "bytes":
-        return raw[content[0] : sum(content)]
+    if kind in ("bytes", "table"):
+        data = raw[content[0] : sum(content)]
+        return data if kind == "bytes" else _table(data)
     return int(content) if kind == "int" else float(content)
+
+
+def _table(data: bytes) -> Any:
+    from wasm_kernel_agent.codecs import host_tables
+
+    return host_tables.frame_of(data)
