@@ -15,6 +15,12 @@ from wasm_kernel import Sandbox, Service, ServiceLimits
 
 FRAME = "import pandas as pd; pd.DataFrame({'a': [1, 2]})"
 ARRAY = "import numpy as np; a = np.random.default_rng(1).random(13_107_200)"
+CALLS = """
+import time
+begun = time.perf_counter()
+for n in range(1000): look_up(n)
+print(time.perf_counter() - begun)
+"""  # prints the milliseconds of one
 MIB, MILLISECONDS = 1024 * 1024, 1000
 SESSIONS = 10
 QUIET_SECONDS = 3.0  # until a worker has given back unneeded memory
@@ -32,8 +38,8 @@ def loaded() -> Iterator[Service]:
 
 
 def sessions(native: Side, rounds: int) -> Iterator[Row]:
-    """A session to its first DataFrame; its memory after that; a tiny cell; waking it with 100
-    MB.
+    """A session to its first DataFrame; its memory after that; a tiny cell; a call of a
+    host's function; waking it with 100 MB.
     """
     started: list[float] = []
     imported: list[float] = []
@@ -55,6 +61,9 @@ def sessions(native: Side, rounds: int) -> Iterator[Row]:
         yield Row("a tiny cell after a rest, and 12 ms", rested, [12.0], "ms", 1)
         trips = [_milliseconds(kept[0], "x = 1") for _ in range(20 * rounds)]
         yield Row("a tiny cell in a session, and 4 ms", trips, [4.0], "ms", 1)
+        kept[0].offer_functions([look_up])
+        calls = [float(kept[0].execute(CALLS).stdout) for _ in range(max(rounds, 3))]
+        yield Row("a call of a host's function from a cell, and 1 ms", calls, [1.0], "ms", 1)
         woken, restored = [], []
         kept[0].execute(ARRAY)
         for _ in range(rounds):
@@ -63,6 +72,11 @@ def sessions(native: Side, rounds: int) -> Iterator[Row]:
             woken.append(_milliseconds(kept[0], "a[0] += 1"))
             restored += measured(native.python)["back"]
         yield Row("waking a session with 100 MB, cloudpickle", woken, restored, "ms", 0.3)
+
+
+def look_up(number: int) -> int:
+    """Returns the number."""
+    return number
 
 
 def _milliseconds(sandbox: Sandbox, code: str) -> float:

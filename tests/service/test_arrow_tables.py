@@ -119,7 +119,7 @@ TEXTS = {
     "buffers": [[0, 0], [0, 12], [12, 3]],
     "children": [],
 }
-RAW = struct.pack("<3i", 0, 1, 3) + b"abc" + bytes(17)
+RAW = struct.pack("<3i", 0, 1, 3) + b"abc" + b"\xff" + struct.pack("<3i", 0, 3, 2)
 LABEL = {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "str"}
 SENT = {
     "columns": [TEXTS],
@@ -128,8 +128,8 @@ SENT = {
 EMPTY = {"name": "e", "type": "null", "length": 2, "buffers": [[0, 0]], "children": []}
 
 
-def called(table: Any, raw: bytes = RAW) -> Any:
-    bound = BoundFunction(HostFunction(of_pandas))
+def called(table: Any, function: Any = of_pandas, raw: bytes = RAW) -> Any:
+    bound = BoundFunction(HostFunction(function))
     args, _ = bound.arguments([{"$": "table", "value": table}], {}, raw)
     return args[0]
 
@@ -154,6 +154,8 @@ LIES: dict[str, Any] = {
     "bytes before the others": {**TEXTS, "buffers": [[0, 0], [-4, 12], [12, 3]]},
     "bytes twice": {**TEXTS, "buffers": [[0, 15], [0, 12], [12, 20]]},
     "offsets behind the texts": {**TEXTS, "buffers": [[0, 0], [0, 12], [12, 1]]},
+    "offsets that fall": {**TEXTS, "buffers": [[0, 0], [16, 12], [12, 3]]},
+    "texts that are no UTF-8": {**TEXTS, "buffers": [[0, 0], [0, 12], [13, 3]]},
     "texts without offsets": {**TEXTS, "buffers": [[0, 0], [0, 0], [12, 3]]},
     "too few buffers": {**TEXTS, "buffers": [[0, 0]]},
     "too many buffers": {**TEXTS, "buffers": [[0, 0]] * 4},
@@ -189,11 +191,11 @@ LIES: dict[str, Any] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_guest_that_lies_about_a_column_is_refused(lie: str) -> None:
     with pytest.raises((TypeError, ValueError, RecursionError)):
-        called({**SENT, "columns": [LIES[lie]]})
+        called({**SENT, "columns": [LIES[lie]]}, of_pandas if "zone" in lie else of_arrow)
 
 
 ABOUT: dict[str, Any] = {
-    "a type of a gigabyte": {"column_indexes": [{**LABEL, "numpy_type": "S1000000000"}]},
+    "a type of great width": {"column_indexes": [{**LABEL, "numpy_type": "U100000"}]},
     "another of them": {"column_indexes": [{**LABEL, "pandas_type": "V1000000000"}]},
     "an index that is not there": {"index_columns": ["nowhere"]},
     "labels that run code": {"column_indexes": [LABEL, LABEL]},
