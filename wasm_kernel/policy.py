@@ -246,11 +246,13 @@ class ExecutionPolicy:
             host that is refused whatever other rules say, or `@NAME` for a list in the user's own
             file of presets. By default there are none, and no network. It needs the packages of
             `wasm-kernel[network]`.
-        network_mode: The source of the answers to requests. live: their hosts. record: their
-            hosts, and the session keeps requests and answers, without secrets. replay: the answers
-            that the session has kept; other requests are refused, and none reaches the network.
-        network_record_bytes: The most that the requests and answers that a session keeps may take
-            on disk, in bytes. An answer beyond it is refused.
+        network_mode: The source of the answers to requests, and to calls of the program's own
+            functions. live: their hosts, and the functions. record: the same, and the session
+            keeps requests and answers, without secrets, and calls with their results. replay: what
+            the session has kept; others are refused, none reaches the network, and no function is
+            called.
+        network_record_bytes: The most that the requests, calls and answers that a session keeps
+            may take on disk, in bytes. An answer beyond it is refused.
         env: Environment variables of the guest.
         deterministic: Whether sessions that run the same cells compute the same: all of them get
             the same random numbers, folders are listed in order, and the clock begins with the
@@ -376,8 +378,6 @@ class ExecutionPolicy:
         modes = [mode.value for mode in NetworkMode]
         if self.network_mode not in modes:
             raise PolicyError("network_mode", f"is {' or '.join(modes)}, not {self.network_mode!r}")
-        if self.network_mode != NetworkMode.LIVE and not self.network:
-            raise PolicyError("network_mode", "needs rules of the network to record or replay")
 
     def at(self, door: Door) -> ExecutionPolicy:
         """Returns the same limits for a sandbox that is used through `door`."""
@@ -390,6 +390,11 @@ class ExecutionPolicy:
         for rule in self.network:
             found |= rule.placeholders
         return found
+
+    @property
+    def uses_exchanges(self) -> bool:
+        """True if cells have a network, or calls and requests are recorded or replayed."""
+        return bool(self.network) or self.network_mode != NetworkMode.LIVE
 
     @property
     def reaches_out(self) -> bool:

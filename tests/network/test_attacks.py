@@ -22,6 +22,7 @@ from wasm_kernel.errors import Door, PolicyError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.network import upstream
 from wasm_kernel.network.connection import PIECE_BYTES, SESSION_BYTES
+from wasm_kernel.network.exchanges import Exchanges
 from wasm_kernel.network.judge import Judge, Refused, plain_path
 from wasm_kernel.network.network import Network
 from wasm_kernel.network_rules import NetworkRule, plain_host
@@ -35,7 +36,8 @@ def network(
     """Returns a network with some rules, which keeps exchanges in a folder."""
     log = [] if events is None else events
     policy = ExecutionPolicy(network=rules, **limits)
-    return Network(policy, lambda **facts: log.append(facts), lambda: Folder.open(folder))
+    exchanges = Exchanges(policy, lambda: Folder.open(folder), lambda: (0, 0))
+    return Network(policy, lambda **facts: log.append(facts), exchanges)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -60,7 +60,7 @@ class AgentSandbox:
 
     def offer(self, tools: Mapping[str, HostFunction]) -> None:
         """Makes these tools globals of cells."""
-        own = HostFunction(self._pieces, name=_VARIABLES)
+        own = HostFunction(self._pieces, name=_VARIABLES, recorded=False)
         self.sandbox.offer_functions([own, *tools.values()])
         if tools:
             self._run_own(_AS_GLOBALS.format(names=[*tools]))

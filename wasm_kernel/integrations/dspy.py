@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreterError, FinalOutput
@@ -119,7 +120,7 @@ class SandboxInterpreter:
             self._final.append(values)
             raise Answered("this code has given its final output")
 
-        return agent.tool(_SUBMIT, submit, inspect.signature(submit))
+        return replace(agent.tool(_SUBMIT, submit, inspect.signature(submit)), recorded=False)
 
     def shutdown(self) -> None:
         """Closes the sandbox. Safe to call twice."""

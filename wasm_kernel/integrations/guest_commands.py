@@ -84,7 +84,10 @@ class GuestCommands:
         own = (_TAKE, self._take), (_GIVE, self._give)
         sandbox.offer_functions(
             # a command could use up a session's minute for the calls that follow it
-            [HostFunction(each, name=name, calls_a_minute=1_000_000) for name, each in own]
+            [
+                HostFunction(each, name=name, calls_a_minute=1_000_000, recorded=False)
+                for name, each in own
+            ]
         )
 
     async def on_thread(self, work: Callable[[], T]) -> T:

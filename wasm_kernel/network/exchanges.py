@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import os
 import re
 import socket
@@ -20,7 +21,7 @@ import ssl
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
-from typing import Annotated, BinaryIO, TypeVar
+from typing import Annotated, BinaryIO, ClassVar, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -40,11 +41,11 @@ _RECORD = re.compile(r"([0-9a-f]{40})\.(\d{1,9})\.(\d{1,9})")
 _BODY = re.compile(r"[0-9a-f]{40}")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _FULL = "the answer does not fit into this session's record of {most:,} bytes, and was not recorded"
-_ABSENT = "{request}, with this query and body, is not among the recorded requests"
 _USED_UP = "the last answer to {request} was given already (of {count:,} recorded)"
 _DAMAGED = "the recorded answer to {request} is damaged ({why}), and must be recorded again"
 _CUT = "the recorded answer ends here: its client or its server had left"
 _NO_FOLDER = "the recorded requests can't be opened ({why})"
+_LARGE = "the recorded answer is larger than any could be"
 _OTHER = "its bytes are not those that were recorded"
 
 _FAILURES: dict[str, type[OSError]] = {
@@ -89,6 +90,8 @@ class Exchange(Struct, frozen=True):
 
 class RequestDigest:
     """The digest of a request: its method, URL, `Range` and body, as the client sends them."""
+
+    unknown: ClassVar = "{request}, with this query and body, is not among the recorded requests"
 
     def __init__(self, method: str, url: str, headers: Headers) -> None:
         ranges = [value for name, value in headers if name.lower() == b"range"]
@@ -234,7 +237,7 @@ class Exchanges:
         folder = self._listed()
         key = next((each for each in digest.keys if each in self._known), "")
         if not key:
-            raise self._refused(_ABSENT.format(request=digest.request))
+            raise self._refused(digest.unknown.format(request=digest.request))
         left = self._left[key]
         if not left:
             words = {"request": digest.request, "count": self._known[key]}
@@ -381,8 +384,13 @@ class RecordedAnswer:
         ]
         self.extensions = {"reason_phrase": exchange.reason.encode("latin-1")}
 
-    async def aiter_stream(self) -> AsyncIterator[bytes]:
-        """Yields the body; raises `ConnectionError` where the recording was cut short."""
+    async def aiter_stream(self, most: float = math.inf) -> AsyncIterator[bytes]:
+        """Yields the body; raises `ConnectionError` where the recording was cut short.
+
+        Raises `OSError` if it has more than `most` bytes.
+        """
+        if self._exchange.size > most:
+            raise OSError(_LARGE)
         while part := self._body.read(_PIECE_BYTES):
             yield part
         if not self._exchange.is_whole:

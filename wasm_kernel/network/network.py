@@ -15,9 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.network.connection import PIECE_BYTES, Connection, Log
-from wasm_kernel.network.exchanges import Cells, Exchanges
+from wasm_kernel.network.exchanges import Exchanges
 from wasm_kernel.network.judge import Judge
 from wasm_kernel.network.upstream import CONNECT_SECONDS, Upstream
 from wasm_kernel.policy import ExecutionPolicy
@@ -35,21 +34,17 @@ _MANY = f"{_CONNECTIONS_MOST} connections are open and busy; close some"
 
 
 class Network:
-    """The connections of a session. Only the loop's thread uses it.
-
-    `exchanges` opens the folder of recorded ones; `cells` is that of `Exchanges`.
-    """
+    """The connections of a session. Only the loop's thread uses it."""
 
     def __init__(
         self,
         policy: ExecutionPolicy,
         log: Log,
-        exchanges: OpenFolder,
-        cells: Callable[[], Cells] = lambda: (0, 0),
+        exchanges: Exchanges,
     ) -> None:
         self._write_log = log
         self._last: deque[str] = deque(maxlen=_LAST_MOST)
-        self._exchanges = Exchanges(policy, exchanges, cells)
+        self._exchanges = exchanges
         self._judge = Judge(policy.network, policy.door, counts=not self._exchanges.replays)
         self._connections: dict[int, Connection] = {}
         self._opening = 0
@@ -148,7 +143,6 @@ class Network:
         """Closes all connections."""
         for number in [*self._connections]:
             await self.close(number)
-        self._exchanges.close()
 
     def _found(self, number: int) -> Connection:
         if (found := self._connections.get(number)) is None:

@@ -10,9 +10,10 @@ import itertools
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError
@@ -34,8 +35,10 @@ from wasm_kernel.service.running_call import (
     CallThread,
     RunningCall,
     Stream,
-    close_stream,
 )
+
+if TYPE_CHECKING:
+    from wasm_kernel.service.call_record import CallRecord
 
 _POLL_SECONDS = 0.05
 _MINUTE = 60.0
@@ -62,7 +65,8 @@ class FunctionCalls:
     """The calls by one session's cells, to functions by their names.
 
     `running_cell` returns the number of the call that is the running cell, 0 if none runs; `logger`
-    returns the session's current logger. `closed` is called when the session falls asleep.
+    returns the session's current logger. `closed` is called when the session falls asleep. `record`
+    returns the record that answers calls or takes them, if there is one.
 
     The broker's threads use it, one at a time.
     """
@@ -73,11 +77,12 @@ class FunctionCalls:
         running_cell: Callable[[], int],
         logger: Callable[[], SandboxLogger],
         closed: Callable[[], None] = lambda: None,
+        record: Callable[[], CallRecord | None] = lambda: None,
     ) -> None:
         self._functions = functions
         self._next = (0, functions)
         self._running_cell = running_cell
-        self._logger, self._closed = logger, closed
+        self._logger, self._closed, self._record = logger, closed, record
         self._cell, self._cell_began = 0, time.monotonic()
         self._made: Counter[str] = Counter()
         self._times: dict[str, deque[float]] = {}
@@ -129,7 +134,8 @@ class FunctionCalls:
     def _call(self, asked: CallFunction, task: Task) -> FunctionReply:
         bound = self._checked(asked.function)
         self._check_rate(bound)
-        size = sum(map(len, parts_of(asked)))
+        parts = parts_of(asked)
+        size = sum(map(len, parts))
         if size > bound.limits.most_bytes:
             raise CallRefused(_LARGE.format(size=size, most=bound.limits.most_bytes))
         if bound.is_stream or asked.later:
@@ -141,20 +147,22 @@ class FunctionCalls:
 
         def keep(items: Any) -> int:
             number = next(self._numbers)
-            self._streams[number] = Stream(bound, items)
+            self._streams[number] = Stream(bound, items, parts)
             return number
 
         is_stream = bound.is_stream
         is_async = bound.is_async and not is_stream  # an async generator is made at once
-        kept = keep if is_stream else None
-        call = RunningCall(bound, run, self._thread, is_async=is_async, size=size, kept=kept)
+        call = self._begun(bound, run, parts, is_async=is_async)
+        call.size, call.kept = size, keep if is_stream else None
         return self._replied(call, task, later=asked.later)
 
     def _item(self, asked: NextItem, task: Task) -> FunctionReply:
         bound, stream = self._checked(asked.function), self._streams.get(asked.stream)
         if stream is None or stream.bound is not bound:
             raise CallRefused(_NO_STREAM)
-        call = RunningCall(bound, stream.step, self._thread, is_async=bound.is_async)
+        stream.steps += 1
+        parts = (*stream.parts, b"%d" % stream.steps)
+        call = self._begun(bound, stream.step, parts, is_async=bound.is_async)
         return self._replied(call, task, later=asked.later)
 
     def _finished(self, asked: FinishedCalls, task: Task) -> FunctionReply:
@@ -224,6 +232,25 @@ class FunctionCalls:
             raise CallRefused(_FAST.format(most=most))
         times.append(now)
 
+    def _begun(
+        self,
+        bound: BoundFunction,
+        run: Callable[[], Any],
+        parts: Sequence[bytes],
+        *,
+        is_async: bool,
+    ) -> RunningCall:
+        """Begins a call, or looks its answer up in the record; `parts` are its arguments."""
+        record = self._record() if bound.limits.recorded else None
+        if record is None:
+            return RunningCall(bound, run, self._thread, is_async=is_async)
+        digest = record.digest(bound.limits.name, *parts)
+        if record.replays:
+            found = partial(record.answer, digest)
+            return RunningCall(bound, found, self._thread, is_async=True)
+        keep = partial(record.keep, digest)
+        return RunningCall(bound, run, self._thread, is_async=is_async, recorded=keep)
+
     def _check_open(self) -> None:
         if len(self._streams) + len(self._awaited) >= _OPEN_MOST:
             raise CallRefused(_OPEN)
@@ -266,4 +293,4 @@ class FunctionCalls:
             call.give_up("interrupted")
             self._log(call, 0)
         if (stream := self._streams.pop(number, None)) is not None:
-            close_stream(stream, self._thread)
+            stream.close(self._thread)

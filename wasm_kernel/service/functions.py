@@ -15,6 +15,7 @@ from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.service.open_message import Open
 
 if TYPE_CHECKING:
+    from wasm_kernel.service.call_record import CallRecord
     from wasm_kernel.service.host_function import BoundFunction, Function, HostFunction
 
 
@@ -49,6 +50,10 @@ class SessionNetwork(Protocol):
     @property
     def offered(self) -> Offered:
         """The functions as the guest sees them."""
+
+    @property
+    def record(self) -> CallRecord | None:
+        """The record of calls, if there is one."""
 
     @property
     def used(self) -> tuple[int, int]:
@@ -125,4 +130,8 @@ def _calls_of(session: ServedSession, bound: Mapping[str, BoundFunction]) -> Ses
         if session.network is not None:
             session.network.close()
 
-    return FunctionCalls(bound, lambda: session.running_cell, lambda: session.logger, closed)
+    def record() -> CallRecord | None:
+        return None if session.network is None else session.network.record
+
+    cell, logger = (lambda: session.running_cell), (lambda: session.logger)
+    return FunctionCalls(bound, cell, logger, closed, record)

@@ -44,6 +44,7 @@ class HostFunction:
             16 MiB.
         calls_a_cell: How many calls and items of streams one cell may have.
         calls_a_minute: How many calls a session may make in a minute.
+        recorded: Whether its calls are recorded and replayed, if `network_mode` says so.
 
     Raises:
         TypeError: it is not callable, or an annotation is no type of plain data.
@@ -56,6 +57,7 @@ class HostFunction:
     most_bytes: int = 8 * MIB
     calls_a_cell: int = 10_000
     calls_a_minute: int = 10_000
+    recorded: bool = True
 
     def __post_init__(self) -> None:
         if not callable(self.function):

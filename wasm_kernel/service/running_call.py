@@ -15,18 +15,19 @@ import os
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import cache
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.linux.broker import log_failure
-from wasm_kernel.service.arrow_tables import NotPlainError
+from wasm_kernel.service.arrow_tables import NotPlainError, Take
 from wasm_kernel.service.host_function import BoundFunction
-from wasm_kernel.service.plain_data import encoded
+from wasm_kernel.service.plain_data import GuestData, SentTable, encoded
 
 END = object()
 """The value of a stream's step that found no further item."""
@@ -40,6 +41,26 @@ _NOT_PLAIN = "its result can't be passed to a cell: {why}"
 _LARGE = "its result takes {size:,} bytes, and {most:,} are allowed"
 
 Answer = dict[str, Any]
+
+
+class RecordedCall(Struct, frozen=True):
+    """The answer to a call, with its bytes."""
+
+    answer: dict[str, Any]
+    raw: bytes = b""
+
+    def value(self) -> Any:
+        """Returns the value. Raises `TypeError` or `ValueError` if it is no plain data."""
+        return GuestData(self.raw).decoded(self.answer["value"], _sent_table)
+
+    def into(self, raw: bytearray) -> Answer:
+        """Returns the answer for a guest; adds its bytes to `raw`."""
+        return {"value": encoded(self.value(), raw)} if "value" in self.answer else self.answer
+
+
+def _sent_table(place: Any, take: Take) -> SentTable:
+    start, length = place
+    return SentTable(take(start, length))
 
 
 class CallThread:
@@ -118,27 +139,45 @@ def _ended_by(end: BaseException) -> RuntimeError:
 
 
 class Stream:
-    """An open generator of a function, whose steps are awaited if the function is `async`."""
+    """An open generator of a function, whose steps are awaited if the function is `async`.
 
-    def __init__(self, bound: BoundFunction, items: Iterator[Any] | AsyncIterator[Any]) -> None:
-        self.bound = bound
+    `parts` are the arguments of its call, and `steps` counts. A replayed one has no items.
+    """
+
+    def __init__(
+        self,
+        bound: BoundFunction,
+        items: Iterator[Any] | AsyncIterator[Any] | None,
+        parts: Sequence[bytes],
+    ) -> None:
+        self.bound, self.parts = bound, parts
+        self.steps = 0
         self._items = items
 
     def step(self) -> Any:
         """Returns the next item, or `END`."""
+        assert self._items is not None, "a record gives the items"
         if isinstance(self._items, AsyncIterator):
             return anext(self._items, END)
         return next(self._items, END)
 
-    def close(self) -> Any:
-        """Runs the generator's own end."""
+    def close(self, thread: CallThread) -> None:
+        """Runs the generator's own end, without waiting for it."""
+        if self._items is None:
+            return
+        if self.bound.is_async:
+            asyncio.run_coroutine_threadsafe(_awaited(self._end), shared_loop())
+        else:
+            thread.submit(self._end)
+
+    def _end(self) -> Any:
         return getattr(self._items, "aclose" if self.bound.is_async else "close")()
 
 
 class RunningCall:
     """One call, or one step of a stream, that runs. It ends by itself or is given up.
 
-    `kept` takes the value of a call that makes a stream, and returns the stream's number.
+    `recorded` records its answer, and returns what the guest gets.
 
     Attributes:
         size: The bytes of its arguments.
@@ -146,6 +185,7 @@ class RunningCall:
         began: When it began, on the monotonic clock.
         outcome: How it ended, in a word.
         future: Its value.
+        kept: Takes the value of a call that makes a stream, and returns the stream's number.
     """
 
     def __init__(
@@ -155,16 +195,16 @@ class RunningCall:
         thread: CallThread,
         *,
         is_async: bool,
-        size: int = 0,
-        kept: Callable[[Any], int] | None = None,
+        recorded: Callable[[RecordedCall], RecordedCall] | None = None,
     ) -> None:
         self.bound = bound
-        self.size, self.result_bytes = size, 0
+        self.size, self.result_bytes = 0, 0
         self.began = time.monotonic()
         self.outcome = "returned"
         self._thread = thread
         self._is_async = is_async
-        self._kept = kept
+        self.kept: Callable[[Any], int] | None = None
+        self._recorded = recorded
         self.future: Future[Any]
         if is_async:
             self.future = asyncio.run_coroutine_threadsafe(_awaited(run), shared_loop())
@@ -193,6 +233,13 @@ class RunningCall:
 
     def answer(self, raw: bytearray) -> Answer:
         """Returns the answer for the guest, once it is over; adds its bytes to `raw`."""
+        if self._recorded is None:
+            return self._answer(raw)
+        own = bytearray()
+        answer = self._answer(own)
+        return self._recorded(RecordedCall(answer, bytes(own))).into(raw)
+
+    def _answer(self, raw: bytearray) -> Answer:
         limits = self.bound.limits
         if not self.future.done():
             self.give_up("TimeoutError")
@@ -204,11 +251,29 @@ class RunningCall:
             if isinstance(problem, CancelledError) or not isinstance(problem, Exception):
                 problem = _ended_by(problem)
             return _raised(problem)
+        if isinstance(value, RecordedCall):
+            return self._replayed(value, raw)
         if value is END:
             return {}
-        if self._kept is not None:
-            return {"stream": self._kept(value)}
+        if self.kept is not None:
+            return {"stream": self.kept(value)}
         return self._plain(value, raw)
+
+    def _replayed(self, call: RecordedCall, raw: bytearray) -> Answer:
+        self.outcome = "refused" if "refused" in call.answer else "replayed"
+        if "stream" in call.answer and self.kept is not None:
+            return {"stream": self.kept(None)}
+        try:
+            if "value" in call.answer:
+                return self._plain(call.value(), raw)
+        except (TypeError, ValueError, RecursionError) as problem:
+            return {"refused": _NOT_PLAIN.format(why=problem)}
+        self.result_bytes = len(msgspec.json.encode(call.answer))
+        if self.result_bytes > self.bound.limits.most_bytes:
+            return {
+                "refused": _LARGE.format(size=self.result_bytes, most=self.bound.limits.most_bytes)
+            }
+        return call.answer
 
     def _plain(self, value: Any, raw: bytearray) -> Answer:
         before = len(raw)
@@ -226,14 +291,6 @@ class RunningCall:
         del raw[before:]
         self.outcome = "refused"
         return {"refused": why}
-
-
-def close_stream(stream: Stream, thread: CallThread) -> None:
-    """Closes a stream, without waiting for it."""
-    if stream.bound.is_async:
-        asyncio.run_coroutine_threadsafe(_awaited(stream.close), shared_loop())
-    else:
-        thread.submit(stream.close)
 
 
 def _raised(problem: Exception) -> Answer:

@@ -81,7 +81,7 @@ class Sandbox:
         self._sending = threading.RLock()
         self._changes: dict[str, Any] = {}
         self._functions = Functions()
-        if policy.network:
+        if policy.uses_exchanges:
             worker.network = home.network(worker, policy)
             self.take_functions(self._functions)
 

@@ -37,11 +37,11 @@ class SandboxHome(WorkerHome, Generic[AnySandbox]):
         return None
 
     def network(self, session: SessionWorker, policy: ExecutionPolicy) -> SessionNetwork | None:
-        """Returns the network of a session; None if its policy has no rules for one.
+        """Returns the network of a session; None if its policy has no rules, and records nothing.
 
         Raises `PolicyError` if the packages for it are not installed.
         """
-        if not policy.network:
+        if not policy.uses_exchanges:
             return None
         from wasm_kernel.service.session_network import HostNetwork
 

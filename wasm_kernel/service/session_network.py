@@ -9,16 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from wasm_kernel import events
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.functions import NETWORK, Offered
 from wasm_kernel.folders.private import OpenFolder
-from wasm_kernel.policy import MIB, ExecutionPolicy
+from wasm_kernel.network.exchanges import Exchanges
+from wasm_kernel.policy import MIB, ExecutionPolicy, NetworkMode
+from wasm_kernel.service.call_record import CallRecord
 from wasm_kernel.service.host_function import BoundFunction, HostFunction
 from wasm_kernel.service.running_call import shared_loop
+
+if TYPE_CHECKING:
+    from wasm_kernel.network.network import Network
 
 _CALL_SECONDS = 90.0
 _CALLS_A_CELL = 200_000
@@ -33,8 +39,10 @@ _NO_EXTRA = "needs more packages: pip install 'wasm-kernel[network]'"
 class HostNetwork:
     """The network of one session, and its functions as `bound` ones. Any thread may use it.
 
+    It has none without rules, and a `record` of calls if the policy's mode is not `live`.
+
     Args:
-        policy: The session's limits, which have rules for the network.
+        policy: The session's limits, with the rules for the network.
         logger: Returns the logger of events.
         exchanges: Opens the folder of recorded exchanges.
         cells: Returns the numbers of the running cell, and of the first one since the session was
@@ -44,6 +52,11 @@ class HostNetwork:
         PolicyError: the packages that it needs are not installed.
     """
 
+    bound: Mapping[str, BoundFunction] = MappingProxyType({})
+    offered: Offered = ()
+    record: CallRecord | None = None
+    _network: Network | None = None
+
     def __init__(
         self,
         policy: ExecutionPolicy,
@@ -51,6 +64,11 @@ class HostNetwork:
         exchanges: OpenFolder,
         cells: Callable[[], tuple[int, int]],
     ) -> None:
+        self._records = Exchanges(policy, exchanges, cells)
+        if policy.network_mode != NetworkMode.LIVE:
+            self.record = CallRecord(self._records)
+        if not policy.network:
+            return
         try:
             from wasm_kernel.network.network import Network
         except ModuleNotFoundError as problem:
@@ -65,8 +83,8 @@ class HostNetwork:
         def log(**facts: Any) -> None:
             logger().log_event(events.NETWORK_REQUEST, **facts)
 
-        self._network = Network(policy, log, exchanges, cells)
-        self.bound: Mapping[str, BoundFunction] = {
+        self._network = Network(policy, log, self._records)
+        self.bound = {
             NETWORK + function.__name__: BoundFunction(
                 HostFunction(
                     function,
@@ -75,18 +93,24 @@ class HostNetwork:
                     most_bytes=2 * MIB,
                     calls_a_cell=_CALLS_A_CELL,
                     calls_a_minute=_CALLS_A_MINUTE,
+                    recorded=False,
                 ),
                 logged=False,
             )
             for function in self._network.functions
         }
-        self.offered: Offered = tuple(each.offered for each in self.bound.values())
+        self.offered = tuple(each.offered for each in self.bound.values())
 
     @property
     def used(self) -> tuple[int, int]:
         """The number of requests, and their bytes so far."""
-        return self._network.used
+        return (0, 0) if self._network is None else self._network.used
 
     def close(self) -> None:
         """Closes all connections, without waiting for it."""
-        asyncio.run_coroutine_threadsafe(self._network.close_all(), shared_loop())
+        asyncio.run_coroutine_threadsafe(self._close_all(), shared_loop())
+
+    async def _close_all(self) -> None:
+        if self._network is not None:
+            await self._network.close_all()
+        self._records.close()

@@ -113,6 +113,7 @@ class RelayedNetwork:
     """The network of a kernel's cells, in its confined front end."""
 
     bound: Mapping[str, BoundFunction] = MappingProxyType({})  # the broker has them
+    record = None
     requests_a_cell = _REQUESTS_A_CELL
 
     def __init__(self, session: SessionWorker, call: Callable[[CellRequest, Task], Any]) -> None:
