@@ -1,26 +1,19 @@
 // The session's files, in the interface that just-bash has for file systems.
 
-import { encode, fileCall } from "wasm-kernel:host";
+import { bytesOfText, latin1, textOfBytes } from "wasm-kernel:bytes";
+import { fileCall } from "wasm-kernel:host";
 import { cp, exists, lstat, mkdir, readFile, rm, stat, writeFile } from "wasm-kernel:files";
 import { absolute } from "wasm-kernel:process";
 import { bytesOf } from "wasm-kernel:web";
 
 const MOST_LINKS = 40; // as on Linux
-const PIECE = 8192;
 const EXECUTABLE = 0o755; // the sandbox has no modes
-
-/** Returns bytes as a text with one character for each, which just-bash passes through pipes. */
-function latin1(data) {
-  let text = "";
-  for (let at = 0; at < data.length; at += PIECE) text += String.fromCharCode(...data.subarray(at, at + PIECE));
-  return text;
-}
 
 const dataOf = (content, encoding) => {
   if (typeof content !== "string") return bytesOf(content);
   return encoding === "binary" || encoding === "latin1"
     ? Uint8Array.from(content, (letter) => letter.charCodeAt(0))
-    : encode(content);
+    : bytesOfText(content);
 };
 const encodingOf = (options) => (typeof options === "string" ? options : options?.encoding);
 
@@ -31,7 +24,7 @@ const told = (found) => ({
   mode: EXECUTABLE,
   size: found.size,
   mtime: found.mtime,
-  ino: found.ino,
+  identity: `${found.dev} ${found.ino}`,
 });
 
 /** Returns a path without links; the last name need not exist. */
@@ -66,7 +59,7 @@ export class SessionFolder {
   async readFile(path, options) {
     const encoding = encodingOf(options) ?? "utf8";
     if (encoding === "binary" || encoding === "latin1") return latin1(readFile(this.#at(path)));
-    return readFile(this.#at(path), "utf8");
+    return textOfBytes(readFile(this.#at(path)));
   }
 
   async readFileBytes(path) {

@@ -7,6 +7,7 @@
 import "wasm-kernel:environment";
 import { Bash, InMemoryFs, MountableFs, defineCommand } from "just-bash";
 import { send } from "wasm-kernel:host";
+import { bytesOfText, latin1, textOfBytes, withBytes } from "wasm-kernel:bytes";
 import { SessionFolder } from "wasm-kernel:folders";
 import { nextDue, takeDue } from "wasm-kernel:timers";
 
@@ -113,6 +114,24 @@ const shell = (name) =>
     return { stdout, stderr, exitCode }; // without just-bash's counts, which are wrong for output that is not ASCII
   });
 
+/** Gives `printf` and `echo -e` the bytes that escapes name. */
+const print = (name) =>
+  defineCommand(name, async (args, context) => {
+    const at = name === "printf" ? args.findIndex((word) => !/^--?v?$/.test(word)) : args.length;
+    const isTold = name === "printf" || args.some((word) => /^-[neE]*e[neE]*$/.test(word));
+    const isAll = name === "echo" || /^(%b|%%|[^%])*$/.test(args[at] ?? "");
+    const words = isTold ? args.map((word, index) => (index === at || isAll ? withBytes(word, isAll && index !== at) : word)) : args;
+    const found = await context.origCommand(words);
+    return found.stdout.isWellFormed() ? found : { ...found, stdout: textOfBytes(bytesOfText(found.stdout)) };
+  });
+
+/** Takes options of `cp` that just-bash does not know. */
+const copy = defineCommand("cp", (args, context) => {
+  const short = (word) => word.replace(/f/g, "").replace(/a/g, "rp");
+  const words = args.map((word) => (/^-[a-zA-Z]+$/.test(word) ? short(word) : word === "--archive" ? "-rp" : word));
+  return context.origCommand(words.filter((word) => word !== "-" && word !== "--force"));
+});
+
 const realPath = defineCommand("realpath", async (args, context) => {
   const result = { stdout: "", stderr: "", exitCode: 0 };
   for (const name of args) {
@@ -136,7 +155,7 @@ const bash = new Bash({
   fs: files,
   cwd: "/",
   customCommands: [
-    list, repeat, realPath, search("grep"), search("rg"), shell("bash"), shell("sh"),
+    list, repeat, copy, realPath, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
     ...BY_PYTHON.map(byPython), ...LEFT_OUT.map(missing),
   ],
   executionLimits: Object.fromEntries(UNLIMITED.map((name) => [name, Number.MAX_SAFE_INTEGER])),
@@ -196,7 +215,7 @@ function runTimer() {
 }
 
 function done({ stdout, stderr, exitCode }) {
-  send({ op: "done", stdout, stderr, exitCode });
+  send({ op: "done", stdout: latin1(bytesOfText(stdout)), stderr: latin1(bytesOfText(stderr)), exitCode });
   return "";
 }
 

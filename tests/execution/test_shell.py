@@ -46,6 +46,11 @@ def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
         ("!seq 3 | xargs -n1 echo - ; seq 2 | xargs -I{} echo n{}", "- 1\n- 2\n- 3\nn1\nn2\n"),
         ("!grep -Hn csv a.csv; grep --color=never -c csv < b.csv", "a.csv:1:a.csv\n1\n"),
         ("!timeout 0.1 sleep 5; echo $?", "124\n"),
+        (
+            "!cp a.csv b.csv; cp -af b.csv c.txt; mv c.txt a.csv; cat *; cp a.csv ./a.csv 2>&1",
+            "a.csv\na.csv\ncp: 'a.csv' and '/app/a.csv' are the same file\n",
+        ),
+        (r"!printf '\303\251\n'; printf '\377' | od -An; echo -e '\0303\251'", "é\n 377\né\n"),
         ("!bash --login -c 'echo $1' - a; sh -lc 'echo b'; bash -euc 'false; echo c'", "a\nb\n"),
         ("!bash -euo pipefail -c 'false | true; echo a'; echo false > s; bash -e s", ""),
         (
@@ -173,6 +178,23 @@ def test_a_program_s_error_is_its_own(shell: BaseSandbox) -> None:
 def test_subprocess_runs_what_the_shell_knows(shell: BaseSandbox, code: str, output: str) -> None:
     result = said(shell, f"import os, sys, subprocess as sp\n{code}")
     assert (result.stdout, result.stderr) == (output, "")
+
+
+BYTES = r"""
+import subprocess
+data = bytes(range(256)) * 2 + "aé漢😀".encode() + b"\xed\xa0\x80"
+without = data.replace(b"\0", b"")
+for name, content in {"all": data, "e": without}.items():
+    open(name, "wb").write(content)
+ran = subprocess.run(["cat"], input=data, capture_output=True)
+subprocess.run("cat all | tee b > c; x=$(cat e); printf %s \"$x\" > d", shell=True)
+b, d = open("b", "rb").read(), open("d", "rb").read()
+print(ran.stdout == data, b == data, d == without)
+"""
+
+
+def test_bytes_pass_through_scripts_as_they_are(shell: BaseSandbox) -> None:
+    assert said(shell, BYTES).stdout == "True True True\n"
 
 
 def test_a_program_that_is_not_there_is_not_found(shell: BaseSandbox) -> None:

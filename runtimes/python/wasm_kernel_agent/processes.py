@@ -60,24 +60,24 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
             name = self._script.split(maxsplit=1)[0]
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         self.returncode = finished.status
-        texts = {"stdout": finished.stdout, "stderr": finished.stderr}
+        found = {"stdout": finished.output, "stderr": finished.errors}
         if self._targets["stderr"] == subprocess.STDOUT:
-            texts = {"stdout": texts["stdout"] + texts["stderr"], "stderr": ""}
-        for name, text in texts.items():
-            self._deliver(name, text)
+            found = {"stdout": finished.output + finished.errors, "stderr": b""}
+        for name, data in found.items():
+            self._deliver(name, data)
 
-    def _deliver(self, name: str, text: str) -> None:
+    def _deliver(self, name: str, data: bytes) -> None:
         target = self._targets[name]
         if target == subprocess.PIPE:
-            setattr(self, name, self._opened(io.BytesIO(text.encode("utf-8", "replace"))))
+            setattr(self, name, self._opened(io.BytesIO(data)))
         elif target is None:
-            getattr(sys, name).write(text)
+            getattr(sys, name).write(data.decode("utf-8", "replace"))
         elif isinstance(target, int):
             if target >= 0:
-                os.write(target, text.encode("utf-8", "replace"))
+                os.write(target, data)
         else:
             target.flush()
-            os.write(target.fileno(), text.encode("utf-8", "replace"))
+            os.write(target.fileno(), data)
 
     def _finish(self) -> None:
         """Runs a command that waits for its input."""

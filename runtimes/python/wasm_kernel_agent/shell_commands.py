@@ -20,7 +20,8 @@ NOT_FOUND = 127
 """The exit status of a command that does not exist."""
 _PIP = re.compile(r"(?:pip3?|(?:python3?|\{sys\.executable\}) +-m +pip)(?: +|$)")
 _PIPES = {"|", ">", ">>", "&&", "||", ";"}
-_UNKNOWN = re.compile(r"^bash: (\S+): command not found$", re.MULTILINE)
+_UNKNOWN = re.compile(r"^bash: (\S+): (?:command not found$|Parse error)", re.MULTILINE)
+_PYTHON = "A file of Python runs by python FILE: the shell reads any file as a script of its own."
 
 _PACKAGES = "To bring in pure-Python packages, use %pip install NAME."
 _NETWORK = "Put the data into the workspace folder. Python reaches hosts that the sandbox allows."
@@ -38,11 +39,21 @@ running: list[Any] = []
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a script: its output, and its exit status."""
+    """The end of a script: its output, as bytes and as text, and its exit status."""
 
-    stdout: str
-    stderr: str
+    output: bytes
+    errors: bytes
     status: int
+
+    @property
+    def stdout(self) -> str:
+        """The output as text."""
+        return self.output.decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        """The errors as text."""
+        return self.errors.decode("utf-8", "replace")
 
 
 class Usage(Exception):
@@ -107,7 +118,8 @@ def run_script(
         finally:
             del _waiting[depth:]
         said = _ask(op="result", depth=depth + 1, **result)
-    return Finished(said["stdout"], said["stderr"] + _advice(said), said["exitCode"])
+    output, errors = (said[name].encode("latin1") for name in ("stdout", "stderr"))
+    return Finished(output, errors + _advice(said).encode(), said["exitCode"])
 
 
 def _ask(**request: Any) -> dict[str, Any]:
@@ -125,7 +137,8 @@ def _ask(**request: Any) -> dict[str, Any]:
 def _advice(said: Mapping[str, Any]) -> str:
     """Returns sentences on what to use instead of the commands that a script did not find."""
     names = dict.fromkeys(_UNKNOWN.findall(said["stderr"]))
-    return "".join(f"{name}: {_INSTEAD[name]}\n" for name in names if name in _INSTEAD)
+    found = ((name, _PYTHON if name.endswith(".py") else _INSTEAD.get(name)) for name in names)
+    return "".join(f"{name}: {words}\n" for name, words in found if words)
 
 
 def run_and_print(script: str) -> int:

@@ -250,6 +250,7 @@ def _told(status: os.stat_result) -> Mapping[str, Any]:
         "atimeMs": status.st_atime_ns / 1e6,
         "mtimeMs": status.st_mtime_ns / 1e6,
         "ctimeMs": status.st_ctime_ns / 1e6,
+        "dev": status.st_dev,
         "ino": status.st_ino,
         "nlink": status.st_nlink,
     }

@@ -204,7 +204,7 @@ class Shells:
 
 
 def _failed(why: str) -> bytes:
-    said = f"bash: {why}\n" if why else ""
+    said = f"bash: {why}\n".encode().decode("latin1") if why else ""
     return msgspec.json.encode({"op": "done", "stdout": "", "stderr": said, "exitCode": 126})
 
 
