@@ -11,10 +11,11 @@ import asyncio
 import msgspec
 
 from wasm_kernel.execution.functions import CALL_BYTES
+from wasm_kernel.linux.channel import parts_of, read
 from wasm_kernel.network.exchanges import Exchanges, RequestDigest
 from wasm_kernel.service.running_call import RecordedCall, shared_loop
 
-_BODY_BYTES = 2 * CALL_BYTES  # of a record; larger than any answer
+_BODY_BYTES = CALL_BYTES + 4096  # of a record; larger than any answer
 _DAMAGED = "the recorded answer to {request} is damaged, and must be recorded again"
 
 
@@ -47,7 +48,7 @@ class CallRecord:
 
         async def kept() -> None:
             recording = self._exchanges.record(self._exchanges.cells()[0])
-            recording.add(msgspec.msgpack.encode(call))
+            recording.add(b"\0".join(parts_of(call)))
             recording.keep(digest, (200, b"", []), is_whole=True)
 
         try:
@@ -64,7 +65,7 @@ class CallRecord:
                 data = b"".join([part async for part in found.aiter_stream(_BODY_BYTES)])
             finally:
                 await found.aclose()
-            return msgspec.msgpack.decode(data, type=RecordedCall)
+            return read(data, msgspec.json.Decoder(RecordedCall).decode)
         except OSError as problem:
             return RecordedCall({"refused": str(problem)})
         except (msgspec.MsgspecError, RecursionError):
