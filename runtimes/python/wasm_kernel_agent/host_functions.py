@@ -109,15 +109,11 @@ class _AwaitedCalls:
 
     async def answer_of(self, number: int) -> dict[str, Any]:
         """Returns the answer to a call that the host has begun."""
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._futures[number] = future
+        future = self.future_of(number)
         try:
             return await future
         finally:
-            del self._futures[number]
-            if not future.done() or future.cancelled():
-                with contextlib.suppress(Exception):
-                    self._channel.send({"op": "drop", "number": number})
+            future.cancel()
 
     def future_of(self, number: int) -> asyncio.Future[dict[str, Any]]:
         """Returns the future answer to a call, for callbacks; a cancelled one is dropped."""
