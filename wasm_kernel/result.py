@@ -227,6 +227,11 @@ class VariableChanges(Struct, frozen=True):
     is_partial: bool = False
 
 
+def readable_time(seconds: float) -> str:
+    """Returns a time in words, such as `12 ms`."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+
+
 def readable(size: int) -> str:
     """Returns a number of bytes in words, such as `1.5 MiB`."""
     if size < _STEP:

@@ -47,7 +47,8 @@ export class Actions {
     const said = found && this._words.variables(found, new Date(time * 1000));
     const label = this._trans.__("Begin anew");
     const caption = this._trans.__("Restart without variables; a checkpoint keeps these");
-    const notice = Notification.info([resumed, said].filter(Boolean).join(" "), {
+    link.say(resumed); // in the panel, as a notice is cut after 140 characters
+    const notice = Notification.info([said, resumed].filter(Boolean).join(" "), {
       autoClose: false,
       actions: [
         { label: this._trans.__("Continue"), displayType: "accent", callback: () => {} },

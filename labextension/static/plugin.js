@@ -12,10 +12,9 @@ const { ITranslator, nullTranslator } = lib.translation;
 const IStatusBar = lib.statusbar?.IStatusBar;
 
 const MAGIC = /^\s*%timeline\s*$/m;
-const OPEN = "wasm-kernel:open";
 
 /** Adds the commands; the schema puts them into the Kernel menu and gives them shortcuts. */
-function addCommands(app, actions, trans, panel) {
+function addCommands(app, actions, trans, open) {
   const { ui } = lib;
   const isEnabled = () => actions.isReady;
   const add = (name, label, icon, execute, caption, enabled = isEnabled) =>
@@ -29,7 +28,7 @@ function addCommands(app, actions, trans, panel) {
       describedBy: { args: { type: "object", properties: {} } },
     });
   const hasRedo = () => actions.isReady && actions.link.tree.redo > 0;
-  add("open", trans.__("Show Timeline"), ui.historyIcon, () => app.shell.activateById(panel.id),
+  add("open", trans.__("Show Timeline"), ui.historyIcon, open,
     trans.__("Show the states of this notebook's session"), () => true);
   add("undo", trans.__("Undo Last Cell’s Effects"), ui.undoIcon, () => actions.undo(),
     trans.__("Bring the variables back as before the last cell; files stay"));
@@ -91,8 +90,9 @@ class Status extends lib.ui.ReactWidget {
   render() {
     const tree = this._actions.link?.tree;
     if (!tree) return null;
-    const text = `${this._words.here(tree)} · ${bytes(tree.memory_bytes)}`;
-    const title = this._trans.__("The state of the sandbox's variables, and its memory");
+    const facts = [this._words.here(tree), bytes(tree.memory_bytes), this._words.saved(tree)];
+    const text = facts.join(" · ");
+    const title = this._trans.__("The state of the sandbox's variables, its memory, and the disk");
     return lib.React.createElement(lib.statusbar.TextItem, { source: text, title });
   }
 }
@@ -107,11 +107,14 @@ function activate(app, tracker, translator, palette, statusBar) {
   panel.title.caption = trans.__("Timeline");
   panel.node.setAttribute("role", "region");
   panel.node.setAttribute("aria-label", trans.__("Timeline"));
-  addCommands(app, actions, trans, panel);
+  const body = new TimelineBody(actions, trans);
+  addCommands(app, actions, trans, () => {
+    app.shell.activateById(panel.id);
+    body.focusState();
+  });
   for (const id of COMMANDS.slice(0, 5))
     panel.toolbar.addItem(id, new CommandToolbarButton({ commands: app.commands, id, label: "" }));
   panel.addWidget(panel.toolbar);
-  const body = new TimelineBody(actions, trans);
   panel.addWidget(body);
   app.shell.add(panel, "right", { rank: 900 });
   const status = new Status(actions, trans);
@@ -126,7 +129,7 @@ function activate(app, tracker, translator, palette, statusBar) {
   for (const command of COMMANDS) palette?.addItem({ command, category });
   NotebookActions.executed.connect((_, { cell }) => {
     if (cell.model.type === "code" && MAGIC.test(cell.model.sharedModel.getSource()))
-      void app.commands.execute(OPEN);
+      app.shell.activateById(panel.id); // the keyboard stays in the notebook
   });
 }
 

@@ -2,7 +2,7 @@ import { lib } from "./shared.js";
 import { bytes, difference, filesOf, rows, seconds } from "./tree.js";
 import { Words } from "./words.js";
 
-const { createElement: h, useEffect, useRef, useState } = lib.React;
+const { createElement: h, useEffect, useLayoutEffect, useRef, useState } = lib.React;
 const NAME = "jp-wasmTimeline";
 const ASK_MILLISECONDS = 150;
 const VARIABLES_MOST = 50; // that are drawn
@@ -17,6 +17,11 @@ export class TimelineBody extends lib.ui.ReactWidget {
     this._words = new Words(trans);
   }
 
+  /** Takes the keyboard to the chosen state. */
+  focusState() {
+    this.node.querySelector("[role=treeitem][aria-selected=true]")?.focus();
+  }
+
   render() {
     const link = this._actions.link;
     const trans = this._trans;
@@ -29,6 +34,7 @@ export class TimelineBody extends lib.ui.ReactWidget {
     const { tree } = link;
     return h(Timeline, {
       key: link.panel.id,
+      body: this,
       tree,
       said: link.said,
       isBusy: link.isBusy,
@@ -39,12 +45,17 @@ export class TimelineBody extends lib.ui.ReactWidget {
   }
 }
 
-function Timeline({ tree, said, isBusy, actions, words, trans }) {
+function Timeline({ body, tree, said, isBusy, actions, words, trans }) {
   const all = rows(tree);
   const [chosen, choose] = useState(null); // a row's key; null follows the current state
   const [compared, compare] = useState(null); // the state to compare others with
   const at = all.find((row) => row.key === chosen) ?? all.find((row) => row.isHere);
   const base = tree.states.find((state) => state.id === compared);
+  const hadFocus = body.node.contains(document.activeElement);
+  useLayoutEffect(() => {
+    // the pressed button is gone: the keyboard goes on at the state
+    if (hadFocus && !body.node.contains(document.activeElement)) body.focusState();
+  });
   return h(
     lib.React.Fragment,
     null,
@@ -71,6 +82,7 @@ function Timeline({ tree, said, isBusy, actions, words, trans }) {
             tree,
             compare,
             choose,
+            body,
           }),
     h(Meters, { tree, trans }),
   );
@@ -216,7 +228,7 @@ function shown(value) {
   );
 }
 
-function Details({ at, isBusy, isChosen, actions, words, trans, tree, compare, choose }) {
+function Details({ at, isBusy, isChosen, actions, words, trans, tree, compare, choose, body }) {
   const changed = Object.entries(at.files ?? {});
   const titles = {
     created: trans.__("Files made"),
@@ -226,8 +238,7 @@ function Details({ at, isBusy, isChosen, actions, words, trans, tree, compare, c
   const go = async (files) => {
     choose(null);
     await actions.go(at.id, files);
-    // the pressed button may be gone: the keyboard goes on at the state
-    document.querySelector(`.${NAME}-states [aria-selected=true]`)?.focus();
+    body.focusState(); // as the pressed button is off
   };
   return h(
     "section",
@@ -235,7 +246,7 @@ function Details({ at, isBusy, isChosen, actions, words, trans, tree, compare, c
     h("h3", null, `${words.place(at)} `, h("code", null, words.label(at))),
     h("p", { className: `${NAME}-facts` }, [...words.facts(at), when(at)].filter(Boolean).join(" · ")),
     changed.map(([kind, paths]) =>
-      h("p", { key: kind }, `${titles[kind]}: `, h("code", null, paths.join(", "))),
+      h("p", { key: kind }, `${titles[kind]}: `, codes(paths)),
     ),
     !at.isLost && isChosen
       ? h(Changes, {
@@ -281,7 +292,7 @@ function Comparison({ tree, base, at, isBusy, actions, words, trans, end }) {
           )
         : h("p", null, trans.__("No cell")),
       filesOf(only).length
-        ? h("p", null, `${trans.__("Files")}: `, h("code", null, filesOf(only).join(", ")))
+        ? h("p", null, `${trans.__("Files")}: `, codes(filesOf(only)))
         : null,
     );
   const title =
@@ -324,11 +335,19 @@ function Meters({ tree, trans }) {
     const limit = tree.fuel_limit?.toLocaleString();
     facts.push([trans.__("Fuel"), limit ? trans.__("%1 of %2", fuel, limit) : fuel]);
   }
-  return h(
-    "dl",
-    { className: `${NAME}-meters`, "aria-label": trans.__("What the session uses") },
-    facts.map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value))),
+  const meters = facts.map(([name, value]) =>
+    h("div", { key: name }, h("dt", null, name), h("dd", null, value)),
   );
+  return h(
+    "section",
+    { "aria-label": trans.__("What the session uses") },
+    h("dl", { className: `${NAME}-meters` }, meters),
+  );
+}
+
+/** Texts such as paths, each an element of its own, so that none is taken for two. */
+function codes(texts) {
+  return texts.map((text, at) => [at ? ", " : "", h("code", { key: text }, text)]);
 }
 
 function button(text, act, isOff) {

@@ -254,11 +254,21 @@ def test_the_keyboard_alone_goes_back(panel: Panel) -> None:
     keyboard.press("Enter")
     panel.here("[9]")
     panel.region.locator("[aria-current=true]:focus").wait_for()
-    panel.lab.cell(0).click()
     keyboard.press("Control+Alt+z")
     panel.here("[8]")
+    panel.lab.cell(0).locator(".cm-content").click()
     keyboard.press("Control+Alt+y")
     panel.here("[9]")
+    keyboard.press("Control+Alt+t")
+    here = panel.region.locator("[aria-current=true]:focus")
+    here.wait_for()
+    keyboard.press("Enter")
+    panel.region.get_by_role("button", name="Compare with").press("Enter")
+    here.wait_for()  # the pressed button is gone
+    keyboard.press("Home")
+    panel.region.get_by_text(re.compile(r"^\[9\] compared with start")).wait_for()
+    panel.press("End comparison")
+    panel.page.locator("#jp-main-statusbar").get_by_text("· saved").wait_for()
 
 
 FORGES = """

@@ -114,6 +114,25 @@ def test_a_view_sees_cells_as_they_run_and_goes_back_with_files_and_forth(
     assert "nothing to redo" in view.ask("redo")["error"]
 
 
+def test_a_view_knows_the_memory_before_it_hears_of_a_cell_and_that_states_get_saved(
+    view: View,
+) -> None:
+    assert view.tree["memory_bytes"] > 0
+    tree = view.tree
+    while not tree["saved"]:
+        tree = view.pushed()
+
+
+def test_signs_that_hide_or_turn_text_around_are_escaped(kernel: RealKernel, view: View) -> None:
+    kernel.run("here = 'a\u202eb'; open('c\u202ed', 'w').close(); globals()['e\x1bf'] = 1")
+    last = view.ask("tree")["states"][-1]
+    assert last["label"].startswith(r"here = 'a\u202eb'; open('c\u202ed'")
+    assert last["files"] == {"created": [r"c\u202ed"]}
+    changed = view.ask("changes", state=last["id"], since=last["parent"])["variables"]
+    assert {each["name"] for each in changed} == {"here", r"e\x1bf"}
+    assert view.ask("go", state=last["parent"])["files_left"] == [r"c\u202ed"]
+
+
 def test_checkpoints_are_named_and_deleted(kernel: RealKernel, view: View) -> None:
     kernel.run("y = 1")
     assert view.ask("checkpoint", name="before the merge") == {"id": 1}
@@ -137,6 +156,7 @@ def test_a_cell_that_lost_its_guest_stands_at_the_state_it_ran_in(
     assert [one["label"] for one in tree["lost"]][-1] == "import os; os._exit(3)"
     lost = tree["lost"][-1]
     assert (lost["outcome"], lost["at"]) == ("lost", state_after(tree, "z = 1")["id"])
+    assert lost["seconds"] > 0
     assert tree["here"] == lost["at"]
 
 

@@ -141,6 +141,6 @@ def test_the_tree_shows_branches(sandbox: Sandbox) -> None:
     sandbox.execute("x = 'branch'")
     [shown] = sandbox.execute("%timeline").outputs
     text = shown.data["text/plain"]
-    assert "├─● In[2]" in text
-    assert "│ ● In[3]" in text
+    assert "├─○ In[2]" in text
+    assert "│ ○ In[3]" in text
     assert "<ul><li>In[2]" in shown.data["text/html"]

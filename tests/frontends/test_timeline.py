@@ -18,11 +18,14 @@ from wasm_kernel.result import Ran, Travelled
 def state(one, parent):
     return Checkpoint('', one, f'cell {one}', 0.0, 1, one == 1, one, parent)
 calls = []
+written = [False, False, True]
 def on_call(request):
     calls.append(type(request).__name__)
     if calls[-1] == 'Travel':
         return Travelled(files_left=('<b>.txt',))
-    return States([state(1, 2), state(2, 1), state(3, 99)], 77, {1: Ran(sent=True), 5: Ran()})
+    states = [state(1, 2), state(2, 1), state(3, 99)]
+    saved = written.pop(0) if written else True
+    return States(states, 77, {1: Ran(sent=True), 5: Ran()}, saved=saved)
 """
 
 
@@ -139,6 +142,13 @@ def test_a_worker_that_sends_a_circle_of_states_holds_up_no_kernel(kernel: Drive
     assert (tree["here"], tree["redo"]) == (1, 0)
     assert [each["sent"] for each in tree["states"]] == [True, False, False]
     assert kernel.value("6 * 7") == "42"
+
+
+def test_a_view_hears_when_the_states_are_on_disk(kernel: Driven) -> None:
+    kernel.run(LIES)
+    _send(kernel, "open", "watching", target_name=TARGET)
+    assert [_hear(kernel, "watching")["saved"] for _ in range(3)] == [False, False, True]
+    _send(kernel, "close", "watching")
 
 
 def test_a_cell_that_speaks_on_a_views_comm_is_not_heard(kernel: Driven, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from wasm_kernel.result import Ran
 from wasm_kernel.state.tables import CheckpointTable, HistoryTree
 
 
@@ -50,10 +51,10 @@ def test_one_line_goes_straight_down() -> None:
 def test_branches_hang_off_the_line_that_leads_here() -> None:
     assert nodes(HistoryTree(BRANCHED)) == [
         "● the beginning",
-        "├─● In[5]",
+        "├─○ In[5]",
         "● In[1]",
-        "├─● In[2]",
-        "│ ● In[3]",
+        "├─○ In[2]",
+        "│ ○ In[3]",
         "● In[4]",
     ]
 
@@ -62,6 +63,16 @@ def test_the_tree_tells_names_and_where_memory_stands() -> None:
     lines = HistoryTree(BRANCHED).text().splitlines()
     assert "'one', 'two'" in lines[2]
     assert [line.endswith("<- here") for line in lines] == [False] * 5 + [True]
+
+
+def test_the_tree_tells_how_cells_ran_and_which_are_undone() -> None:
+    ran = {3: Ran(error="<i>", seconds=0.25), 5: Ran(sent=True, seconds=3.0)}
+    tree = HistoryTree(BRANCHED, ran)
+    lines = tree.text().splitlines()
+    assert "<i>, undone, 250 ms, 2.0 KiB" in lines[3]
+    assert "sent requests, can't be unsent, 3.0 s, 2.0 KiB" in lines[5]
+    assert "undone, 2.0 KiB" in lines[1]
+    assert "&lt;i&gt;, undone, 250 ms" in tree.html()
 
 
 def test_a_state_whose_parent_is_folded_away_begins_a_tree() -> None:

@@ -399,8 +399,9 @@ class PendingTravel:
     def _listed(self, how: str) -> Mapping[str, Any]:
         from wasm_kernel.state.tables import CheckpointTable, HistoryTree
 
-        rows = self._state.tree.rows()
-        shown = CheckpointTable(rows) if how == "checkpoints" else HistoryTree(rows)
+        tree = self._state.tree
+        rows = tree.rows()
+        shown = CheckpointTable(rows) if how == "checkpoints" else HistoryTree(rows, tree.ran)
         return {
             "names": [row["name"] for row in rows if row["name"]],
             "shown": {"text/plain": shown.text(), "text/html": shown.html()},

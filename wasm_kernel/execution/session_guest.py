@@ -183,8 +183,7 @@ class SessionGuest:
         The guest's thread calls it.
         """
         tree = self._runner.state.tree
-        ran = {one: commit.ran for one, commit in tree.commits.items() if commit.ran is not None}
-        return [Checkpoint(**row) for row in tree.rows()], tree.undone, ran
+        return [Checkpoint(**row) for row in tree.rows()], tree.undone, tree.ran
 
     def take_resumed(self) -> str:
         """Returns the sentence that the session goes on; no cell prints it then."""
@@ -232,6 +231,12 @@ class SessionGuest:
     def memory_bytes(self) -> int:
         """The size of the guest's memory."""
         return self._runner.memory_bytes
+
+    @property
+    def is_saved(self) -> bool | None:
+        """Returns whether the states are on disk; None if they can't be written there."""
+        state = self._runner.state
+        return state.wait_written(0) if state.saved else None
 
     @property
     def history_states(self) -> int:

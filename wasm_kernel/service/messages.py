@@ -287,13 +287,16 @@ class States(Struct, frozen=True):
     """The states of a session's history; `redo` is the one that a redo leads to, 0 for none.
 
     `ran` tells by states' numbers how their cells ran, as far as it is known. `resumed` is the
-    sentence that the session goes on with the variables of an earlier process, once.
+    sentence that the session goes on with the variables of an earlier process, once. `saved` is
+    False while states are being written to disk, None if they can't be.
     """
 
     states: list[Checkpoint]
     redo: Annotated[int, Meta(ge=0, le=2**31)] = 0
     ran: Mapping[int, Ran] = {}
     resumed: str = ""
+    saved: bool | None = None
+    memory_bytes: Annotated[int, Meta(ge=0, le=2**32)] = 0
 
 
 REPLIES: Mapping[type[Struct], Any] = {

@@ -308,7 +308,8 @@ class _Worker:
         """Returns the states, on the guest's thread."""
         states, undone, ran = self._guest.states_now()
         redo = undone[-1] if undone else 0
-        return messages.States(states, redo, ran, self._guest.take_resumed())
+        guest, resumed = self._guest, self._guest.take_resumed()
+        return messages.States(states, redo, ran, resumed, guest.is_saved, guest.memory_bytes)
 
     def _fork(self, call: messages.Fork) -> list[str]:
         """Has forks made beyond the walls; returns the notice for each one's first cell."""

@@ -1,17 +1,18 @@
 """The states that a session can restore, shown as a table and as a tree.
 
 A state is an object with `id`, `parent`, `name`, `cell`, `label`, `time`, `bytes` and `here`, as
-`Tree.rows` returns it. A state with several names occurs once for each. Times are in UTC, as the
-guest has no time zone.
+`Tree.rows` returns it; `Tree.ran` tells how its cell ran. A state with several names occurs once
+for each. Times are in UTC, as the guest has no time zone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from wasm_kernel.result import Ran, readable, readable_time
 from wasm_kernel.state.index import place_of
 
 State = dict[str, Any]
@@ -76,7 +77,8 @@ class HistoryTree:
     The line to the current state goes straight down; other branches hang off it.
     """
 
-    def __init__(self, states: list[State]) -> None:
+    def __init__(self, states: list[State], ran: Mapping[int, Ran] | None = None) -> None:
+        self._ran = ran or {}
         self._names: dict[int, list[str]] = {}
         self._states: dict[int, State] = {}
         for state in states:
@@ -106,17 +108,27 @@ class HistoryTree:
                 waiting.append((straight, depth, False))
                 waiting += [(b, depth + 1, True) for b in reversed(below) if b != straight]
 
-    def _cells(self, one: int) -> tuple[str, str, str, str]:
+    def _cells(self, one: int) -> tuple[str, str, str, str, str]:
         state = self._states[one]
         names = ", ".join(map(repr, self._names[one]))
-        return str(state["label"]), names, _time(state), "<- here" if state["here"] else ""
+        here = "<- here" if state["here"] else ""
+        return str(state["label"]), names, self._facts(one), _time(state), here
+
+    def _facts(self, one: int) -> str:
+        ran = self._ran.get(one)
+        facts = ["" if one in self._line else "undone", readable(self._states[one]["bytes"])]
+        if ran is not None:
+            sent = "sent requests, can't be unsent" if ran.sent else ""
+            facts = [ran.error, facts[0], sent, readable_time(ran.seconds), facts[1]]
+        return ", ".join(filter(None, facts))
 
     def text(self) -> str:
         """Returns the tree in characters."""
         lines: list[tuple[str, ...]] = []
         for one, depth, begins in self._walk():
             before = "│ " * (depth - 1) + "├─" if begins and depth else "│ " * depth
-            lines.append((f"{before}● {_place(self._states[one])}", *self._cells(one)))
+            mark = "●" if one in self._line else "○"
+            lines.append((f"{before}{mark} {_place(self._states[one])}", *self._cells(one)))
         return padded(lines)
 
     def html(self) -> str:
@@ -128,8 +140,9 @@ class HistoryTree:
             parts.append("</li></ul>" * (opened - stay))
             parts.append("<ul>" if begins else "</li>")
             opened = depth + 1
-            label, names, when, here = self._cells(one)
-            text = f"{_place(self._states[one])} <code>{escape(label)}</code> {escape(names)}"
+            label, names, facts, when, here = self._cells(one)
+            label = f"<code>{escape(label)}</code>" if label else ""
+            text = f"{_place(self._states[one])} {label} {escape(names)}"
             text = f"<b>{text}</b>" if here else text
-            parts.append(f"<li>{text} <small>{when}</small>")
+            parts.append(f"<li>{text} <small>{escape(facts)}, {when}</small>")
         return "".join(parts) + "</li></ul>" * opened

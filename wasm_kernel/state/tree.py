@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import TravelError
+from wasm_kernel.result import Ran
 from wasm_kernel.state.index import Commit, Drop, Head, Name, Origin, Record
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
 
@@ -226,6 +227,12 @@ class Tree(Struct, frozen=True):
     def _last_cell(self) -> int:
         """Returns the state after the last cell that left one; 0 if there is none."""
         return next((commit.id for commit in self.lineage(self.head) if commit.cells), 0)
+
+    @property
+    def ran(self) -> dict[int, Ran]:
+        """How the cells before states ran, as far as it is known, by the states' numbers."""
+        found = ((one, commit.ran) for one, commit in self.commits.items())
+        return {one: ran for one, ran in found if ran is not None}
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns the states that can be restored, oldest first, as the guest shows them.

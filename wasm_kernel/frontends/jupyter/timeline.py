@@ -113,7 +113,7 @@ class Run(Struct, frozen=True):
     outcome: str
     seconds: float
     fuel: int | None
-    files: dict[str, tuple[str, ...]]
+    files: dict[str, list[str]]
 
 
 class Timeline:
@@ -133,7 +133,6 @@ class Timeline:
         self._gone: set[str] = set()  # notebook cells whose effects memory does not have
         self._lost_at: dict[int, int] = {}  # the state in which a cell ran that left none
         self._resumed = ""  # that the session goes on, until a cell runs
-        self._memory = 0
         self._version = 0  # of the states
         self._known: tuple[int, Content] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -176,7 +175,6 @@ class Timeline:
     def cell_ended(self, cell: Cell, result: SandboxResult) -> None:
         """Notes a cell's run; views get the states soon."""
         number = count_of(result.reply)
-        self._memory = result.memory_used_bytes or self._memory
         if cell.store_history and number:
             self._resumed = ""
             self._runs[number] = _run_of(cell, result)
@@ -215,6 +213,8 @@ class Timeline:
         except WasmKernelError:
             return  # the sandbox is closed, or does not start, as each cell says
         self._pushed = loop.time()
+        if tree["saved"] is False:
+            self.changed()  # soon
         for view in [*self._views]:
             self._send({}, CommMessage("msg", view, {"event": "tree", **tree}))
         if self._widget is not None:
@@ -249,7 +249,9 @@ class Timeline:
     async def _replied(self, request: Mapping[str, Any]) -> Content:
         reply: Content = {"id": request.get("id")}
         try:
-            reply |= await self._served(msgspec.convert(request, _Asked))
+            asked = msgspec.convert(request, _Asked)
+            done = await self._served(asked)
+            reply |= done if isinstance(asked, _Tree) else _shown(done)
         except msgspec.ValidationError as problem:
             reply["error"] = f"The request can't be read: {problem}."
         except WasmKernelError as problem:
@@ -330,7 +332,8 @@ class Timeline:
             "lost": self._lost(of_cells, line),
             "gone": sorted(self._gone),
             "resumed": self._resumed,
-            "memory_bytes": self._memory,
+            "saved": found.saved,
+            "memory_bytes": found.memory_bytes,
             "memory_limit": self._sandbox.policy.memory_bytes,
             "fuel": None if last is None else last.fuel,
             "fuel_limit": self._sandbox.policy.fuel_budget,
@@ -353,7 +356,7 @@ class Timeline:
             if run.outcome in _LOST and number not in of_cells:
                 before = [one for cell, one in of_cells.items() if cell < number and one in line]
                 at = self._lost_at.setdefault(number, max(before, default=0))
-                about = {"cell": number, "label": run.label, "at": at}
+                about = {"cell": number, "label": run.label, "at": at, "seconds": run.seconds}
                 lost.append({**about, "outcome": run.outcome, "files": run.files})
         return lost
 
@@ -366,6 +369,22 @@ def _lineage(states: dict[int, Content], at: int) -> set[int]:
     return line
 
 
+def _shown(found: Any) -> Any:
+    """Returns texts of cells, alone or in lists and objects, as a page may show them.
+
+    Signs that can't be seen, which could hide or turn around others, are escaped as in Python.
+    """
+    if isinstance(found, str):
+        return found if found.isprintable() else "".join(map(_seen, found))
+    if isinstance(found, dict):
+        return {_shown(name): _shown(value) for name, value in found.items()}
+    return [_shown(each) for each in found] if isinstance(found, list | tuple) else found
+
+
+def _seen(sign: str) -> str:
+    return sign if sign.isprintable() else ascii(sign)[1:-1]
+
+
 def _state(found: Checkpoint, ran: Ran | None) -> Content:
     kinds = {} if ran is None else {kind: getattr(ran, kind) for kind in _KINDS}
     if ran is not None and ran.more:
@@ -374,7 +393,7 @@ def _state(found: Checkpoint, ran: Ran | None) -> Content:
         "id": found.id,
         "parent": found.parent,
         "cell": found.cell,
-        "label": found.label,
+        "label": _shown(found.label),
         "time": found.time,
         "bytes": found.bytes,
         "names": [],
@@ -382,7 +401,7 @@ def _state(found: Checkpoint, ran: Ran | None) -> Content:
         "outcome": "" if ran is None else _outcome(ran.error),
         "seconds": None if ran is None else ran.seconds,
         "fuel": None if ran is None else ran.fuel,
-        "files": {kind: paths for kind, paths in kinds.items() if paths},
+        "files": {kind: _shown(paths) for kind, paths in kinds.items() if paths},
     }
 
 
@@ -407,7 +426,7 @@ def _outcome(error: str) -> str:
 def _run_of(cell: Cell, result: SandboxResult) -> Run:
     return Run(
         cell.cell_id,
-        cell.code.strip().split("\n", 1)[0][:_LABEL],
+        _shown(cell.code.strip().split("\n", 1)[0][:_LABEL]),
         _outcome("" if result.error is None else result.error.ename),
         result.duration,
         result.fuel_consumed,
@@ -415,14 +434,14 @@ def _run_of(cell: Cell, result: SandboxResult) -> Run:
     )
 
 
-def _files_of(result: SandboxResult) -> dict[str, tuple[str, ...]]:
+def _files_of(result: SandboxResult) -> dict[str, list[str]]:
     made = set(result.files_created)
     files = {
         "created": result.files_created,
         "modified": [path for path in result.files_modified if path not in made],
         "deleted": result.files_deleted,
     }
-    return {kind: _some(paths) for kind, paths in files.items() if paths}
+    return {kind: _shown(_some(paths)) for kind, paths in files.items() if paths}
 
 
 def _some(paths: Iterable[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from wasm_kernel.outputs.bundle import WIDGET_VIEW
-from wasm_kernel.result import CommMessage, readable
+from wasm_kernel.result import CommMessage, readable, readable_time
 
 Content = dict[str, Any]
 Ask = Callable[[Content], Awaitable[Content]]
@@ -88,7 +88,8 @@ class TimelineWidget:
             return f"IPY_MODEL_{comm}"
 
         wide = model("layout", "Layout", {"width": "100%"}, _BASE)
-        states = model("states", "Select", {**self._rows(tree), "rows": _ROWS, "layout": wide})
+        rows = {**self._rows(tree), "description": "States", "rows": _ROWS, "layout": wide}
+        states = model("states", "Select", rows)
         buttons = [model(name, "Button", {"description": text}) for name, text in _BUTTONS.items()]
         named = model("name", "Text", {"placeholder": "a name for the current state", "value": ""})
         said = model("said", "HTML", {"value": ""})
@@ -166,7 +167,9 @@ def _rows(tree: Content) -> Iterator[tuple[int, str]]:
         if each["parent"] != above and each["parent"] in states:
             facts.append(f"after {_place(states[each['parent']])}")
         facts += [f"checkpoint {name}" for name in each["names"]]
-        facts += ["sent requests, can't be unsent" if each["sent"] else "", readable(each["bytes"])]
+        facts.append("sent requests, can't be unsent" if each["sent"] else "")
+        facts.append("" if each["seconds"] is None else readable_time(each["seconds"]))
+        facts.append(readable(each["bytes"]))
         mark = "\u25c9" if is_here else "\u25cf" if number in line else "\u25cb"
         yield number, _text(mark, each, facts)
         above = number
