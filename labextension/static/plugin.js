@@ -61,7 +61,7 @@ function follow(tracker, actions, changed, trans) {
       if (link === actions.link) changed();
     };
     link.changed.connect(draw);
-    panel.content.modelContentChanged.connect(draw);
+    panel.model.cells.changed.connect(draw);
     panel.disposed.connect(() => {
       links.delete(panel);
       choose();
