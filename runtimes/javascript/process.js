@@ -3,8 +3,8 @@
 import { beginTime, enter, fileCall, now, print } from "wasm-kernel:host";
 import { URL } from "wasm-kernel:url";
 
-const { keys } = Object;
-const { get, set, deleteProperty } = Reflect;
+const { hasOwn, keys } = Object;
+const { set, deleteProperty } = Reflect;
 const given = {};
 let lent = { __proto__: null };
 let folder = "/app";
@@ -78,7 +78,7 @@ export function lend(env) {
   }
   for (let index = 0, names = keys(env); index < names.length; index += 1) {
     const name = names[index];
-    lent[name] = get(process.env, name);
+    lent[name] = hasOwn(process.env, name) ? process.env[name] : undefined;
     set(process.env, name, env[name]);
   }
 }

@@ -128,6 +128,7 @@ def test_folders_are_listed_made_moved_and_removed(sandbox: SandboxOf) -> None:
     assert sandbox.files("MakeDir", path="n/m").status == 200
     again = sandbox.files("MakeDir", path="n")
     assert (again.status, again.json["code"]) == (409, "already_exists")
+    assert sandbox.files("Move", source="/app", destination="q/z").status == 400
     moved = sandbox.files("Move", source="/app/a/x", destination="q/y").json["entry"]
     assert moved["path"] == "/home/user/q/y"
     assert sandbox.files("Remove", path="a").status == 200

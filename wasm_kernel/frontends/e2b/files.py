@@ -223,6 +223,8 @@ def _make_way(files: FileAccess, path: str) -> None:
 def move(session: AsyncSession, source: str, destination: str) -> Entry:
     """Renames a file or folder, with the folders on the way of its new path."""
     old, new = guest_path(source), guest_path(destination)
+    if not (_parts(old)[1] and _parts(new)[1]):
+        raise Refusal(400, "", f"{HOME} itself can't be moved or replaced. Nothing was changed.")
     with _opened(session) as files:
         files.operations.status(files.at(old), Follow.NEVER)
         _make_way(files, posixpath.dirname(new))
