@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 
 import pytest
@@ -32,3 +33,15 @@ def test_values_are_literals_or_their_text(agent: AgentSandbox) -> None:
 def test_a_variable_that_is_no_plain_data_is_refused(agent: AgentSandbox) -> None:
     with pytest.raises(TypeError, match="no plain data"):
         agent.set_variables({"lock": object()})
+
+
+def test_a_tool_can_not_wait_for_the_code_that_waits_for_it(agent: AgentSandbox) -> None:
+    def nested() -> None:
+        with pytest.raises(RuntimeError, match="can't run code in the sandbox"):
+            agent.set_variables({"a": 1})
+        agent.run("1")
+
+    agent.offer({"nested": agent.tool("nested", nested, inspect.signature(nested))})
+    result = agent.run("nested()")
+    assert result.error is not None and "can't run code in the sandbox" in result.error.evalue
+    assert value_of(agent.run("40 + 2")) == 42

@@ -34,7 +34,7 @@ KeyError: 'plum'
 answer: {{'all': 7}}
 """
 
-HOSTILE = "str\n" * 6 + "[{'a': 1}]\n"
+HOSTILE = "str\n" * 6 + "[{'a': 1}]\n" + "None\n" * 3
 
 DSPY = """\
 found k 3

@@ -34,6 +34,10 @@ _AS_GLOBALS = (
 )
 
 
+_calling: contextvars.ContextVar[object] = contextvars.ContextVar("_calling", default=None)
+"""The sandbox of the tool that runs."""
+
+
 class Answered(Exception):
     """Ends the cell that has given the agent's final answer."""
 
@@ -63,7 +67,7 @@ class AgentSandbox:
         own = HostFunction(self._pieces, name=_VARIABLES, recorded=False)
         self.sandbox.offer_functions([own, *tools.values()])
         if tools:
-            self._run_own(_AS_GLOBALS.format(names=[*tools]))
+            self.run_own(_AS_GLOBALS.format(names=[*tools]))
 
     def tool(
         self, name: str, call: Tool, like: inspect.Signature, *, doc: str = ""
@@ -76,7 +80,9 @@ class AgentSandbox:
 
         def called(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = _by_name(like.bind(*args, **kwargs))
-            return self._context.copy().run(call, *args, **kwargs)
+            context = self._context.copy()
+            context.run(_calling.set, self)
+            return context.run(call, *args, **kwargs)
 
         untyped = [
             each.replace(annotation=inspect.Parameter.empty) for each in like.parameters.values()
@@ -88,7 +94,7 @@ class AgentSandbox:
     def set_variables(self, variables: Mapping[str, Any]) -> None:
         """Sets variables of cells from plain data; raises `TypeError` if a value is none."""
         self._variables = variables
-        result = self._run_own(_SET)
+        result = self.run_own(_SET)
         self._variables = {}
         if result.error is not None:
             raise TypeError(f"a variable can't be passed to the sandbox: {result.error.evalue}")
@@ -103,16 +109,23 @@ class AgentSandbox:
                 yield name, value
 
     def run(self, code: str) -> SandboxResult:
-        """Runs a cell."""
-        self._context = contextvars.copy_context()
+        """Runs a cell. Raises `RuntimeError` in a tool that a cell of this sandbox waits for."""
+        self._begin()
         return self.sandbox.execute(code)
 
     async def arun(self, code: str) -> SandboxResult:
-        """Runs a cell, and awaits it; cancelling it interrupts the cell."""
-        self._context = contextvars.copy_context()
+        """Runs a cell, and awaits it; cancelling it interrupts the cell. Raises as `run`."""
+        self._begin()
         return await self.sandbox.aexecute(code)
 
-    def _run_own(self, code: str) -> SandboxResult:
+    def _begin(self) -> None:
+        if _calling.get() is self:
+            raise RuntimeError("a tool can't run code in the sandbox whose code has called it")
+        self._context = contextvars.copy_context()
+
+    def run_own(self, code: str) -> SandboxResult:
+        """Runs a cell of the integration's own, which leaves no output and no line of history."""
+        self._begin()
         return self.sandbox.execute(code, silent=True, store_history=False)
 
     def commands(self) -> GuestCommands:

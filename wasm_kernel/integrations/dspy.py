@@ -16,6 +16,7 @@ from wasm_kernel import HostFunction, Sandbox, WasmKernelError
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox, Answered, value_of
 
 _SUBMIT = "SUBMIT"
+_SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError", "_IncompleteInputError")
 
 
 class SandboxInterpreter:
@@ -88,12 +89,12 @@ class SandboxInterpreter:
                 self._agent.set_variables(variables)
             self._final.clear()
             result = self._agent.run(code)
-        except (WasmKernelError, TypeError) as problem:
+        except (WasmKernelError, TypeError, RuntimeError) as problem:
             raise CodeInterpreterError(str(problem)) from problem
         if self._final:
             return FinalOutput(self._final[0])
         if (error := result.error) is not None:
-            if error.ename in ("SyntaxError", "IndentationError"):
+            if error.ename in _SYNTAX_ERRORS:
                 raise SyntaxError(error.evalue)
             raise CodeExecutionError(f"{error.ename}: {error.evalue}")
         return result.stdout or value_of(result)
@@ -110,17 +111,16 @@ class SandboxInterpreter:
         self._offered = now
 
     def _submit(self, agent: AgentSandbox) -> HostFunction:
-        names = [field["name"] for field in self.output_fields or [{"name": "output"}]]
+        fields = self.output_fields or [{"name": "output"}]
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        like = inspect.Signature([inspect.Parameter(each["name"], kind) for each in fields])
 
-        def submit(*args: Any, **kwargs: Any) -> None:
+        def submit(**values: Any) -> None:
             """Gives the final output, and ends the code."""
-            values = {**dict(zip(names, args, strict=False)), **kwargs}
-            if set(values) != set(names) or len(args) + len(kwargs) != len(names):
-                raise TypeError(f"SUBMIT takes {', '.join(names)}")
             self._final.append(values)
             raise Answered("this code has given its final output")
 
-        return replace(agent.tool(_SUBMIT, submit, inspect.signature(submit)), recorded=False)
+        return replace(agent.tool(_SUBMIT, submit, like), recorded=False)
 
     def shutdown(self) -> None:
         """Closes the sandbox. Safe to call twice."""

@@ -15,6 +15,12 @@ from wasm_kernel import HostFunction, Sandbox, SandboxResult
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox, Answered, value_of
 
 _ANSWER = "final_answer"
+_IMAGE = "_repr_png_"
+_SEND_IMAGES = f"""
+def final_answer(*args, _call={_ANSWER}, **kwargs):
+    send = lambda value: {{{_IMAGE!r}: value._repr_png_()}} if hasattr(value, {_IMAGE!r}) else value
+    return _call(*map(send, args), **{{name: send(value) for name, value in kwargs.items()}})
+"""
 
 
 class SandboxExecutor(PythonExecutor):
@@ -34,9 +40,14 @@ class SandboxExecutor(PythonExecutor):
     def send_tools(self, tools: Mapping[str, Any]) -> None:
         """Lets cells call these tools, and managed agents. `final_answer` ends its cell."""
         self._agent.offer({name: self._tool(name, tool) for name, tool in tools.items()})
+        if _ANSWER in tools:
+            self._agent.run_own(_SEND_IMAGES)
 
     def _tool(self, name: str, tool: Any) -> HostFunction:
         def call(*args: Any, **kwargs: Any) -> Any:
+            if name == _ANSWER:
+                args = tuple(map(_received, args))
+                kwargs = {key: _received(value) for key, value in kwargs.items()}
             value = tool(*args, **kwargs)
             if name == _ANSWER:
                 self._answers.append(value)
@@ -88,16 +99,31 @@ def _signature_of(inputs: Mapping[str, Mapping[str, Any]]) -> inspect.Signature:
     return inspect.Signature(parameters)
 
 
+def _received(value: Any) -> Any:
+    """Returns an argument of a final answer; an image that code has sent as PNG is one again."""
+    if isinstance(value, dict) and isinstance(data := value.get(_IMAGE), bytes):
+        return _opened(data)
+    return value
+
+
 def _image_of(result: SandboxResult) -> Any:
-    """Returns the image that a cell's last expression is; None if it is no PNG, whatever else
-    Pillow could read: for some formats, it runs programs.
-    """
+    """Returns the image that a cell's last expression is; None if it is none."""
     found: Mapping[str, Any] = next((o.data for o in result.outputs if o.kind == "result"), {})
-    if "image/png" not in found:
+    try:
+        return _opened(base64.b64decode(found.get("image/png", "")))
+    except ValueError:  # a cell can show what is no base64
+        return None
+
+
+def _opened(data: bytes) -> Any:
+    """Returns a PNG as an image; None if it is no PNG, whatever else Pillow could read: for some
+    formats, it runs programs.
+    """
+    if not data:
         return None
     from PIL import Image
 
     try:
-        return Image.open(io.BytesIO(base64.b64decode(found["image/png"])), formats=["PNG"])
+        return Image.open(io.BytesIO(data), formats=["PNG"])
     except (OSError, ValueError, Image.DecompressionBombError):
         return None

@@ -6,6 +6,7 @@ import struct
 import zlib
 
 from PIL import Image
+from smolagents import FinalAnswerTool
 
 from wasm_kernel.integrations.smolagents import SandboxExecutor
 
@@ -28,7 +29,7 @@ def png(side: int) -> bytes:
 
 
 executor = SandboxExecutor()
-executor.send_tools({})
+executor.send_tools({"final_answer": FinalAnswerTool()})
 for data in (EPS, b"no picture", png(60_000)):
     value = executor(f"{PICTURE}Shows({data!r})").output
     print(type(value).__name__)
@@ -37,4 +38,8 @@ for text in ("'[' + '[],' * 50_000 + ']'", "'{[]}'", "'-' * 50_000 + '1'"):
     value = executor(f"{TEXT}Shows({text})").output
     print(type(value).__name__)
 print(executor("[{'a': 1}]").output)
+MADE = "from PIL import Image\nfinal_answer(Image.new('RGB', (10, 10)))"
+assert executor(MADE).output.size == (10, 10)
+for data in (EPS, b"no picture", png(60_000)):
+    print(executor(f"{PICTURE}final_answer(Shows({data!r}))").output)
 executor.cleanup()
