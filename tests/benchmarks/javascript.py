@@ -116,7 +116,7 @@ def _turns(sides: tuple[Side, Side], rounds: int, sample: Callable[[Side], float
     for turn in range(rounds + 1):
         for which, side in enumerate(sides):
             taken = sample(side)
-            if turn:  # the first is for caches
+            if turn:  # the first run fills caches, and is not counted
                 samples[which].append(taken)
     return samples
 

@@ -366,7 +366,7 @@ def test_the_ticker_ticks_only_while_a_guest_runs() -> None:
     assert ticks.acquire(timeout=PATIENCE)
     ticker.remove(1)
     until = time.monotonic() + PATIENCE
-    while ticks.acquire(timeout=0.1):  # one may be on its way
+    while ticks.acquire(timeout=0.1):  # one tick may still come
         assert time.monotonic() < until, "it goes on"
 
 

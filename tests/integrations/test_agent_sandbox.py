@@ -19,7 +19,7 @@ def agent(warm: None) -> Iterator[AgentSandbox]:
 
 
 def test_a_long_text_is_a_variable_as_a_whole(agent: AgentSandbox) -> None:
-    text = "a\n" + "é" * 5_000_000 + "z"  # more than one call passes
+    text = "a\n" + "é" * 5_000_000 + "z"  # too long for one call
     agent.set_variables({"text": text, "empty": "", "numbers": [1, None]})
     code = "len(text), text[:3], text[-2:], set(text) == set('a\\néz'), empty, numbers"
     assert value_of(agent.run(code)) == (len(text), "a\né", "éz", True, "", [1, None])

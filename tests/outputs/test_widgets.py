@@ -237,7 +237,7 @@ def test_no_module_is_named_for_the_page_to_load(page: Page) -> None:
     assert passed.target_module is None
 
 
-# -- what they are told
+# -- messages to widgets
 
 SINKS: list[tuple[str, str, Any]] = [
     ("HTML", "value", [IMG]),

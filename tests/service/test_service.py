@@ -350,7 +350,7 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     first = starting()
     left, kernels = first.create().workspace, first.create()
     used = Session(SessionsRoot(first.root), first.create().session_id)
-    _record_of(first, kernels.session_id).unlink()  # as if no service had had it
+    _record_of(first, kernels.session_id).unlink()  # no service knows it then
     killed = first.root / f".wasm_kernel-removed-{ids.new()}-0123abcd"
     killed.mkdir()
     first.close()

@@ -469,7 +469,7 @@ def test_a_worker_has_no_descriptor_of_another_nor_of_its_service(service: Servi
             assert sum(name.startswith("socket:") for name in names) == 1
             assert not [name for name in names if name.startswith(("pipe:", "anon_inode:[pid"))]
         assert len([*Path(f"/proc/{service.fork_server.process}/task").iterdir()]) == 1
-        assert not os.get_inheritable(worker_of(one)._descriptor)  # by the program's children
+        assert not os.get_inheritable(worker_of(one)._descriptor)  # by a child
 
 
 @needs_walls

@@ -160,7 +160,7 @@ success 1.0
         ),
         ("llama-index-core>=0.14,<0.15", "examples/frameworks/llama_index_agent.py", TOOL),
         ("crewai>=1.15,<2", "examples/frameworks/crewai_agent.py", TOOL),
-        # CAMEL imports what version 2 of `mcp` has no more
+        # CAMEL imports names that version 2 of `mcp` does not have
         ("camel-ai>=0.2.90,<0.3 mcp<2", "examples/frameworks/camel_agent.py", CAMEL),
     ],
 )

@@ -131,7 +131,10 @@ class TurnFunctions:
         self._looked_at = 0.0
 
     def rests(self, asked: FunctionFrame) -> bool:
-        """Rests in place of a look for finished calls that comes too soon; returns whether."""
+        """Waits, in place of a look for finished calls, if the last look was a moment ago.
+
+        Returns whether it has waited.
+        """
         if not isinstance(asked, FinishedCalls):
             return False
         now = time.monotonic()

@@ -51,7 +51,7 @@ class WasmSandboxConfig(BaseModel, frozen=True):
 
 
 class _Prepared:
-    """The service of a configuration, with the session that those of samples are forked from."""
+    """The service of a configuration, with the session from which each sample's is forked."""
 
     def __init__(self, config: WasmSandboxConfig) -> None:
         self.users = 0

@@ -100,7 +100,7 @@ class CallThread:
         return future
 
     def give_up(self, future: Future[Any]) -> None:
-        """Leaves a call, and the thread that it keeps, to itself."""
+        """Stops waiting for a call; its thread goes on."""
         future.cancel()
         self.close()
 

@@ -346,7 +346,7 @@ def _at(
 
 
 def _again(path: str, work: Callable[[], T]) -> T:
-    """Calls `work`, again if something on the way was swapped; returns its result.
+    """Returns the result of `work`; calls it again if another process changed the path meanwhile.
 
     An `OSError` names only `path`.
     """

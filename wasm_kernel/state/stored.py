@@ -49,7 +49,7 @@ _USELESS = "what was saved of them can't be used ({why})"
 class Usable(Struct, frozen=True):
     """The usable part of a stored state: whole commits whose ancestors are whole, too.
 
-    `lost` is the known number of lost states. `is_certain` is True if the session was surely left
+    `lost` is the known number of lost states. `is_certain` is True if the session certainly ended
     at the tree's head, `is_damaged` if anything is damaged or missing.
     """
 

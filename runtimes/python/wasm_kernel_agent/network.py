@@ -150,7 +150,7 @@ class Wire:
         return *self.place, float(_CONNECT_SECONDS if timeout is None else timeout)
 
     def connected(self, number: int) -> None:
-        """Takes the number of a new connection of the host's."""
+        """Notes the number that the host gave to a new connection."""
         self.number, self.received, self._fresh = number, 0, True
 
     def name_for(self, name: str | None) -> str:
@@ -189,7 +189,7 @@ class Wire:
         return piece
 
     def _began_as_secure(self) -> bool:
-        """Takes the first bytes of a secure connection out; returns whether others can be sent."""
+        """Removes a secure connection's first bytes; returns whether the next can be sent."""
         __tracebackhide__ = True
         name = self._take_secure()
         if name is not None:

@@ -205,7 +205,7 @@ class PythonLanguage:
         define_early(compiled, (WasiFiles.imports, HostChannel.imports))
 
     def _improve(self) -> None:
-        """Starts compiling the code that the baseline compiler's code stands in for."""
+        """Starts compiling the code that replaces the baseline compiler's."""
         if self._broker is None:
             from wasm_kernel.guests.python import background
 
