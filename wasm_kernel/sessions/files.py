@@ -346,7 +346,7 @@ def _at(
 
 
 def _again(path: str, work: Callable[[], T]) -> T:
-    """Returns the result of `work`; calls it again if another process changed the path meanwhile.
+    """Returns the result of `work`; calls it again if another process has changed the path.
 
     An `OSError` names only `path`.
     """
