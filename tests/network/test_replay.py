@@ -334,8 +334,9 @@ def test_a_resumed_notebook_gets_the_answers_of_its_later_cells(
 
 
 def test_a_submission_is_graded_with_recorded_answers(
-    server: Server, tmp_path: Path, warm: None
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # the session of the run that fails stays in `workspace`
     code = f"import urllib.request as u\nn = len(u.urlopen({server.url!r} + '/csv').read())"
     for name in ("solution", "student"):
         cells = [nbformat.v4.new_code_cell(code)]
