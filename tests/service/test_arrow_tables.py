@@ -216,7 +216,7 @@ def test_a_function_that_takes_no_table_makes_none() -> None:
     def shout(word: str) -> None: ...
 
     with pytest.raises(TypeError, match="Expected `str`, got `DataFrame`"):
-        BoundFunction(HostFunction(shout)).arguments([{"$": "table", "value": SENT}], {}, RAW)
+        BoundFunction(HostFunction(shout)).arguments([{"$": "table", "value": None}], {}, RAW)
 
 
 def test_many_columns_and_many_keys_of_records_are_refused() -> None:

@@ -107,7 +107,7 @@ def _received(value: Any) -> Any:
 
 
 def _image_of(result: SandboxResult) -> Any:
-    """Returns the image that a cell's last expression is; None if it is none."""
+    """Returns the value of a cell's last expression as an image; None for other values."""
     found: Mapping[str, Any] = next((o.data for o in result.outputs if o.kind == "result"), {})
     try:
         return _opened(base64.b64decode(found.get("image/png", "")))

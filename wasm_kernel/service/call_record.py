@@ -58,7 +58,7 @@ class CallRecord:
         return call
 
     async def answer(self, digest: CallDigest) -> RecordedCall:
-        """Returns the recorded answer to a call, or a refusal if there is none."""
+        """Returns the recorded answer to a call; a refusal if the call was not recorded."""
         try:
             found = await self._exchanges.answer(digest)
             try:

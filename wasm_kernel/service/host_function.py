@@ -145,7 +145,6 @@ class BoundFunction:
 
     def _converted(self, name: str, value: Any, data: plain_data.GuestData) -> Any:
         kind = self._types.get(name, Any)
-
         table = partial(table_of, as_arrow=name in self._arrow)
         if kind in _SIMPLE:
             table = partial(_no_table, kind)

@@ -39,7 +39,8 @@ _NO_EXTRA = "needs more packages: pip install 'wasm-kernel[network]'"
 class HostNetwork:
     """The network of one session, and its functions as `bound` ones. Any thread may use it.
 
-    It has none without rules, and a `record` of calls if the policy's mode is not `live`.
+    Without rules, no requests can be made, and there are no functions. There is a `record` of calls
+    if the policy's mode is not `live`.
 
     Args:
         policy: The session's limits, with the rules for the network.
