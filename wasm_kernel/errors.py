@@ -49,12 +49,12 @@ class Door(str, Enum):
 
     @property
     def forking(self) -> str:
-        """A sentence on how a client of a server copies a session, whose cells can't; or empty."""
+        """A sentence on how a client copies a session if its cells can't; empty if they can."""
         return _FORKING.get(self, "")
 
     @property
     def home(self) -> str:
-        """The path at which clients of this door know the guest's `/app`; or empty."""
+        """The path that clients of this door use for the guest's `/app`; empty if it is `/app`."""
         return "/home/user" if self is Door.SANDBOX else ""
 
     @property

@@ -177,7 +177,7 @@ class NetworkRule:
             port = parts.port
         except ValueError:
             raise PolicyError("network", _FORM.format(text)) from None
-        is_odd = parts.netloc.endswith(":") or "//" in parts.path  # as of htp:/a.org or http//a.org
+        is_odd = parts.netloc.endswith(":") or "//" in parts.path  # as in htp:/a.org, http//a.org
         if parts.query or parts.fragment or "@" in parts.netloc or is_odd:
             raise PolicyError("network", _FORM.format(text))
         return cls(

@@ -162,8 +162,8 @@ class Travelled:
             again.
         files_removed: Paths of files that were removed, as they did not exist before.
         files_missed: Paths of files that could not be brought back, each with the reason.
-        files_left: Paths of files that are not as they were then and stay as they are, as files did
-            not go along; `rollback(files=True)` takes that back, too.
+        files_left: Paths of files that differ from that state and were left alone, as files did not
+            travel; `rollback(files=True)` takes their changes back, too.
     """
 
     cells: tuple[str, ...] = ()

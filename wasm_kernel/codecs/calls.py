@@ -1,8 +1,8 @@
 """The calls of codecs by one guest: bytes of the guest's memory in, bytes of its memory out.
 
 A call runs in a fresh instance, within the cell's time, fuel and interrupts, and with the memory
-that the guest itself may have. All that the codec says of its result is checked as a guest's words
-are: a codec that has read a hostile file is hostile.
+that the guest itself may have. A codec that has read a hostile file is hostile, so its results are
+checked like a guest's frames.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
 
 _SET_JUMP = ("env", "setjmp")
 _HEADER = struct.Struct("<4i")  # width, height, subsampling, colour space
-_CHANNELS = {0: 3, 6: 1, 11: 4}  # of libjpeg-turbo's pixel formats: RGB, grey, CMYK
+_CHANNELS = {0: 3, 6: 1, 11: 4}  # libjpeg-turbo's pixel formats: RGB, grey, CMYK
 _SCALES = (1, 2, 4, 8)
 _MOST = 2**31 - 1
 
 
 class JpegImports(Imports):
-    """Lets a call of libjpeg-turbo begin, and tells no error's text."""
+    """Lets a call of libjpeg-turbo begin; reports no texts of errors."""
 
     reports: ClassVar[Mapping[Import, str]] = {}
     allocator: ClassVar[tuple[str, tuple[int, ...]]] = ("malloc", ())
@@ -37,7 +37,7 @@ class JpegImports(Imports):
 
 
 def decode(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
-    """Reads a picture; numbers: the pixel format, and by which factor the sides are smaller.
+    """Reads a picture; numbers: the pixel format, and the factor by which the sides are smaller.
 
     Returns its pixels row by row, its width and its height.
     """

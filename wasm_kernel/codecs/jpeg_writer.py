@@ -36,7 +36,7 @@ _CALLS = {  # functions that are called by way of the host
     "d": "iiii>",
     "p": "iiiii>",
 }
-_IGNORED = {  # they tell JavaScript of classes and types, and ask for the environment
+_IGNORED = {  # they announce classes and types to JavaScript, and ask for the environment
     "A": "ii>i",
     "G": "iiiiii>",
     "H": "i>",
@@ -59,8 +59,8 @@ _SHAPES = {_COPY: "iii>", _GROW: "i>i", **_CALLS, **_IGNORED}
 
 # The class: the pixels and the file as vectors, width, height, bits, channels, and settings.
 _ENCODER = struct.Struct("<6I2H2B2x3I")
-_CMYK = 11  # as libjpeg-turbo numbers formats of pixels
-_COLOURS_AT = 1404  # which colours the file has, in libjpeg-turbo's own structure
+_CMYK = 11  # libjpeg-turbo's numbers of pixel formats
+_COLOURS_AT = 1404  # the colours of the file, in libjpeg-turbo's own structure
 _RGB_FILE, _CMYK_FILE = 0, 3
 # Places in libjpeg's structure, of its version 6b
 _COLOURS_OF_PIXELS_AT, _YCBCR = 40, 3
@@ -80,8 +80,8 @@ class Settings(Struct, frozen=True):
         subsampling: 0 for none, 1 for 4:2:2, 2 for 4:2:0, 3 for grey.
         flags: Progressive, optimized, RGB in the file, pixels in YCbCr; above 8 bits, how much to
             smooth.
-        restarts: After how many blocks, and above 16 bits rows, there is a marker.
-        tables: The number of quantization tables behind the pixels, instead of the quality's.
+        restarts: The number of blocks between two markers; above 16 bits, that of rows.
+        tables: The number of quantization tables behind the pixels, which replace the quality's.
     """
 
     at: int

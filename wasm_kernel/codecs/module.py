@@ -95,11 +95,11 @@ class CodecModule:
 
     @property
     def memory(self) -> GuestMemory:
-        """Its memory."""
+        """The codec's memory."""
         return self.instance.memory
 
     def put(self, data: memoryview) -> int:
-        """Begins it, and copies its input into its memory; returns the address."""
+        """Begins the codec, and copies its input into its memory; returns the address."""
         if self.imports.constructor:
             self.call(self.imports.constructor)
         at = self.allocate(len(data))
@@ -107,7 +107,7 @@ class CodecModule:
         return at
 
     def allocate(self, length: int) -> int:
-        """Returns the address of `length` free bytes of its memory."""
+        """Returns the address of `length` free bytes of the codec's memory."""
         export, more = self.imports.allocator
         at = self.instance.call(export, length, *more)
         if not at:
@@ -126,5 +126,5 @@ class CodecModule:
 Function = Callable[[CodecModule, int, int, tuple[int, ...]], Result]
 """A function of a codec: takes its module, the address and length of its input, and numbers.
 
-It raises `ValueError` for other numbers than it takes.
+It raises `ValueError` for numbers that it does not take.
 """

@@ -2,8 +2,8 @@
 Arrow.
 
 The module takes the options of a reader as an object of JavaScript. It asks for the object's
-members one by one, and so gets the one that it is given: the rows of a batch. All objects that it
-asks about are null to it; the name that it asked for last says which is meant.
+members one by one, and the host answers for the rows of a batch alone. Each object is null in its
+calls, so the last name that it asked for tells which member it means.
 """
 
 from __future__ import annotations

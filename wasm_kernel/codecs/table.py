@@ -47,12 +47,12 @@ class Codec(Struct, frozen=True):
 
     @property
     def functions(self) -> Mapping[str, Function]:
-        """Its functions, by name."""
+        """The codec's functions, by name."""
         functions: Mapping[str, Function] = self._file.FUNCTIONS
         return functions
 
     def imports(self) -> Imports:
-        """Returns what answers the imports of one instance."""
+        """Returns the object that answers the imports of one instance."""
         made: Imports = self._file.IMPORTS()
         return made
 

@@ -13,7 +13,7 @@ _SIZE = struct.Struct("<2I")  # width, height
 
 
 class WebPImports(Imports):
-    """Answers nothing: the module tells no error's text."""
+    """Answers nothing: the module reports no texts of errors."""
 
     reports: ClassVar[Mapping[Import, str]] = {}
     allocator: ClassVar[tuple[str, tuple[int, ...]]] = ("malloc", ())

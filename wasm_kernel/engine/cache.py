@@ -67,7 +67,7 @@ def default_folder() -> Path:
 
 
 def distrust(status: os.stat_result, *, folder: bool) -> str:
-    """Returns why a file or folder is not trusted, in words; empty if it is."""
+    """Returns why a file or folder is not trusted, in words; empty if it is trusted."""
     if stat.S_ISLNK(status.st_mode):
         return "is a link"
     if not (stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode)):

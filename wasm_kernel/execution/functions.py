@@ -85,7 +85,7 @@ Offered = tuple[OfferedFunction, ...]
 
 
 NOT_FINISHED: Mapping[str, Any] = {"finished": [], "left": 1}
-"""The answer to a look for finished calls that was not made."""
+"""The answer if the host does not look for finished calls: none has finished."""
 
 
 def as_request(offered: Sequence[OfferedFunction]) -> Any:
@@ -127,13 +127,13 @@ class TurnFunctions:
     def __init__(self, offered: Sequence[OfferedFunction]) -> None:
         self._most = {each.name: each.calls_a_cell for each in offered}
         self._made: Counter[str] = Counter()
-        self._looks_left, self._drops_left = 0, _SPARE_DROPS  # and one of each for each call
+        self._looks_left, self._drops_left = 0, _SPARE_DROPS  # each call adds one of each
         self._looked_at = 0.0
 
     def rests(self, asked: FunctionFrame) -> bool:
-        """Waits, in place of a look for finished calls, if the last look was a moment ago.
+        """Waits if the last look for finished calls was a moment ago.
 
-        Returns whether it has waited.
+        Returns True if it has waited; the guest then gets `NOT_FINISHED`.
         """
         if not isinstance(asked, FinishedCalls):
             return False

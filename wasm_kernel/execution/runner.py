@@ -181,7 +181,7 @@ class GuestRunner:
             self._guest = None
 
     def is_on_disk(self) -> bool:
-        """Returns whether another guest could go on; the clock of a deterministic one shows it."""
+        """Returns whether another guest could go on; a deterministic guest's clock would differ."""
         return not (self._guest is None or self.policy.deterministic) and self.state.is_kept
 
     @property

@@ -30,7 +30,7 @@ from wasm_kernel.state import texts
 from wasm_kernel.wasi_files.changes import Comparison
 
 _LOG = logging.getLogger("wasm_kernel.execution")
-_MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # most cells that the guest gets later, and of each
+_MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # the most that the guest gets later
 _FILES_CHARACTERS = 4096  # of the names of changed files in a state's record
 _SYNC_SECONDS = 10.0  # for all widgets to send their state; later ones are skipped
 _SYNC_SECONDS_AFTER_LOSS = 1.0

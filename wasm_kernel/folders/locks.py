@@ -297,7 +297,7 @@ class PresenceLock(_Share):
         find the history locked, and keep no variables.
         """
         history = FileLock(LOCK, self._private)
-        with suppress(OSError):  # it is no file: the worker tells of it
+        with suppress(OSError):  # it is not a file: the worker reports it
             if history.acquire() or (self.is_only() and history.acquire(_LEAVING_SECONDS)):
                 history.release()
 

@@ -147,7 +147,7 @@ def _check_places(spot: Spot, privates: PrivateFolders) -> None:
 
 
 def _mark(path: Path) -> tuple[int, int]:
-    """Returns a folder's device and inode number; for a missing one, numbers that none has."""
+    """Returns a folder's device and inode number; for a missing one, numbers of no folder."""
     with contextlib.suppress(OSError):
         found = path.stat()
         return found.st_dev, found.st_ino

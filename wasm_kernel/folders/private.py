@@ -103,7 +103,7 @@ class Owner(Struct, frozen=True):
         return None
 
     def find(self, place: Place, *, opened: bool = False) -> tuple[Folder, Owner] | None:
-        """Returns its private folder in a place, and the record there; None if it is not there.
+        """Returns the workspace's private folder in a place, and its record; None if missing.
 
         With `opened`, the record is brought up to date.
         """

@@ -282,8 +282,8 @@ class GuestLanguage(Protocol):
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Makes the files that take long to make, once per machine; quick if they are there.
 
-        Call it on a guest thread, since it runs guests. Returns the image to which a new session
-        saves its memory relatively. Raises `WasmKernelError`, which says what to do.
+        Call it on a guest thread, since it runs guests. Returns the image that a new session's
+        saved memory is relative to. Raises `WasmKernelError`, which says what to do.
         """
 
     @property

@@ -54,7 +54,7 @@ class PreparedFiles(Generic[_Addresses]):
         return all(self._compiler.load(binary, flavour) for binary in self._binaries)
 
     def compile_codecs(self, flavour: Flavour, progress: Progress) -> None:
-        """Compiles what cells may need later. Raises `CompileError`."""
+        """Compiles the binaries that cells may need later. Raises `CompileError`."""
         for binary in self._codecs():
             self._compiler.module(binary, flavour, progress)
 

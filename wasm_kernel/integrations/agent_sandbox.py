@@ -92,7 +92,7 @@ class AgentSandbox:
         return HostFunction(called, name=name, seconds=600.0)
 
     def set_variables(self, variables: Mapping[str, Any]) -> None:
-        """Sets variables of cells from plain data; raises `TypeError` if a value is none."""
+        """Sets variables of cells from plain data; raises `TypeError` for any other value."""
         self._variables = variables
         result = self.run_own(_SET)
         self._variables = {}

@@ -41,7 +41,7 @@ class SandboxInterpreter(BaseInterpreter):
         """Makes functions callable from code, and other values its variables.
 
         Functions run in this process; they get and return plain data, as variables have to be.
-        Raises `TypeError` if a value is none.
+        Raises `TypeError` for other values.
         """
         tools = {name: each for name, each in action_space.items() if callable(each)}
         for name, call in tools.items():

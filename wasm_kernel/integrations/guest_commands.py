@@ -54,7 +54,7 @@ class Ran:
 
 
 class TooLarge(Exception):
-    """More output of a command, or a larger file, than was asked for; `begin` is its begin."""
+    """The output of a command, or a file, is larger than allowed; `begin` is its beginning."""
 
     def __init__(self, begin: bytes, most: int) -> None:
         super().__init__(f"more than {most:,} bytes")
@@ -71,8 +71,7 @@ class GuestCommands:
         sandbox: The sandbox, which its maker closes.
         start: The checkpoint that the interpreter goes back to after each command, so that code
             that a command ran can't change what later calls return. Without it the sandbox keeps
-            its variables, and what is returned is the word of a guest that such code may have
-            changed.
+            its variables, and such code may falsify later results.
     """
 
     def __init__(self, sandbox: Sandbox, start: str = "") -> None:

@@ -51,7 +51,7 @@ class WasmSandboxConfig(BaseModel, frozen=True):
 
 
 class _Prepared:
-    """The service of a configuration, with the session from which each sample's is forked."""
+    """The service of a configuration, with the session that samples' sessions are forked from."""
 
     def __init__(self, config: WasmSandboxConfig) -> None:
         self.users = 0
@@ -162,7 +162,7 @@ class WasmSandboxEnvironment(SandboxEnvironment):
     @override
     @classmethod
     async def task_init(cls, task_name: str, config: Any) -> None:
-        """Prepares the session that those of samples are forked from."""
+        """Prepares the session from which the samples' sessions are forked."""
         async with _preparing:
             settings = _settings(config)
             if settings not in _prepared:

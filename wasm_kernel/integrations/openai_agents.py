@@ -33,7 +33,7 @@ _FAILED = 1
 
 
 class WasmSandboxSessionState(SandboxSessionState):
-    """What is kept of a session: its manifest, and its snapshot, if the run has one."""
+    """The kept parts of a session: its manifest, and its snapshot, if the run has one."""
 
     type: Literal["wasm"] = "wasm"
 
@@ -61,7 +61,7 @@ class WasmSandboxSession(BaseSandboxSession):
         return ExecResult(stdout=ran.stdout, stderr=ran.stderr, exit_code=ran.status)
 
     async def read(self, path: Path, *, user: Any = None) -> io.IOBase:
-        """Reads a file. A `user` is not looked at: there is one alone."""
+        """Reads a file. Ignores `user`: a sandbox has only one."""
         place = await self._validate_path_access(path)
         try:
             return io.BytesIO(
@@ -73,7 +73,7 @@ class WasmSandboxSession(BaseSandboxSession):
             raise WorkspaceArchiveReadError(path=place, cause=problem) from problem
 
     async def write(self, path: Path, data: io.IOBase, *, user: Any = None) -> None:
-        """Writes a file. A `user` is not looked at: there is one alone."""
+        """Writes a file. Ignores `user`: a sandbox has only one."""
         place = await self._validate_path_access(path, for_write=True)
         content = data.read()
         given = content.encode() if isinstance(content, str) else bytes(content)

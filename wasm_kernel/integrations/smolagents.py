@@ -59,7 +59,7 @@ class SandboxExecutor(PythonExecutor):
         return self._agent.tool(name, call, like, doc=getattr(tool, "description", ""))
 
     def send_variables(self, variables: Mapping[str, Any]) -> None:
-        """Sets variables of cells from plain data; raises `TypeError` if a value is none."""
+        """Sets variables of cells from plain data; raises `TypeError` for any other value."""
         if variables:
             self._agent.set_variables(variables)
 
@@ -100,7 +100,7 @@ def _signature_of(inputs: Mapping[str, Mapping[str, Any]]) -> inspect.Signature:
 
 
 def _received(value: Any) -> Any:
-    """Returns an argument of a final answer; an image that code has sent as PNG is one again."""
+    """Returns an argument of a final answer; turns a PNG that code has sent into an image again."""
     if isinstance(value, dict) and isinstance(data := value.get(_IMAGE), bytes):
         return _opened(data)
     return value
@@ -116,8 +116,8 @@ def _image_of(result: SandboxResult) -> Any:
 
 
 def _opened(data: bytes) -> Any:
-    """Returns a PNG as an image; None if it is no PNG, whatever else Pillow could read: for some
-    formats, it runs programs.
+    """Returns a PNG as an image; None for other formats, since Pillow runs programs for some of
+    them.
     """
     if not data:
         return None

@@ -64,7 +64,7 @@ def kernel_session(
     tomorrow: str,
     awake_seconds: float,
 ) -> KernelSession:
-    """Returns what a session's cells may ask of the host; a kernel's and a batch's replace more."""
+    """Returns the requests that a session's cells may make; callers replace fields of their own."""
     return KernelSession(
         workspace=str(session.workspace),
         tomorrow=tomorrow,

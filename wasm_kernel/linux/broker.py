@@ -56,7 +56,7 @@ class Done(Struct, frozen=True):
 
 
 class Broker(Protocol):
-    """Does what its process may do and its caller's may not. Any thread may call it."""
+    """Does work that its process may do and its caller's may not. Any thread may call it."""
 
     def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
         """Has a request handled, and waits for the reply.

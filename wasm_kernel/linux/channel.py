@@ -151,7 +151,7 @@ def check_size(data: bytes, spare: int = 0, more: int = 0) -> None:
     """Checks the cost of reading JSON before it is read; raises `FrameError`.
 
     `spare` more bytes and values are allowed than in a frame, for a message around a frame. `more`
-    bytes are behind the data. What is behind a zero byte is not read as JSON.
+    is the number of bytes behind the data. Bytes behind a zero byte are not read as JSON.
     """
     nodes = FRAME_NODES + spare
     if len(data) + more > FRAME_BYTES + spare:

@@ -98,7 +98,7 @@ class MovedMemory:
             raise
 
     def move_to(self, address: int, size: int) -> None:
-        """Moves its first `size` bytes over other memory, undefined after an `OSError`."""
+        """Moves the first `size` bytes over other memory, which is undefined after an `OSError`."""
         _move(self._place, address, size)
 
     def close(self) -> None:

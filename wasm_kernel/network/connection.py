@@ -107,7 +107,7 @@ class Connection:
     async def send(self, received: int, data: bytes) -> None:
         """Takes bytes of the client; waits while earlier ones are on their way.
 
-        A client that has `received` other bytes is one whose memory was brought back.
+        If its number of `received` bytes is wrong, its memory was brought back: it is refused.
         """
         async with self._sending:
             await self._send(received, data)

@@ -136,7 +136,7 @@ class Exchanges:
         self._door = policy.door
         self._held = ExitStack()
         self._folder: Folder | None = None
-        self._left: dict[str, list[tuple[int, int]]] = {}  # that were not given yet, by request
+        self._left: dict[str, list[tuple[int, int]]] = {}  # unused answers, by request
         self._known: Counter[str] = Counter()
         self._made: Counter[tuple[str, int]] = Counter()
         self._drafts = 0

@@ -22,7 +22,7 @@ _NOT_PUBLIC = [
         *("2002::/16", "2001::/32", "3ffe::/16", "3fff::/20"),  # 6to4, Teredo, tests, documentation
     )
 ]
-_PUBLIC_V6 = ipaddress.ip_network("2000::/3")  # all that is given out; others may hold an IPv4 one
+_PUBLIC_V6 = ipaddress.ip_network("2000::/3")  # all public ones; others may hold an IPv4 one
 _HOST = "{host} can't be reached on port {port}: no rule of this sandbox's network allows it"
 _REQUEST = "{method} {scheme}://{host}{path} is not allowed by the rules of this sandbox's network"
 _DENIED = "{host} is denied by a rule of this sandbox's network"
@@ -36,7 +36,7 @@ _MUCH = "this session's requests to {host} have moved {most:,} bytes, which is t
 
 
 class Refused(PermissionError):
-    """The rules do not allow it; the text says what, and which setting would."""
+    """A request that the rules do not allow; the text names the setting that would."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Judge:
         return host
 
     def addresses(self, host: str, port: int, found: list[str]) -> list[str]:
-        """Returns those of the addresses of a host that may be connected to; raises `Refused`."""
+        """Returns the addresses of a host that may be connected to; raises `Refused`."""
         rules = [rule for rule in self._spent if rule.names(host, port)]
         allowed = [
             each

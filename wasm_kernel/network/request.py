@@ -27,7 +27,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class BadRequest(ConnectionError):
-    """The client's bytes are no request that is passed on; the text says why."""
+    """The client's bytes are not a request that is passed on; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class RequestReader:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether another request may come after the answer to this one."""
+        """Returns whether another request may come after the answer to this one."""
         return self._parser.their_state is h11.DONE
 
     def end(self) -> bool:

@@ -43,8 +43,8 @@ class RequestSecrets:
     async def fill(self, headers: Headers, target: str) -> tuple[Headers, str]:
         """Returns headers and a target with the values of secrets in place of placeholders.
 
-        Raises `Refused` if a value can't be had. The answer is asked for as it is, since a value
-        can't be found in a compressed one.
+        Raises `Refused` if a value can't be had. The headers ask for an uncompressed answer, since
+        a value can't be found in a compressed one.
         """
         if not self._secrets:
             return headers, target

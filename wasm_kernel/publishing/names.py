@@ -33,7 +33,7 @@ _KNOWN_BY_NAME = (".json", ".txt")
 _FOLDER_FOR_RESULTS = re.compile(r"results?|outputs?|.*\.files")
 _FOLDER_WITH_SUFFIX = re.compile(r".*\.(?!files$)[^\W\d][^.]*")
 _SOUGHT_BELOW = re.compile(r"test.*\.txt|(?:package|project|function)\.json|[jt]sconfig.*\.json")
-"""What pytest, the package managers and build tools of Node, and Azure's look for."""
+"""Names that pytest, Node's package managers and build tools, and Azure's tools look for."""
 _PROGRAMS = """
 py pyw pyc pyo pyi pyx pyz pth so dll dylib exe com bat cmd ps1 vbs scr lnk msi sh bash zsh fish csh
 ksh js mjs cjs ts jsx tsx html htm xhtml xht svg ipynb cfg toml ini conf env yaml yml mk mak cmake

@@ -39,7 +39,7 @@ Kind = Annotated[str, Meta(pattern=r"^[A-Za-z]+\d{0,3}(\[[^\]]{0,100}\])?\Z")]
 
 
 class NotPlainError(TypeError):
-    """A value is no plain data; the text says which."""
+    """A value is not plain data; the text says which."""
 
 
 class _Column(Struct, frozen=True):
@@ -70,7 +70,7 @@ class _Zone(Struct, frozen=True):
 
 
 class _Labels(Struct, frozen=True):
-    """The description of a column's label, or of a level of labels. Types have no great width."""
+    """The description of a column's label, or of a level of labels."""
 
     name: str | None
     field_name: str | None
@@ -93,7 +93,7 @@ class _Table(Struct, frozen=True):
 
 
 def table_of(content: Json, take: Take, *, as_arrow: bool) -> Any:
-    """Returns a cell's DataFrame, as one of pandas or as a table of pyarrow.
+    """Returns a cell's DataFrame, as a DataFrame of pandas or as a table of pyarrow.
 
     Raises:
         NotPlainError: it is not what an honest guest sends, or too large.
@@ -102,7 +102,7 @@ def table_of(content: Json, take: Take, *, as_arrow: bool) -> Any:
     try:
         table = _table(arrow, msgspec.convert(content, _Table), take)
         return table if as_arrow else table.to_pandas()
-    except Exception as problem:  # pyarrow and pandas have their own
+    except Exception as problem:  # pyarrow and pandas have errors of their own
         raise NotPlainError(f"the DataFrame can't be read: {problem}") from problem
 
 

@@ -42,8 +42,9 @@ def in_peace(work: Callable[..., None], *about: Any) -> None:
 class Expiry:
     """The rule by which a service deletes its sessions, and those that earlier services left.
 
-    A session of the service expires if it is asleep and had no call for `seconds`, nor had those
-    with the same files; one that an earlier service left, if no cell ended in it for so long.
+    A session of the service expires if it is asleep, and neither it nor the sessions with the same
+    files had a call for `seconds`. A session that an earlier service left expires if no cell ended
+    in it for `seconds`.
     """
 
     def __init__(

@@ -173,13 +173,13 @@ class WorkerForks:
     # -- workers
 
     def prepare(self) -> None:
-        """Loads what the first worker most likely needs."""
+        """Loads the modules and the language that the first worker most likely needs."""
         memory.use_one_arena()
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for cells, which get one core
         for name in _NEEDED:
             importlib.import_module(name)
         import_places(worker.PACKAGES)
-        with contextlib.suppress(WasmKernelError):  # the next request for a worker is told
+        with contextlib.suppress(WasmKernelError):  # the next request for a worker gets the error
             self.load(ForkRequest(RuntimeType.PYTHON.value, UNCHECKED.name))
         check_alone()
 

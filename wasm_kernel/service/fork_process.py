@@ -21,7 +21,7 @@ VARIABLES = (
     *("TMPDIR=", "TZ=", "TZDIR=", "OMP_", "OPENBLAS_", "USER=", "VIRTUAL_ENV=", "WASM_KERNEL_"),
     "XDG_",
 )
-"""How the environment variables that workers get begin, up to a whole name with its `=`.
+"""The beginnings of the environment variables that workers get; a whole name ends with `=`.
 
 `LANG` alone would also let `LANGSMITH_API_KEY` through.
 """
@@ -49,7 +49,7 @@ class ForkProcess:
         self.is_shared = is_shared
 
     def close(self) -> None:
-        """Lets go of it in a process that asks it for nothing."""
+        """Closes the line in a process that asks for no worker."""
         self.line.close()
         os.close(self.descriptor)
 

@@ -81,11 +81,11 @@ class Process:
         self._guard = threading.Lock()
 
     def kill(self) -> None:
-        """Kills it. Safe to call at any time."""
+        """Kills the process. Safe to call at any time."""
         self._send(signal.SIGKILL)
 
     def go_on(self) -> None:
-        """Continues it (SIGCONT), if it was stopped."""
+        """Continues the process (SIGCONT), if it was stopped."""
         self._send(signal.SIGCONT)
 
     def _send(self, number: int) -> None:
@@ -94,7 +94,7 @@ class Process:
                 signal.pidfd_send_signal(self._descriptor, number)
 
     def close(self) -> None:
-        """Kills it, if it still runs, and waits for its end."""
+        """Kills the process, if it still runs, and waits for its end."""
         self.kill()
         self._ends(_END_SECONDS)
         with contextlib.suppress(ChildProcessError):  # not a child of this process
@@ -163,11 +163,11 @@ class Worker(Process):
         return cls(Channel(line), process, descriptor, files)
 
     def open(self, opened: Open) -> None:
-        """Sends it the session that it serves; the first message, sent once."""
+        """Sends the worker its session; the first message, sent once."""
         self.channel.send(opened)
 
     def handed_over(self) -> tuple[Process, list[int]]:
-        """Returns its process and copies of its descriptors for another one; closes it here."""
+        """Returns the process, and copies of its descriptors for another user; closes it here."""
         own = [self.channel.fileno, self._descriptor, self._stat, self._status, self._memory]
         descriptors = [os.dup(each) for each in own]
         process = Process(self.process, self._descriptor)
@@ -177,7 +177,7 @@ class Worker(Process):
         return process, descriptors
 
     def close(self) -> None:
-        """Kills it, if it still runs, and waits for its end; closes the line.
+        """Kills the worker, if it still runs, and waits for its end; closes the line.
 
         The wait is needed because its locks, which the next worker takes, are freed after its line.
         """
@@ -276,8 +276,8 @@ class ForkServer:
     ) -> Worker:
         """Returns a new worker for a guest of a language.
 
-        The first of `flavours` that is compiled is taken. If none is, the first is compiled, or the
-        baseline, if it is one of them, until that is done. `progress` gets sentences about it.
+        The first compiled one of `flavours` is taken. If none is compiled, the guest waits for the
+        baseline if it is one of them, otherwise for the first. `progress` gets sentences about it.
         """
         runtime = RuntimeType.checked(language)
         for _ in range(_TRIES):

@@ -100,8 +100,8 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
         policy: The limits, as `plain_policy` returns them.
         confinement: `off`, `auto` or `required`.
         state_home: The parent of the user's state folder, as the service finds it.
-        resume: When it goes on with the variables that are there, as a `Resume`.
-        quiet: Whether the first cell says nothing of variables that are there.
+        resume: The mode in which it goes on with existing variables, a `Resume`.
+        quiet: Whether the first cell shows no notice of existing variables.
         folders: The folders of a sandbox that is not a `Service`'s: its program has them open, and
             only the program makes forks. None for a service's; its worker looks for the folders.
         mounts: The identities of the mounts of a service's session, when the service began with it.

@@ -23,11 +23,11 @@ from wasm_kernel.service.arrow_tables import (
 
 _MARK = "$"
 _EXACT_MOST = 2**53  # a larger number would lose digits in JavaScript
-_DIGITS_MOST = 4000  # of a whole number: reading one takes the square of their number
+_DIGITS_MOST = 4000  # of a whole number: reading it takes time that grows with their square
 
 
 Tables = Callable[[Json, Take], Any]
-"""Makes a table of its description."""
+"""Makes a table from its description."""
 
 
 class SentTable(bytes):

@@ -44,7 +44,7 @@ class SessionEntry(Struct):
     is_counted: bool = False
 
     def measure(self, root: SessionsRoot) -> int:
-        """Returns its bytes on disk; measures them anew if it was used since the last time."""
+        """Returns the session's bytes on disk; measures them anew if it was used since."""
         session = self.sandbox.worker
         if session.last_used < self.measured and session.state != "busy":
             return self.disk_bytes

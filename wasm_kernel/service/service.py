@@ -78,7 +78,7 @@ class Service(SandboxHome[Sandbox]):
         PlantedLinkError: the root's path is relative, and leads through a link.
         HostFailed: the process can't be started.
         ValueError: `confinement` is another word.
-        TypeError: `limits`, `policy` or `logger` is of another type, or a function is none.
+        TypeError: `limits`, `policy` or `logger` is of another type, or a function is not callable.
     """
 
     def __init__(

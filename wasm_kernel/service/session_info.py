@@ -12,7 +12,7 @@ class SessionInfo(Struct, frozen=True):
 
     Attributes:
         session_id: Its id, by which it is found again.
-        owner: Whose it is, as `create` was told.
+        owner: Its owner, as `create` got it.
         language: The guest's language, such as `python`.
         created: When the service made or opened it, in seconds since 1970.
         last_used: When a call of it began or ended last.
@@ -21,7 +21,7 @@ class SessionInfo(Struct, frozen=True):
         host_bytes: The memory that its worker shares with no other process; 0 if it is asleep.
         cpu_seconds: The processor time of its workers, as of the last call that ended.
         fuel: The fuel that its cells burnt, if it was counted.
-        disk_bytes: What it takes on disk, files and history; None if that was not measured.
+        disk_bytes: The bytes of its files and history on disk; None if they were not measured.
         cells: How many cells have ended.
         commits: How many states of its memory are kept, as of the last call that ended.
         requests: How many requests its cells sent to the network, since the service has opened it.

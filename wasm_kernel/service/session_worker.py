@@ -88,9 +88,9 @@ class SessionWorker:
     """The worker of one session, if it is awake. Any thread may use it; no call waits for a worker.
 
     `queue` cells may wait. `answer_seconds` is the allowed silence while a call waits. `resets`
-    counts the resets that workers have acknowledged. No further call is taken for the reason
-    `why_closed`; it is empty if they are. `noted` takes sentences to show beside the
-    output of cells. `function_calls` serve cells, with those of the `network` if there is one.
+    counts the resets that workers have acknowledged. `why_closed` is the reason why no further call
+    is taken; it is empty while calls are taken. `noted` takes sentences to show beside the output
+    of cells. `function_calls` serve cells, with those of the `network` if there is one.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class SessionWorker:
                 is_called = self._begins_again(line, problem) or self._asleep(problem)
 
     def _begins_again(self, line: WorkerLine, problem: WasmKernelError | None) -> bool:
-        """Leaves the calls to another worker, if this one was killed before it began one of them.
+        """Leaves the calls to another worker if this one was killed before it began any of them.
 
         Returns:
             Whether it does so; it does not if too many workers in a row were killed.

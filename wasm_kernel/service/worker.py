@@ -142,7 +142,7 @@ class _Worker:
     def _add_commands(
         self, opened: Open, session: LastUse | None, door: Door, seen_folder: str
     ) -> None:
-        """Adds what reaches beyond the sandbox, as far as its caller offers it."""
+        """Adds the commands that reach beyond the sandbox, as far as its caller offers them."""
         self._guest.commands.functions = opened.functions
         if any(each.name == RequestFacts.function for each in opened.functions):
             self._guest.facts.add(RequestFacts(self._guest.commands.broker).now)
@@ -167,7 +167,7 @@ class _Worker:
     def _serve_kernel(
         self, opened: Open, kernel: KernelSession, session: LastUse, seen: str
     ) -> None:
-        """Gives cells what only a kernel's have; `seen` says whether they see its folder."""
+        """Gives cells the commands of a kernel; `seen` says whether they see its folder."""
         from wasm_kernel.service.kernel_commands import add_commands, let_results_out, sleeps
 
         facts = {"host_folder": "%session_path prints it", "notebook_folder": seen}

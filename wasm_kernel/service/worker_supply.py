@@ -160,7 +160,7 @@ class _SuppliedWorker(Worker):
         """Does nothing: the broker has opened the session in it."""
 
     def kill(self) -> None:
-        """Kills it. Safe to call at any time."""
+        """Kills the worker. Safe to call at any time."""
         if not self.has_ended:
             self._end(self.process)
 
@@ -169,8 +169,8 @@ class WorkerDesk:
     """The broker's end of the line: gets one worker after the other forked for a kernel.
 
     A process that was taken over may ask for any number of workers. So only one of them lives. The
-    first one is forked before the session is known. Workers have a guest of a `language`, of the
-    first of the `flavours` that there is.
+    first one is forked before the session is known. Workers have a guest of a `language`, with the
+    first compiled one of the `flavours`.
     """
 
     def __init__(

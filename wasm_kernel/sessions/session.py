@@ -186,7 +186,8 @@ class Session(LastUse):
 
     def new_session(self) -> NewSession:
         """Makes a session beside this one, for a fork."""
-        root = SessionsRoot(self.root.path, self.root.privates.named)  # whatever folder we are in
+        # real paths: this process may be in another folder by now
+        root = SessionsRoot(self.root.path, self.root.privates.named)
         about = root.lineage_below(self.id).fields
         session = Session(root, ids.new(), self.logger, new=True, about=about)
         session._parent = self

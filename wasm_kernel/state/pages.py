@@ -48,7 +48,7 @@ _differ.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Tracker(Protocol):
-    """Knows what was written to a stretch of this process's memory."""
+    """Tracks the writes to a stretch of this process's memory."""
 
     name: str
 
@@ -351,7 +351,7 @@ class Compare:
 
 
 _OWN = bytes(byte >> 6 > 0 and not byte >> 5 & 1 for byte in range(256))
-"""Which pages are no longer a file's, by the highest byte of their entries in the page map."""
+"""Whether a page is no longer a file's, by the highest byte of its entry in the page map."""
 
 
 class Pagemap(Compare):

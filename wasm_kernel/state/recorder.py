@@ -38,8 +38,8 @@ from wasm_kernel.wasi_files.operations import FileOperations
 BACKLOG_BYTES = 256 * 1024 * 1024
 BACKLOG_SHARE = 8  # the backlog may take an eighth of the free memory
 _WAIT_SECONDS = 0.01
-PATIENCE_SECONDS = 30.0  # a cell waits that long for the writer, then writes its commit itself
-_POLITE_SECONDS = 0.005  # the cell's reply is on its way through the same interpreter
+PATIENCE_SECONDS = 30.0  # a cell's wait for the writer; then it writes its commit itself
+_POLITE_SECONDS = 0.005  # for the cell's reply, which needs the same interpreter
 _STEP = 4 * 1024 * 1024
 FREE_SMALL, FREE_LARGE = 64 * 1024, 1024 * 1024  # bytes: the smallest free pieces that are cleared
 FREE_WORTH = 4 * 1024 * 1024  # bytes in all; clearing less costs more than keeping it
@@ -51,7 +51,7 @@ Trouble = Callable[[Exception], None]
 """Called on the recorder's thread when commits can't be written; once until all are written."""
 
 Narrow = Callable[[int], None]
-"""Called on the recorder's thread with how few cells the cap on disk leaves to undo."""
+"""Called on the recorder's thread with the few cells that the cap on disk leaves to undo."""
 
 
 class Recorder:

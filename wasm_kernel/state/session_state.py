@@ -178,7 +178,7 @@ class SessionState:
         finally:
             self.files.close()
 
-    # -- what is there
+    # -- facts
 
     @property
     def history(self) -> History:

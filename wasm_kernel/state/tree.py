@@ -181,7 +181,7 @@ class Tree(Struct, frozen=True):
         while at and len(left) < cells:
             commit = self.commits[at]
             if commit.parent == 0 or commit.cells > 1:
-                break  # the beginning, or what older cells were folded into
+                break  # the beginning, or the commit that older cells were folded into
             if commit.cells:
                 left.append(commit)
             at = commit.parent
@@ -191,7 +191,7 @@ class Tree(Struct, frozen=True):
         return Travel(at, tuple(reversed(left)), self.undone_after_leaving())
 
     def undone_after_leaving(self) -> tuple[int, ...]:
-        """Returns what can be redone once memory has left the head."""
+        """Returns the commits that can be redone once memory has left the head."""
         return (*self.undone, self.head)[-_UNDONE_MOST:] if self.head else self.undone
 
     def _redo(self) -> Travel:

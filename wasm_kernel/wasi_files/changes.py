@@ -26,8 +26,8 @@ class Comparison(Struct, frozen=True):
     Attributes:
         created: The paths that exist now and did not before.
         modified: The paths that exist and whose file was written to or cut (also through another
-            name, also to the same content), or is another file now. Of the `created` paths, those
-            of files that are not empty, but no links.
+            name, also to the same content), or is another file now. A `created` path is among them
+            if it has a file that is neither empty nor a link.
         deleted: The paths that existed before and do not now.
     """
 

@@ -89,7 +89,7 @@ def resolve(
 
 
 def walk_from(preopen: Preopen, fd: int | None = None, parts: Parts = ()) -> PathWalk:
-    """Returns a walk from the folder that `parts` lead to, which `fd` is; the caller closes it."""
+    """Returns a walk from the open folder `fd`, to which `parts` lead; the caller closes it."""
     if preopen.beneath is not None:
         return OverlayWalk(preopen, parts)
     return PathWalk(preopen, fd, parts)

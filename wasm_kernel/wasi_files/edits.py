@@ -210,7 +210,7 @@ class EditOperations(FileContext):
         self.open_files.lost_name(place, before, unlinked)
 
     def _keep_open(self, place: GuestPath, found: _Status) -> str:
-        """Gives the file at a place an unlinked name if it is open; returns that or nothing."""
+        """Gives the file at a place an unlinked name if it is open; returns that name, if any."""
         if found is None or not (stat.S_ISREG(found.st_mode) and place.preopen.writable):
             return ""
         if not self.open_files.descriptors_at(place, found):

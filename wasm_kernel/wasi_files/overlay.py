@@ -314,7 +314,7 @@ class OverlayWalk(PathWalk):
             return target
         if not self._leads_inside(name):
             return ""  # it does not exist for the guest, which may use its name
-        self._tries_links = True  # `_leads_inside` has just followed the links that it leads to
+        self._tries_links = True  # `_leads_inside` has just followed all links behind it
         return target
 
     def _may_show(self, name: str, depth: int) -> bool:

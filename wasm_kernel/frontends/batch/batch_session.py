@@ -53,7 +53,7 @@ class BatchSession:
 
     @property
     def exists(self) -> bool:
-        """True if it exists: an earlier run left it, or this one made it."""
+        """True if the session exists: an earlier run left it, or this one made it."""
         return self.path.is_dir()
 
     @contextmanager
@@ -71,7 +71,7 @@ class BatchSession:
         return ended_whole(self.root, self.id)
 
     def begin(self, inputs: Sequence[Path]) -> None:
-        """Makes it anew, with copies of `inputs`. Lists of sessions name the notebook.
+        """Makes the session anew, with copies of `inputs`. Lists of sessions name the notebook.
 
         Raises `BatchStopped` if a file can't be copied, `WasmKernelError` if the session is in use.
         """
@@ -91,7 +91,7 @@ class BatchSession:
             )
 
     def copy_packages(self, other: BatchSession) -> None:
-        """Copies its packages into another session, which is made if it does not exist."""
+        """Copies this session's packages into another one, which is made if it does not exist."""
         with ExitStack() as held:
             target = Session(other.root, other.id)
             held.callback(target.closed)
@@ -101,7 +101,7 @@ class BatchSession:
             copy_tree(packages.fd, target.folders.packages.fd, lambda _: False)
 
     def delete(self) -> None:
-        """Deletes it, if it exists; `WasmKernelError` if it is in use, or can't be deleted."""
+        """Deletes the session, if it exists; `WasmKernelError` if that is impossible now."""
         if not self.exists:
             return
         end = time.monotonic() + _LEAVE_SECONDS
@@ -118,7 +118,7 @@ class BatchSession:
                 return
 
     def discard(self) -> None:
-        """Deletes it if possible; otherwise the next run does."""
+        """Deletes the session if possible; otherwise the next run does."""
         with suppress(WasmKernelError, OSError):
             self.delete()
 

@@ -310,7 +310,7 @@ class _OutputArea(OutputWidget):
         self.executor.changed.add(self)
 
     def tell(self) -> None:
-        """Sends its outputs to the guest, if its name can be sent."""
+        """Sends the widget's outputs to the guest, if its name can be sent."""
         with suppress(ValueError, TypeError):
             super().sync_state()
 

@@ -26,15 +26,15 @@ class RunFolder:
         try_lock(self._lock)
 
     def __enter__(self) -> Path:
-        """Returns its path."""
+        """Returns the folder's path."""
         return self.path
 
     def __exit__(self, *_: object) -> None:
-        """Removes it."""
+        """Removes the folder."""
         self.remove()
 
     def remove(self) -> None:
-        """Removes it, with its content."""
+        """Removes the folder with its content."""
         self._made.cleanup()
         os.close(self._lock)
 

@@ -105,7 +105,7 @@ def _picker() -> Iterator[Finding]:
 
 
 def _settings() -> Iterator[Finding]:
-    """Reports whether kernels accept the settings in config files, and of each kernelspec."""
+    """Reports whether kernels accept the settings in config files, and those of each kernelspec."""
     files, why = _examined()
     if why:
         yield Finding("broken", f"no kernel starts with these settings: {why}")

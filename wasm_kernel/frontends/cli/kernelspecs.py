@@ -100,7 +100,7 @@ def install(
         file = staged / "kernel.json"
         spec = json.loads(file.read_text(encoding="utf-8"))
         spec["argv"][0] = sys.executable
-        if place.prefix != sys.prefix:  # Jupyter hides it if its own environment is without us
+        if place.prefix != sys.prefix:  # Jupyter hides it if its own environment lacks this package
             spec["metadata"].pop("kernel_provisioner")
         spec["env"] |= env
         if display_name is not None:

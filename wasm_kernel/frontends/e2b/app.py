@@ -1,7 +1,7 @@
 """`SandboxApi`: the application that serves E2B's API.
 
 A request passes the limits of its client before anything reads it. Its `Operation` says which
-client it needs, how its body is read, and how its errors are told.
+client it needs, how its body is read, and the form of its errors.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _NO_KEY = "The API key is none of this server's tokens."
 
 
 class SandboxApi:
-    """The application. `policy` is the policy of each sandbox, `address` where it is served."""
+    """The application. `policy` is the policy of each sandbox, `address` the server's."""
 
     def __init__(
         self,

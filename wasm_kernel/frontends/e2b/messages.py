@@ -38,7 +38,7 @@ class AutoResume(Body):
 
 
 class NewSandbox(Body):
-    """A sandbox to make. What is refused here has the type of any value."""
+    """A sandbox to make. Options that are refused may have values of any type."""
 
     template_id: Text
     timeout: Seconds = 300

@@ -43,7 +43,7 @@ class Plane(Enum):
     """The part of the API that a call belongs to, which decides how it is authorized.
 
     Calls of `CONTROL` carry an API key; those of `CODE`, `FILES` and `RPC` are for a sandbox, and
-    carry its access token. Anyone may call what is `OPEN`.
+    carry its access token. Any client may make calls of `OPEN`.
     """
 
     CONTROL = "sandboxes"

@@ -24,16 +24,16 @@ class Stoppable(Protocol):
     """A cell or a command that runs in a sandbox, and can be interrupted."""
 
     def stop(self) -> None:
-        """Interrupts it."""
+        """Interrupts the cell or command."""
 
 
 class Kept(Struct, tag="e2b", tag_field="door"):
     """The facts of a sandbox that lie with its session: another server goes on with them.
 
     Attributes:
-        credential: The name of the key of the client that made it.
+        credential: The name of the key of the client that made the sandbox.
         owner: The name under which the limits count its sessions.
-        asked: What the client asked for as it made it.
+        asked: The client's request for the sandbox.
         token: The secret that requests to it carry.
         created: When it was made, in seconds since 1970; `ends` is when its time is over.
         contexts: The languages of its contexts by their names; the first has the sandbox's files.
@@ -87,7 +87,7 @@ class Sandbox:
 
     @property
     def name(self) -> str:
-        """Its id."""
+        """The sandbox's id."""
         return self.main.session_id
 
     @property

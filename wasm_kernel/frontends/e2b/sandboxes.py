@@ -63,7 +63,7 @@ class Sandboxes:
         self.service = service
         self._known: dict[str, Sandbox] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._credentials: dict[str, str] = {}  # of all sessions in the root; empty for others'
+        self._credentials: dict[str, str] = {}  # by session; empty for other doors
         self._ending: set[asyncio.Future[None]] = set()
 
     # -- find
@@ -80,7 +80,7 @@ class Sandboxes:
     async def running(self, name: str, tokens: Iterable[str]) -> Sandbox:
         """Returns the sandbox that a request with these access tokens is for.
 
-        Wakes it if it was made so. Raises `Refusal`.
+        Wakes a paused one if it was made with `autoResume`. Raises `Refusal`.
         """
         async with self._changing(name):
             kept = await self._kept(name)
@@ -103,7 +103,7 @@ class Sandboxes:
         return self._locks.setdefault(name, asyncio.Lock())
 
     async def listed(self, caller: Caller) -> list[tuple[str, Kept]]:
-        """Returns the facts of a client's sandboxes, by their ids, also of other servers' ones."""
+        """Returns the facts of a client's sandboxes, also on other servers, by their ids."""
         service = (await self.service()).sync
         names = await self.host.work(caller, partial(self._names, service, caller.credential))
         found = []
@@ -380,7 +380,7 @@ def runtime_of(language: str | None) -> RuntimeType:
 
 
 def _check(asked: NewSandbox) -> None:
-    """Raises `Refusal` for what has no meaning here."""
+    """Raises `Refusal` for options that have no meaning here."""
     if asked.template_id not in TEMPLATES:
         known = ", ".join(TEMPLATES[:2])
         raise Refusal(400, "", f"There is one template here, called {known}, and no images.")

@@ -58,7 +58,7 @@ class MemoryLease:
             self._own -= size
 
     def end(self) -> None:
-        """Releases its bytes."""
+        """Releases the lease's bytes."""
         self._has_ended = True
         self._held[self._client] -= self._own
         if not self._held[self._client]:

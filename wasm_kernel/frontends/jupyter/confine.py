@@ -51,7 +51,7 @@ def open_broker(
     Must come first: the broker should not have the files that the process opens later. Its process
     calls `begin` first, and `at_end` when the kernel has ended; `ending` closes it. Workers are
     forked from the `nursery`, or from a process of the kernel's own, with a guest of a `language`
-    and the first of the `flavours` that there is.
+    and the first compiled one of the `flavours`.
     """
     if not confinement.is_closing:
         begin()

@@ -47,7 +47,7 @@ VARIABLES = (
     *("WASM_KERNEL_BASELINE=", "WASM_KERNEL_CACHE=", "XDG_CACHE_HOME=", "XDG_CONFIG_DIRS="),
     *("XDG_DATA_DIRS=", "XDG_RUNTIME_DIR=", "XDG_STATE_HOME="),
 )
-"""How the variables begin, up to a whole name with its `=`, that act before a kernel is forked.
+"""The beginnings of the variables that act before a kernel is forked; a whole name ends with `=`.
 
 A forker has no others: they may hold keys, and workers, which may be taken over, inherit all.
 """

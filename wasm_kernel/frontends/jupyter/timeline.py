@@ -131,8 +131,8 @@ class Timeline:
         self._runs: dict[int, Run] = {}
         self._last_runs: dict[str, int] = {}  # the number of each notebook cell's last run
         self._gone: set[str] = set()  # notebook cells whose effects memory does not have
-        self._lost_at: dict[int, int] = {}  # the state in which a cell ran that left none
-        self._resumed = ""  # that the session goes on, until a cell runs
+        self._lost_at: dict[int, int] = {}  # by lost cells, the states in which they ran
+        self._resumed = ""  # the sentence that the session goes on, until a cell runs
         self._version = 0  # of the states
         self._known: tuple[int, Content] | None = None
         self._tasks: set[asyncio.Task[None]] = set()

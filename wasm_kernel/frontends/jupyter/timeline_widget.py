@@ -54,7 +54,7 @@ _OUTCOMES = {
 
 
 class TimelineWidget:
-    """A list of the states, buttons, and a text of what came of them.
+    """A list of the states, buttons, and a text with the outcome of the last one.
 
     Attributes:
         comms: The ids of its models.

@@ -134,7 +134,7 @@ class AgentSession:
         return caller.is_admin or self.caller.credential == caller.credential
 
     def take_notes(self) -> list[str]:
-        """Removes and returns the notes for its next result."""
+        """Removes and returns the notes for the session's next result."""
         notes, self.notes = self.notes, []
         return notes
 

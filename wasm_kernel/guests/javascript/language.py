@@ -80,7 +80,7 @@ class JavaScriptLanguage:
 
     @cached_property
     def prepared(self) -> PreparedFiles[Addresses]:
-        """Its code and its base image in the cache."""
+        """The language's code and its base image in the cache."""
         made_of = f"javascript {self.files.key} {image.FORMAT} {BOOT}"
         binaries = (self.files.interpreter, self.files.stripper)
         return PreparedFiles(self.compiler, binaries, made_of, Addresses)
@@ -119,11 +119,11 @@ class JavaScriptLanguage:
 
     @property
     def image_names(self) -> tuple[str, ...]:
-        """The name of its one base image."""
+        """The name of the language's one base image."""
         return (self.prepared.image_name,)
 
     def images(self) -> Iterator[BaseImage]:
-        """Yields its one base image, if it is there."""
+        """Yields the language's one base image, if it is in the cache."""
         if (found := self.prepared.image_at_hand()) is not None:
             yield found
 
@@ -179,7 +179,7 @@ class JavaScriptLanguage:
         return guest
 
     def _interrupts(self, setup: GuestSetup) -> Interrupts:
-        """Returns what interrupts a guest."""
+        """Returns the interrupts of a guest."""
         return Interrupts()
 
     def _stripper(self, flavour: Flavour) -> Callable[[], Compiled]:

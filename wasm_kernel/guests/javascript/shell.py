@@ -122,7 +122,7 @@ class _Shell:
         return self._said
 
     def close(self) -> None:
-        """Frees its memory."""
+        """Frees the shell's memory."""
         self.guest.close()
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from wasm_kernel.guests.base import CommandLine
 
 _ONE_CELL = frozenset({"capture", "limit", "prun", "time"})
-"""Cell magics that run what stands below them once, as a cell; `%time` does so with its line."""
+"""Cell magics that run the text below them once, as a cell; `%time` runs its line."""
 
 _NESTING_MOST = 8
 _BLOCKS = {"async", "case", "class", "def", "elif", "else", "except", "finally", "for", "if"}

@@ -66,7 +66,7 @@ _STAND_INS = ("rpds_py",)
 """Compiled packages whose interface the agent brings in pure Python (its folder `stand_ins`)."""
 
 _OWN_PACKAGES = {"jiter": "0.99.0"}
-"""Those of which this environment has none; clients of AI services need one below 1."""
+"""Stand-ins of packages that are not installed here; the versions suit clients of AI services."""
 
 _METADATA = r"([^/-]+)-([^/-]+)\.dist-info/METADATA"
 

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 ARGV = ("python",)
 PRNG_CONSTANT = b"expand 32-byte k"
 PRNG_STATE, PRNG_LEFT = 64, 128
-"""The size of a generator's state, and where it says how many bytes of output are left."""
+"""The size of a generator's state, and the offset of its number of unused output bytes."""
 
 # The agent's anchor (in `wasm_kernel_agent/agent.py`): a turn that needs no import and no builtin,
 # so that it works whatever a cell did to them.
@@ -147,8 +147,8 @@ class HostChannel:
 
     Requests of the guest's numpy, and those for codecs and the shell, come the same way, as the
     module can't be given more imports. `open_codecs` returns the codecs of a guest, once it asks
-    for one; `open_shells` returns what runs its scripts of the shell. Without them the guest's
-    request is refused.
+    for one; `open_shells` returns the runner of its shell scripts. Without them the guest's request
+    is refused.
     """
 
     imports: Mapping[Import, str] = {("host", "call"): "iiii"}

@@ -97,13 +97,13 @@ class PythonLanguage:
 
     @cached_property
     def prepared(self) -> PreparedFiles[Addresses]:
-        """Its code and its base image in the cache."""
+        """The language's code and its base image in the cache."""
         binaries = (self.files.wasm,)
         return PreparedFiles(self.compiler, binaries, self._made_of, Addresses, _codec_binaries)
 
     @cached_property
     def small(self) -> PreparedFiles[Addresses]:
-        """Its code, and a base image of Python and IPython alone, which is built sooner."""
+        """The language's code, and a base image of Python and IPython alone, built sooner."""
         made_of = f"{self._made_of} small"
         return PreparedFiles(self.compiler, (self.files.wasm,), made_of, Addresses)
 
@@ -301,7 +301,7 @@ class PythonLanguage:
         return PythonGuest(instance, setup.files, addresses, setup.flavour, channel)
 
     def _codecs(self, setup: GuestSetup, guest: BoundGuest) -> CodecCalls:
-        """Returns the codecs of a guest, of which few have any use."""
+        """Returns the codecs of a guest; few guests use any."""
         from wasm_kernel.codecs.calls import CodecCalls
         from wasm_kernel.guests.codecs import compiled_codec
 
@@ -311,7 +311,7 @@ class PythonLanguage:
         return CodecCalls(guest, compiled, setup.clock, setup.memory_bytes)
 
     def _shells(self, setup: GuestSetup, guest: BoundGuest) -> Shells:
-        """Returns what runs the scripts of a guest's shell, of which few have any."""
+        """Returns the runner of a guest's shell scripts; few guests run any."""
         from wasm_kernel.guests.javascript.shell import Shells
 
         return Shells(guest, setup)

@@ -29,7 +29,7 @@ from wasm_kernel.guests.python.packages.wheel import Wheel, open_wheel
 from wasm_kernel.linux.task import Cancelled
 
 ROUNDS_MOST = requirements.PACKAGES_MOST
-"""How often packages are fetched for one line: what comes may need further ones."""
+"""The most rounds of fetching for one line: fetched packages may need further ones."""
 _BUILT_IN = (
     "Built in are numpy, pandas, scipy, scikit-learn, statsmodels, matplotlib, seaborn, sympy, "
     "networkx, pillow, lxml and some forty more: %pip list names them."

@@ -22,7 +22,7 @@ from wasm_kernel.errors import PackageError, describe
 from wasm_kernel.guests.python.packages.requirements import PACKAGES_MOST, requirement
 
 FileTexts = Sequence[tuple[str, str]]
-"""The names of requirements files, and what is in them."""
+"""The texts of requirements files, by name."""
 
 _LINE_CHARACTERS = 20_000
 _FILE_CHARACTERS = 200_000

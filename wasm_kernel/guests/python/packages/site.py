@@ -41,10 +41,10 @@ from wasm_kernel.linux.task import QUIET, Cancelled, Task
 
 BYTES_MOST = 1024 * 1024 * 1024
 FILES_MOST = 50_000
-"""The most that all packages of a session may come to."""
+"""The most files, and `BYTES_MOST` the most bytes, of all packages of a session."""
 
 RECORD, RECORD_BYTES = "wasm-kernel.json", 16 * 1024 * 1024
-"""The name of the host's own record of the packages, and how long it may be."""
+"""The name of the host's own record of the packages, and its most bytes."""
 
 _SITE, _NEW, _OLD = "site-packages", "new", "old"
 _Need = Annotated[str, Meta(max_length=NEED_CHARACTERS)]
