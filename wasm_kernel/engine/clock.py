@@ -351,10 +351,9 @@ class ProcessOwner(Protocol):
     """The owner of this process, which may kill it and outlives it."""
 
     def kill(self, reason: StopReason) -> None:
-        """Has this process killed, because its guest does not stop.
+        """Has this process killed, because its guest does not stop; called once.
 
-        Called once, on the ticker's thread or the guest's. Until the kill, the guest may go on, and
-        other threads may finish what they write, such as the last commit.
+        Until the kill other threads go on, and may finish writing the last commit.
         """
 
 

@@ -107,11 +107,7 @@ class BoundGuest(Protocol):
         """Grows the memory to `size` bytes or more. Raises `MemoryError` above its limit."""
 
     def count_work(self, fuel: int) -> bool:
-        """Counts work in the guest's place; returns whether there is fuel and time to go on.
-
-        Long work is counted piece by piece. After False, the guest ends soon once the handler has
-        returned.
-        """
+        """Counts a piece of work in the guest's place; returns False if fuel or time are over."""
 
     @property
     def fuel_left(self) -> int | None:
@@ -134,11 +130,7 @@ class HostFunctions(Protocol):
         """
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
-        """Returns the handlers for one guest, which was just instantiated.
-
-        An exception of a handler becomes an error number: one that escaped a callback would end up
-        in another guest's call.
-        """
+        """Returns the handlers for one new guest. Their exceptions become error numbers."""
 
 
 class Dispatcher:

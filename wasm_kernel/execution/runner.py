@@ -357,14 +357,7 @@ class GuestRunner:
         self._keeping = lambda: commit(ran=ran())
 
     def keep(self) -> bool:
-        """Commits the effects of the last cell, if they are not committed yet.
-
-        The cell's result has been sent by then, unless the cell asked for something that needs the
-        commit first.
-
-        Returns:
-            False if they could not be committed.
-        """
+        """Commits the effects of the last cell, unless they are; returns False if that fails."""
         try:
             return self._keeping is None or self._keeping()
         finally:

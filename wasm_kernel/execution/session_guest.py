@@ -177,11 +177,7 @@ class SessionGuest:
         return self.between_cells(lambda: self.states_now()[0])
 
     def states_now(self) -> tuple[list[Checkpoint], tuple[int, ...], dict[int, Ran]]:
-        """Returns the states, the numbers of those that can be redone, latest last, and how the
-        cells of states ran.
-
-        The guest's thread calls it.
-        """
+        """Returns the states, the numbers of redoable ones, latest last, and how cells ran."""
         tree = self._runner.state.tree
         return [Checkpoint(**row) for row in tree.rows()], tree.undone, tree.ran
 

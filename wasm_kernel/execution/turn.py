@@ -289,10 +289,9 @@ def _excerpt(frame: bytes) -> str:
 
 
 def left_unusable(turn: Turn, stopped: GuestStopped) -> bool:
-    """Returns whether the state before the turn is unusable: no guest can begin a turn in it.
+    """Returns whether no guest could even ask for its request in the state before the turn.
 
-    Such a guest can't even ask for its request. A fuel budget that is too low for any turn does not
-    count.
+    A fuel budget that is too low for any turn does not count.
     """
     if isinstance(stopped, OutOfFuel):
         return not turn.request_taken and stopped.budget >= _BEGIN_FUEL

@@ -293,8 +293,7 @@ class PresenceLock(_Share):
     def await_leaving(self) -> None:
         """Waits for the worker of an ended process to leave the history, if there is no other user.
 
-        Such a worker first stops its cell, and writes the state. A worker that came before would
-        find the history locked, and keep no variables.
+        A worker that came before would find the history locked, and keep no variables.
         """
         history = FileLock(LOCK, self._private)
         with suppress(OSError):  # it is not a file: the worker reports it

@@ -120,10 +120,9 @@ class ParsedCell(Protocol):
         """The text."""
 
     def only_commands(self, names: Collection[str]) -> list[CommandLine] | None:
-        """Returns the commands of a cell that holds nothing but some of these; else None.
+        """Returns the commands of a cell that holds only some of these; else None. It is quick.
 
-        It is quick: the first line of most cells is enough. Commands that the guest would have to
-        expand or explain do not count.
+        Commands that the guest would have to expand or explain do not count.
         """
 
     def commands(self, names: Collection[str]) -> list[CommandLine]:
@@ -198,10 +197,9 @@ class Guest(Protocol):
     heap: Heap
 
     def run_turn(self, fuel: int | None) -> bool:
-        """Runs the agent, which fetches one request and answers it; returns whether it ended well.
+        """Runs the agent for one request, limited by `fuel` if given; returns whether it ended well.
 
-        `fuel` is the limit of this turn, None for no limit. After `GuestStopped` the guest can't be
-        used any more.
+        After `GuestStopped` the guest can't be used any more.
         """
 
     def reseed(self) -> None:

@@ -48,8 +48,7 @@ class PreparedFiles(Generic[_Addresses]):
     def is_compiled(self, flavour: Flavour) -> bool:
         """Loads the compiled code; returns False if some is missing.
 
-        Raises `PermissionError` if a file there can't be trusted, and this process may not replace
-        it.
+        Raises `PermissionError` for a file that can't be trusted, nor replaced by this process.
         """
         return all(self._compiler.load(binary, flavour) for binary in self._binaries)
 

@@ -111,11 +111,9 @@ def execute_reply(result: SandboxResult, execution_count: int, cleaner: OutputCl
 
 
 def add_notes(reply: Content, notes: deque[str]) -> None:
-    """Moves quiet notes into a cell's reply, if a front end would show them there.
+    """Moves quiet notes into a cell's reply, as a page of text, which tools do not store as output.
 
-    Front ends show a page of text although it is not an output, so tools that run notebooks neither
-    store nor compare it. JupyterLab shows the first page of a cell that did not fail, so notes wait
-    if the cell failed, or has a page of its own.
+    JupyterLab shows the first page of a successful cell only, so notes may have to wait.
     """
     is_shown = reply["status"] == "ok"
     if not notes or not is_shown or any(each["source"] == "page" for each in reply["payload"]):

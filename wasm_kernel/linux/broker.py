@@ -59,12 +59,10 @@ class Broker(Protocol):
     """Does work that its process may do and its caller's may not. Any thread may call it."""
 
     def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
-        """Has a request handled, and waits for the reply.
+        """Has a request handled by the handler of its type, and waits for the reply.
 
-        The request's type selects the handler. The task gets reports of progress, and can be
-        cancelled; `Cancelled` is raised if the handler heeds that. Raises `WasmKernelError` with
-        the handler's own words; `BrokerError` if the handler failed unexpectedly (the log has the
-        reason), if there is no such handler, or if the broker has ended.
+        The task gets progress, and can cancel (`Cancelled`). Raises a handler's `WasmKernelError`,
+        or `BrokerError` if there is no handler, it failed unexpectedly, or the broker has ended.
         """
 
     def close(self) -> None:
@@ -412,9 +410,8 @@ def check_alone() -> None:
 
 
 def tied_command(code: str) -> list[str]:
-    """Returns a command for a Python that runs `code` and is killed when this thread has ended.
+    """Returns a command for a Python that runs `code`; the system kills it after this thread's end.
 
-    It imports nothing from the folder that it is started in. The system kills it, so it also ends
-    if this process is killed.
+    It imports nothing from the folder that it is started in.
     """
     return [sys.executable, "-P", "-c", _TIE.format(parent=os.getpid()) + code]

@@ -86,9 +86,8 @@ class Ruleset(Closing):
     def restrict(self) -> int:
         """Gives up, in this thread and those it starts from now on, all that is not allowed.
 
-        TCP connections and signals to other processes are given up, too, if the kernel supports it.
-        Returns the Landlock version: 4 and later also guard TCP, 6 and later also signals. After an
-        `OSError`, nothing was given up.
+        Returns the Landlock version: from 4 on TCP connections, from 6 on also signals to other
+        processes are given up. After an `OSError`, nothing was given up.
         """
         no_new_privileges()
         checked(system_call(_RESTRICT, self._fd, 0))

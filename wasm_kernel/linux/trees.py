@@ -41,8 +41,7 @@ def copy_tree(
 ) -> list[LeftOut]:
     """Copies all but the `hidden` names of a folder into another, which has none of them.
 
-    Returns the entries that could not be read or can't be copied. After an error or `Cancelled`,
-    the target holds a part of the copy.
+    Returns the entries that can't be copied. After an error, the target holds a part.
     """
     with FolderWalk(source) as here, FolderWalk(target) as there:
         copying = _Copying(here, there, target, FileCopier(task))

@@ -92,8 +92,7 @@ class Upstream:
     async def open(cls, host: str, port: int, judge: Judge) -> Upstream:
         """Connects to a host that the judge allows, by name and then by address.
 
-        Raises `Refused`, or an `OSError` as a socket does. With a proxy, that one finds the
-        address of a name.
+        Raises `Refused`, or an `OSError` as a socket does. A proxy finds the address by itself.
         """
         made = cls(host, port, judge)
         await made._connect()

@@ -311,12 +311,10 @@ _PART_CHARACTERS = 100  # characters of a text that count as one part
 
 
 def clean_geojson(content: Any, _: Removals) -> dict[str, Any]:
-    """Returns an object of GeoJSON with only the members that RFC 7946 defines, its texts escaped.
+    """Returns GeoJSON with only the members that RFC 7946 defines, texts escaped; or `NotShowable`.
 
-    JupyterLab's extension puts each feature's properties into an HTML table unchanged. The tiles
-    come from a server that the extension names. A server that the output's metadata names is not
-    passed on, so a cell can't make the page fetch from an address of its choice. Raises
-    `NotShowable`.
+    JupyterLab's extension puts properties into an HTML table unchanged. A server of tiles that the
+    metadata names is not passed on, so a cell can't make the page fetch from it.
     """
     if _size(content) > _GEOJSON_MOST:
         raise NotShowable("a GeoJSON map of too many parts")

@@ -52,12 +52,10 @@ _TOKEN = re.compile(
 def is_regular(document: str) -> bool:
     """Returns whether each element is closed where it was opened, and none is nested too deep.
 
-    An HTML parser as the standard describes it can be made to take time that grows with the square
-    of its input: by elements that are never closed, text between the cells of a table, a thousand
-    attributes. Small documents may have any shape. Large ones are parsed only if they are regular,
-    as documents that programs write are. In a regular document a parser has the same elements open
-    as the walk below, apart from those that it adds itself; so none of its searches goes deeper
-    than `NESTING_MOST`.
+    A standard HTML parser takes time that grows with the square of an irregular document: with
+    elements that are never closed, text between cells of a table, a thousand attributes. Small
+    documents may have any shape. In a regular one no search of a parser goes deeper than
+    `NESTING_MOST`, as a parser has the same elements open as the walk below, and a few of its own.
     """
     walk = _OpenElements()
     at = 0

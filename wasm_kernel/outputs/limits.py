@@ -31,8 +31,7 @@ def stopping_if(should_stop: Callable[[], bool]) -> Iterator[None]:
 def check_stopped() -> None:
     """Raises `NotShowable` if the cell is out of time or was interrupted.
 
-    While the host checks an output, the guest that sent it stands still, and so do its time limit
-    and interrupts. So every loop over the pieces of an output calls this.
+    The guest stands still during a check, with its time limit, so every loop calls this.
     """
     should_stop = _should_stop.get()
     if should_stop is not None and should_stop():

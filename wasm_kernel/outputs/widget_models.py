@@ -144,8 +144,7 @@ def kind_of(model: str, trait: str) -> str | None:
 def may_link(source: tuple[str, str], target: tuple[str, str]) -> bool:
     """Returns whether the page may copy one trait to another, without a check by the host.
 
-    Plain values may be copied to plain traits and to texts; any other content only to a trait that
-    is cleaned in the same way.
+    Content that is not plain may only go to a trait that is cleaned in the same way.
     """
     kind, goal = kind_of(*source), kind_of(*target)
     if kind == PLAIN:

@@ -77,8 +77,7 @@ def _seconds(request: messages.Asked, policy: ExecutionPolicy) -> float | None:
 def most_memory(policy: Mapping[str, Any]) -> int:
     """Returns the most memory that a worker may take; one that takes more no longer keeps count.
 
-    Its guest's memory may exist three times for a moment: the current one, the one before a
-    rollback, and the pages that are not written yet.
+    The current memory, the one before a rollback, and unwritten pages may exist at once.
     """
     text = policy["stdout_bytes"] + policy["stderr_bytes"]
     return int(3 * policy["memory_bytes"] + policy["display_bytes"] + 4 * text + _OWN_BYTES)

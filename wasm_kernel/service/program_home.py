@@ -106,14 +106,9 @@ atexit.register(lambda: own_workers().close())
 def get_ready(
     runtime: RuntimeType | str, policy: ExecutionPolicy | None, logger: SandboxLogger | None
 ) -> SandboxLogger:
-    """Checks a sandbox's options before anything is made for it; returns the logger for its events.
+    """Checks a sandbox's options before anything is made; returns the logger for its events.
 
-    Also starts the process that workers are forked from: it loads while folders are opened.
-
-    Raises:
-        ValueError: there is no guest for `runtime`.
-        TypeError: `policy` is not a policy, or `logger` not a logger.
-        OutOfDescriptors: this process may not open more files.
+    Starts the fork server, which loads while folders are opened. Raises as `create_sandbox`.
     """
     RuntimeType.checked(runtime)
     if policy is not None and not isinstance(policy, ExecutionPolicy):

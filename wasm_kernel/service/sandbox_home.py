@@ -29,10 +29,9 @@ class SandboxHome(WorkerHome, Generic[AnySandbox]):
         """Notes that a sandbox was closed. Safe to call twice."""
 
     def mounted(self, policy: ExecutionPolicy) -> OpenedFolders | None:
-        """Opens the mounts of a sandbox's next policy.
+        """Opens the mounts of a sandbox's next policy; `PolicyError` if one can't be mounted.
 
-        Returns the folders for its worker, or None if the worker opens them by itself. Raises
-        `PolicyError` if one can't be mounted.
+        Returns the folders for its worker, or None if the worker opens them by itself.
         """
         return None
 

@@ -449,20 +449,12 @@ class Service(SandboxHome[Sandbox]):
                 in_peace(self._look_at, entry)
 
     def _measure(self) -> None:
-        """Measures sessions on disk, until the service is closed.
-
-        It has its own thread, as a session of very many files takes long, and the workers must be
-        looked after.
-        """
+        """Measures sessions on disk, on a thread of its own, as that takes long."""
         while not self._ending.wait(_ROUND_SECONDS):
             in_peace(self._registry.measure, _MEASURE_SECONDS)
 
     def _delete_expired(self) -> None:
-        """Deletes expired sessions, until the service is closed.
-
-        It has its own thread, as a session of a million files takes minutes, and the workers must
-        be looked after.
-        """
+        """Deletes expired sessions, on a thread of its own, as that takes long."""
         seconds = self.limits.expire_seconds or math.inf
         expiry = Expiry(self._sessions_root, self._registry, self._records, seconds, self._logger)
         while not self._ending.wait(_ROUND_SECONDS):

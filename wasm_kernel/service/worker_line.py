@@ -82,8 +82,7 @@ class WorkerLine:
     def serve(self, message: BrokerRequest | BrokerCancel, size: int, more: int) -> None:
         """Begins to serve a request for work beyond the walls, or cancels one.
 
-        Raises `FrameError` if it is larger than `_REQUEST_BYTES`, or the worker makes too many:
-        more than a cell does, and `more`.
+        Raises `FrameError` if it is too large, or the worker makes `more` than a cell may.
         """
         self._requests += 1
         if size > _REQUEST_BYTES or self._requests > _REQUESTS_MOST + more:

@@ -284,19 +284,11 @@ class SessionFiles:
 
 
 def _validate_session_path(session_id: str, relative_path: str, workspace_root: Path | str) -> Path:
-    """Returns the real path of a path in a session's workspace, with all links followed.
+    """Returns the real path of a path in a session's workspace, which need not exist.
 
-    The result need not exist: missing names are kept. Backslashes separate names, too, unless a
-    name with backslashes exists. No operation may open a file by the result, as another process may
-    put a link there.
-
-    Raises:
-        SessionIdError: `session_id` is not a session id (a `ValueError`); nothing was read.
-        SessionPathError: the path is empty, absolute, names a drive or holds a NUL; it escapes the
-            workspace, by `..` or through a link; or it leads to or through one of the session's own
-            names, in any spelling (a `ValueError`).
-        FileNotFoundError: there is no such session, and the path would be valid in one.
-        OSError: a folder on the way can't be looked at, or links lead in circles.
+    Backslashes separate names, unless a name with backslashes exists. No operation may open a file
+    by the result, as another process may put a link there. Raises the errors of `resolve`, and
+    `SessionIdError` or `FileNotFoundError` if there is no such session.
     """
     ids.checked(session_id)
     parts = split_path(relative_path)

@@ -78,8 +78,7 @@ class Overview:
 def sessions_in(root: SessionsRoot) -> list[Overview]:
     """Returns the sessions in a folder, the last used first; none if there is no such folder.
 
-    A folder is a session's if it has metadata or a private folder, or is named by a UUID. Links to
-    sessions are not listed.
+    Folders count if they have metadata, a private folder, or a UUID's name; links do not.
     """
     found = [session for name in _names(root) if (session := _seen(root, name)) is not None]
     return sorted(_with_notebooks(root, found), key=_last_used, reverse=True)

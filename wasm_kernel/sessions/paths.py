@@ -76,8 +76,7 @@ def normalize(path: str) -> list[str]:
 def resolve_names(path: str) -> tuple[str, ...]:
     """Returns the names along a path in a session that has no folder yet, with `..` resolved.
 
-    Raises `SessionPathError` like `normalize`, and if the path leaves the workspace, or leads
-    through a reserved name.
+    Raises `SessionPathError` like `normalize`, and for paths that lead out or are reserved.
     """
     return tuple(_Resolving(-1, None, path).run(normalize(path)))
 
@@ -99,15 +98,13 @@ def resolve(
 ) -> tuple[str, ...]:
     """Resolves a path below `workspace`: returns the names along the path without links.
 
-    Links are followed. As in `os.path.realpath`, missing names are kept. An absolute link is
-    followed if it begins with the workspace's own real path, unless the workspace is a descriptor.
-    A name with backslashes is one name if it exists; otherwise its backslashes separate names.
-    `parts` come from `split_path`, `path` is for error texts, and `each` is called at each step: an
-    exception of it ends the walk.
+    As in `os.path.realpath`, missing names are kept. An absolute link may begin with the
+    workspace's own real path, unless the workspace is a descriptor. A name with backslashes is one
+    name if it exists; otherwise its backslashes separate names. `path` is for error texts; an
+    exception of `each`, which is called at each step, ends the walk.
 
     Raises:
-        SessionPathError: the path leaves the workspace, names a drive, or leads to or through a
-            reserved name.
+        SessionPathError: the path leaves the workspace, names a drive, or is reserved.
         OSError: a folder on the way can't be looked at, or links lead in circles.
     """
     with FolderWalk(workspace) as walk:

@@ -134,10 +134,9 @@ class FileVersions(FileHistory):
         self._remove_unlinked(self.unlinked.unneeded(needed))
 
     def trim(self, opened: Collection[str]) -> None:
-        """Removes the oldest unlinked files that are not open, if these take too much room.
+        """Removes the oldest unlinked files that are not open, if they take too much room.
 
-        They may take as much as all other versions together. Without a limit, cells that each
-        delete an open file would fill the disk.
+        That is more than all other versions together.
         """
         self._remove_unlinked(self.unlinked.excess(opened, self._most_bytes))
 

@@ -242,8 +242,7 @@ class History:
     def waiting(self) -> list[int]:
         """The commits that are in memory only and belong on disk, oldest first.
 
-        A commit on disk is useless until its ancestors are there, too, and until the index has it:
-        `store` holds the lock from the one to the other.
+        A commit on disk is useless until its ancestors and the index have followed.
         """
         with self.lock:
             return self.contents.waiting
@@ -308,10 +307,7 @@ class History:
             self.pinned = frozenset(some)
 
     def fill(self, instance: Instance) -> GuestPages:
-        """Lays the pages of the head over an instance that has the base image's memory.
-
-        Returns:
-            The instance's memory, with the commits laid over it.
+        """Lays the pages of the head over an instance with the base image's memory, and returns it.
 
         Raises:
             Unreadable: a content is missing or damaged.

@@ -55,8 +55,7 @@ class Tracker(Protocol):
     def changed(self, size: int) -> list[Range]:
         """Returns the ranges written since the last call, of memory that has `size` bytes now.
 
-        Memory beyond the size at the last call counts as written. Ranges that were written before
-        each of the last calls may be among them.
+        New memory counts as written; so may ranges that were written before each of the last calls.
         """
 
     def cleared(self, ranges: Iterable[Range]) -> None:

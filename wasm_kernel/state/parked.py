@@ -39,10 +39,9 @@ class ParkedMemory:
         mapped: list[Range],
         cleared: list[Range],
     ) -> None:
-        """Takes the memory of an instance, which must be closed without being called again.
+        """Takes the memory, `at` a commit, of an instance that must be closed without another call.
 
-        The memory was `at` a commit; the ranges `changed` were written since. `mapped` and
-        `cleared` are as in `GuestPages`.
+        The ranges `changed` were written since. The rest is as in `GuestPages`.
         """
         self._at, self._changed = at, changed
         self._mapped, self._cleared = mapped, cleared

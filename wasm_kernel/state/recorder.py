@@ -271,11 +271,7 @@ class Recorder:
         self._jobs.join()
 
     def wait_written(self, seconds: float) -> bool:
-        """Waits for the commits to be on disk, `seconds` at most, and not if writing fails.
-
-        Returns:
-            Whether they are on disk.
-        """
+        """Waits for `seconds` until commits are on disk, or fail; returns whether they are."""
         until = time.monotonic() + seconds
         while self.history.waiting and not self._troubled and time.monotonic() < until:
             time.sleep(_WAIT_SECONDS / 4)

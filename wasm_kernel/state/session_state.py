@@ -230,8 +230,7 @@ class SessionState:
     ) -> None:
         """Brings an instance that has the base image's memory to the head, and tracks it.
 
-        With `reopen`, files open at the head are opened again; the guest's use of missing ones
-        fails.
+        With `reopen`, files open at the head are opened again, but for missing ones.
 
         Raises:
             Unreadable: the head can't be read; call `drop_unreadable_commit`, then take another
@@ -306,8 +305,7 @@ class SessionState:
     ) -> bool:
         """Commits a cell's changes to memory; returns False if there was no room for them.
 
-        `cell` and `count` are the execution counts of the cell and of the next one. An undo passes
-        over a cell that is not `counted`. `ran` tells how the cell ran.
+        `cell` is its number, `count` the next one. An undo passes over one that is not `counted`.
         """
         label = code.strip().split("\n", 1)[0][:_LABEL]
         cells = int(counted)

@@ -43,10 +43,9 @@ class FileHistory:
         found: os.stat_result | None,
         change: Change,
     ) -> bool:
-        """Keeps the file `name` in `folder` before a change; returns whether it was not kept yet.
+        """Keeps the file `name`, with status `found`, before a change; False if it was kept already.
 
-        `found` is its status, links not followed; None if there is no file. If there was none and
-        the change fails, call `after_removal`.
+        If there was no file (None) and the change fails, call `after_removal`.
         """
         return False
 

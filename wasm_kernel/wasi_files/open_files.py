@@ -218,8 +218,7 @@ class OpenFiles:
     def moved(self, old: NameInFolder, new: NameInFolder) -> None:
         """Updates the open files at a place, and below it, after a rename.
 
-        A folder of an overlay's lower layer keeps its place: its descriptor must never be taken for
-        that of the folder which hid it, in which the guest may write.
+        A lower layer's folder keeps its place: the guest may not write through its descriptor.
         """
         for opened in [each for each in self._at(old) if not each.in_lower]:
             opened.preopen = new.preopen

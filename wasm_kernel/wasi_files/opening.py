@@ -197,9 +197,8 @@ def open_flags(rights: int, fdflags: int) -> int:
 def _forbidden_mode_bits(preopen: Preopen, mode: int) -> int:
     """Returns the bits of a file's mode that it may not have once the guest can write to it.
 
-    A file that the guest wrote must not run with another user's rights. Files in a session's own
-    folders are never run on the host, so they lose all execute bits. A mount may be the user's
-    project with scripts in it: files there only lose set-user-id and set-group-id.
+    A guest's file must not run with another user's rights. Files in a session's own folders never
+    run on the host, so they lose all execute bits; a mount may hold scripts of the user's.
     """
     if not stat.S_ISREG(mode):
         return 0

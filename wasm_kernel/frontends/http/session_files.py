@@ -19,8 +19,7 @@ from wasm_kernel.wasi_files.quota import Full, Quota
 def write_file(session: AsyncSession, path: str, data: bytes, *, overwrite: bool = True) -> None:
     """Writes a file of a session; raises `LimitReached` if its size exceeds the limits.
 
-    The worker counts only the guest's own calls; it sees files written by the host at its next
-    cell.
+    The worker sees the file at its next cell.
     """
     _check_room(session.sync, path, len(data))
     session.files.write(path, data, overwrite=overwrite)

@@ -69,11 +69,7 @@ class ShellChannel:
             self._receive(self._socket.recv_multipart(copy=False))
 
     def _look(self) -> None:
-        """Passes on one message, then yields to the loop.
-
-        Any program that reaches the port may send more messages than can be answered, even without
-        the key.
-        """
+        """Passes on one message, then yields: programs without the key may flood the port."""
         self._is_looking = False
         if self._is_readable():
             self._receive(self._socket.recv_multipart(copy=False))

@@ -211,11 +211,7 @@ def _refuse(words: str) -> NoReturn:
 
 
 def _shortened(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns a tool's schema without parts that a model need not read, since clients pay for it.
-
-    Titles repeat names; null and defaults repeat that an argument may be left out; bounds are
-    checked when a tool is called, and a refusal names them.
-    """
+    """Returns a tool's schema without titles, nulls, defaults and bounds: clients pay for it."""
     rows = {name: _shortened_row(row) for name, row in schema["properties"].items()}
     required = {"required": schema["required"]} if "required" in schema else {}
     return {"type": "object", "properties": rows, **required}

@@ -153,11 +153,7 @@ class AgentSession:
         return await self._host.work(self.caller, work)
 
     async def write(self, path: str, data: bytes | str) -> None:
-        """Writes a file; raises `LimitReached` if its size exceeds the session's limits.
-
-        The worker counts only the guest's own calls; it sees files written by the host at its next
-        cell.
-        """
+        """Writes a file; raises `LimitReached` if its size exceeds the session's limits."""
         await self.work(partial(self._write, path, data))
 
     async def write_new(self, path: str, data: bytes | str) -> str:

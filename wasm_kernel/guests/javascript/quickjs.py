@@ -61,8 +61,7 @@ class QuickJs:
     def evaluate(self, source: bytes, name: str) -> tuple[int, int]:
         """Evaluates a script that may use `await`; its name in stacks has `NAME_BYTES`.
 
-        Returns `OK` and a promise of `{value}`, or `FAILED` if the script can't be compiled; then
-        `exception` returns why.
+        Returns `OK` and a promise of `{value}`, or `FAILED` (see `exception`).
         """
         self._memory.write(self._script_name, name.encode()[:NAME_BYTES])
         with _Given(self._call, self._memory, source) as at:

@@ -113,10 +113,9 @@ class PythonLanguage:
         return f"{self.files.key} {made_with}"
 
     def _prepared_for(self, flavour: Flavour) -> PreparedFiles[Addresses]:
-        """Returns the files that new sessions need to begin with code of a flavour.
+        """Returns the files that new sessions need for code of a flavour.
 
-        The first sessions of a machine run slow code, and have the small image until the whole one
-        is there.
+        Sessions begin with the small image until the whole one is there.
         """
         is_whole = not flavour.is_baseline or self.prepared.image_at_hand() is not None
         return self.prepared if is_whole else self.small

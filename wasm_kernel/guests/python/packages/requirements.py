@@ -59,8 +59,7 @@ def requirement(word: str, *, markers: bool = False) -> Requirement:
 def has_plain_versions(need: Requirement) -> bool:
     """Returns whether a requirement's versions can't be read as a path.
 
-    `===` takes any text, and pip takes a word with slashes for a folder to build: code of the
-    folder's author would run on the host.
+    `===` takes any text, and pip would build a folder, by code that runs on the host.
     """
     versions = need.specifier
     return all(each.operator != "===" and _VERSION.fullmatch(each.version) for each in versions)
