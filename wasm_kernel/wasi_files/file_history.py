@@ -43,7 +43,7 @@ class FileHistory:
         found: os.stat_result | None,
         change: Change,
     ) -> bool:
-        """Keeps the file `name`, with status `found`, before a change; False if it was kept already.
+        """Keeps the file `name`, with status `found`, before a change; False if it was kept.
 
         If there was no file (None) and the change fails, call `after_removal`.
         """
