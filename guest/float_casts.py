@@ -50,7 +50,7 @@ def edits(module: WasmModule, refuse: int, of_longdouble: int) -> Iterator[Edit]
 
     Args:
         module: The guest.
-        refuse: The function that says what does not fit positions.
+        refuse: The function that reports numbers which do not fit positions.
         of_longdouble: The function that makes a position of a `longdouble`.
     """
     cast = b"\x10" + padded(module.index("__fixtfsi"))
@@ -92,7 +92,9 @@ def _cast(target: str, unsigned: bool, value: int) -> bytes:
 
 
 def _cast_to_position(value: int, refuse: int) -> bytes:
-    """The number on the stack, an f64, as a position; what does not fit is refused."""
+    """Casts the number on the stack, an f64, to a position; a number that does not fit is
+    refused.
+    """
     below = local_get(value) + f64_const(2.0**31) + F64_LT
     above = f64_const(_LEAST_32 - 1) + local_get(value) + F64_LT
     return (
@@ -103,7 +105,7 @@ def _cast_to_position(value: int, refuse: int) -> bytes:
 
 
 def _failing(module: WasmModule, function: str) -> Iterator[Edit]:
-    """Lets a loop say in the end that a number was refused: it gives its answer, 0, or -1."""
+    """Makes a loop return -1, and not its answer 0, if a number was refused."""
     body = module.body(function)
     before = rb"(?:(?<=\x0b\x0b)|(?<=\x24\x80\x80\x80\x80\x00))"  # an end, or the stack's
     answer = re.search(before + rb"\x20.\x0b$", body, re.DOTALL)

@@ -69,7 +69,7 @@ FLAGS = 27608152  # address of the C library's flags for floating-point errors, 
 INVALID, DIVISION, OVERFLOW = 1, 4, 8
 _STACK = 0  # the global variable that holds the stack's end
 _PIECE = 1024  # numbers
-_COUNT, _STEPS, _HERE, _COPIES = 16, 20, 32, 48  # in what lies on the stack
+_COUNT, _STEPS, _HERE, _COPIES = 16, 20, 32, 48  # offsets in the frame on the stack
 _FRAME = _COPIES + 2 * 8 * _PIECE
 _HELPERS = 5  # functions that are added before the loops themselves
 
@@ -165,7 +165,7 @@ def edits(module: WasmModule, first: int) -> Iterator[Edit]:
 
 
 def _reduced(arguments: int, loop: int) -> bytes:
-    """Leaves reductions to the loop itself: their result is one number, and they have many."""
+    """Leaves reductions to the loop itself: they make one result of many numbers."""
     dims, steps = 1, 2
     return (
         local_get(steps) + i32_load(4 * arguments) + I32_EQZ

@@ -1,8 +1,9 @@
 """The patch that makes numpy's default integer 64 bits wide, as on x86-64.
 
-numpy takes the width of a pointer, which has 32 bits in this guest. `numpy.intp` stays unchanged:
-indexes and sizes have 32 bits. Only the type that numpy takes if the caller names none changes:
-`long long` instead of `long`. numpy does the same on 64-bit Windows, where `long` has 32 bits.
+Without the patch it has the width of a pointer, 32 bits in this guest. `numpy.intp` stays
+unchanged: indexes and sizes have 32 bits. Only the type that numpy takes if the caller names none
+changes: `long long` instead of `long`. numpy does the same on 64-bit Windows, where `long` has 32
+bits.
 
 Each row names the function, the place, the old and the new instructions, and the purpose.
 """

@@ -42,7 +42,7 @@ _INTP_CLASS, _LONGLONG_CLASS = i32_load_static(27642972), i32_load_static(276429
 _ARRAY_TYPE = 26443132
 _TYPE = 4  # of any object
 _ARRAY_DESCR, _DESCR_ORDER, _DESCR_NUMBER, _CLASS_DESCR = 28, 14, 16, 472
-_INFO_NAME, _INFO_SIZE, _INFO_KIND = 0, 8, 48  # of what Cython knows of a buffer's type
+_INFO_NAME, _INFO_SIZE, _INFO_KIND = 0, 8, 48  # in Cython's description of a buffer's type
 _NATIVE, _SIGNED = ord("="), ord("I")
 _NAMES = (b"intp", b"npy_", b"Py_s")  # intp_t, npy_intp, Py_ssize_t
 _CONST = b"const "  # may stand before the name
@@ -53,7 +53,7 @@ _CHECKING = (  # has the check of a buffer's type in its own code
 
 
 def as_positions(module: WasmModule, index: dict[str, int]) -> bytes:
-    """Takes an object, the flags of a buffer and what Cython knows of the buffer's type.
+    """Takes an object, the flags of a buffer, and Cython's description of the buffer's type.
 
     Returns a new array if the object is an array of int64 and positions are asked for, 0 if that
     failed, and otherwise the object.
@@ -84,7 +84,9 @@ def as_positions(module: WasmModule, index: dict[str, int]) -> bytes:
 
 
 def get_buffer(module: WasmModule, index: dict[str, int]) -> bytes:
-    """As PyObject_GetBuffer, with what Cython knows of the type as a fourth argument."""
+    """Does the work of PyObject_GetBuffer; Cython's description of the type is a fourth
+    argument.
+    """
     given, view, flags, info, used, answer = range(6)
     return (
         local_get(given) + local_get(flags) + local_get(info) + call(index["as_positions"])
@@ -98,7 +100,9 @@ def get_buffer(module: WasmModule, index: dict[str, int]) -> bytes:
 
 
 def edits(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
-    """Yields edits of what Cython's modules have for buffers: arguments, and memory views."""
+    """Yields edits of the code for buffers in Cython's modules: of arguments, and of memory
+    views.
+    """
     why = "compiled code that asks for positions takes int64"
     getting = b"\x10" + padded(module.index("PyObject_GetBuffer"))
     for function in (*_named(module, "__Pyx__GetBufferAndValidate"), *_named(module, _CHECKING)):
@@ -138,9 +142,9 @@ def _named(module: WasmModule, name: str) -> list[int]:
 
 
 def _info(module: WasmModule, body: bytes) -> bytes:
-    """Pushes what Cython knows of a buffer's type: an argument, or the only one of its module.
+    """Pushes Cython's description of a buffer's type: an argument, or the only one of its module.
 
-    It gives nothing if that is not of positions.
+    Returns no code if the type is not that of positions.
     """
     if local_get(2) + i32_load_byte(_INFO_KIND) in body:
         return local_get(2)

@@ -1,6 +1,6 @@
 """Casts to positions: a number that does not fit 32 bits raises `OverflowError`.
 
-`guest/positions.py` says what for.
+`guest/positions.py` says why.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def edits(module: WasmModule, refuse: int) -> Iterator[Edit]:
     """
     why = "what does not fit positions raises OverflowError"
     overflow = i32_const(0) + OVERFLOW_ERROR
-    function = "_aligned_contig_cast_longlong_to_long"  # of all indexes that are int64
+    function = "_aligned_contig_cast_longlong_to_long"  # casts all indexes that are int64
     first, declared = module.further_locals(function, I32 * 4 + V128 * 4, why)
     yield from declared
     yield Edit(function, START, b"", _narrowed(first, refuse), why)
@@ -120,7 +120,7 @@ def _dates(module: WasmModule, refuse: int) -> Iterator[Edit]:
 
 
 def _narrowed(first: int, refuse: int) -> bytes:
-    """Casts int64 to positions, 8 at a time; what differs is gathered and looked at in the end."""
+    """Casts int64 to positions, 8 at a time; differences are gathered, and checked at the end."""
     source, target, left, bad, gathered, one, other, low = range(first, first + 8)
     data, dims = 1, 2
 

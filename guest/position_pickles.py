@@ -1,7 +1,7 @@
 """Pickles of positions: arrays are int64, and a type alone means 32 bits to others.
 
-`guest/positions.py` says what for. numpy pickles a type by its text. `|i4` is `int32` everywhere,
-but nobody writes it so: here it is the type of positions.
+`guest/positions.py` says why. numpy pickles a type by its text. `|i4` is `int32` everywhere, but
+numpy never writes it: here it is the type of positions.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _INTP_CLASS, _CLASS_DESCR = i32_load_static(27642972), 472
 _STACK = 0  # the global variable that holds the stack's end
 _TYPE_TEXT = b"|i4\0"
 _FORMAT = 17678816  # "%c%d"
-_OWN_FORMAT = 17395641  # in the text of an error that nothing raises any more
+_OWN_FORMAT = 17395641  # the place of the text of an error that no code raises any more
 DATA_EDITS = (DataEdit(_OWN_FORMAT, b"ast 's", b"|%c%d\0", "the type of positions is pickled"),)
 
 
 def edits(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
-    """Yields edits of what is pickled, and of the reading of a type's text."""
+    """Yields the edits for pickling, and for reading a type's text."""
     why = "positions are pickled as int64"
     for function in ("array_reduce", "array_reduce_ex"):
         first, declared = module.further_locals(function, I32 * 2, why)

@@ -1,6 +1,6 @@
 """Products of positions (`dot`, `inner`, `einsum` and their like): they are those of int64.
 
-`guest/positions.py` says what for.
+`guest/positions.py` says why.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def edits(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
 
 
 def _types(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
-    """Yields edits of calls that find a type in which is computed."""
+    """Yields edits of calls that find the type to compute in."""
     products = ("InnerProduct", "MatrixProduct2", "Correlate", "Correlate2")
     old = b"\x10" + padded(module.index("PyArray_DTypeFromObject"))
     for function in (*(f"PyArray_{each}" for each in products), "array_vdot"):
@@ -119,7 +119,7 @@ def _into_positions() -> bytes:
 
 
 def _einsum(number: int, wide: int) -> bytes:
-    """Sets the type of the result, if it was to be that of positions."""
+    """Sets the type of the result, if positions were asked for."""
     count_, arrays, dtype = 1, 2, 3
     array = local_get(arrays) + local_get(number) + i32_const(2) + I32_SHL + I32_ADD + i32_load(0)
     return (

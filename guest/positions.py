@@ -73,7 +73,7 @@ _INT, _LONG, _LONGLONG = 5, 7, 9  # NPY_INT, NPY_LONG and NPY_LONGLONG
 _STACK = 0  # the global variable that holds the stack's end
 _INTP_CLASS, _LONGLONG_CLASS = i32_load_static(27642972), i32_load_static(27642932)
 _INT_SCALAR, _LONG_SCALAR, _LONGLONG_SCALAR = 26435228, 26435440, 26435652
-_NAME = 17395630  # where the text of an error lay that nothing raises any more
+_NAME = 17395630  # the place of the text of an error that no code raises any more
 _ARRAY_DESCR, _DESCR_ORDER, _DESCR_NUMBER, _CLASS_DESCR = 28, 14, 16, 472
 _UFUNC_NIN, _UFUNC_NARGS, _UFUNC_ROWS, _UFUNC_TYPES = 8, 16, 32, 44
 _NATIVE, _SIGNED = ord("="), ord("I")
@@ -371,7 +371,7 @@ def _as_int64(module: WasmModule, index: dict[str, int]) -> bytes:
 
 
 def data_edits() -> Iterable[DataEdit]:
-    """Returns the edits of initial data: what is called int32."""
+    """Returns the edits of initial data: the names of types that `int32` stands for."""
     return (
         DataEdit(22071594, b"\x07", b"\x05", "the type 'i4' is that of int32"),
         DataEdit(

@@ -81,7 +81,7 @@ def edits(module: WasmModule, first: int) -> Iterator[Edit]:
     for place, kind in enumerate(_KINDS):
         start = module.new_index(first + place * len(_OPERATIONS))
         index = {name: start + number for number, name in enumerate(_OPERATIONS)}
-        if kind.type == F64:  # which integers become that are divided
+        if kind.type == F64:  # numpy divides integers as these
             for name in _INTEGERS:
                 yield from _edits(module, kind, f"{name}_true_divide", "true_divide", index)
         for name in kind.names:
@@ -102,7 +102,7 @@ def _edits(
         name = "power" if operation == "power" else "remainder"
         old = b"\x10" + padded(module.index(getattr(kind, name)))
         yield _only(found[0], body, re.escape(old), len(old), call(index[name]))
-    if operation in _QUOTIENTS:  # the division by 0
+    if operation in _QUOTIENTS:  # a quotient by 0
         old = bytes([kind.add + 3])
         pattern = rb"(?<=\x20.\x20.)" + re.escape(old) + rb"(?=\x21)"
         yield _only(found[0], body, pattern, 1, call(index["true_divide"]))

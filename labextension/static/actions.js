@@ -30,7 +30,7 @@ export class Actions {
     return this._travel("redo");
   }
 
-  /** Says what came of it: in the panel, whose buttons a notice would cover, or in a notice. */
+  /** Travels, and says the outcome: in the panel, whose buttons a notice would cover, or in a notice. */
   async _travel(request, fields) {
     const { link } = this;
     const reply = await this._ask(request, fields, link);

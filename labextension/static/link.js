@@ -8,12 +8,12 @@ export class Link {
     this.panel = panel;
     this.changed = new lib.signaling.Signal(this);
     this.tree = null; // the last one that the kernel sent; null if there is no timeline
-    this.isTold = false; // that the session goes on
-    this.said = ""; // what came of going back, until another cell runs
+    this.isTold = false; // true once the page has said that the session goes on
+    this.said = ""; // the outcome of the last travel, until another cell runs
     this._comm = null;
     this._waiting = new Map();
     this._requests = 0;
-    this._session = ""; // of messages, which each process of a kernel has its own of
+    this._session = ""; // the session in the headers of its messages: each process of a kernel has its own
     const context = panel.sessionContext;
     context.kernelChanged.connect(() => this._renew());
     context.iopubMessage.connect((_, { header }) => this._heardFrom(header.session));
@@ -22,7 +22,7 @@ export class Link {
     this._renew();
   }
 
-  /** Whether a cell runs, after which a request of the user would come. */
+  /** True if a cell runs; a request of the user would wait for its end. */
   get isBusy() {
     return this._kernel?.status === "busy" && this._waiting.size === 0;
   }

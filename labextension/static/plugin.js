@@ -66,7 +66,7 @@ function follow(tracker, actions, changed, trans) {
       links.delete(panel);
       choose();
     });
-    choose(); // the tracker may have told before that this notebook is the current one
+    choose(); // this may be the current notebook already
   };
   const choose = () => {
     actions.link = links.get(tracker.currentWidget) ?? null;

@@ -238,7 +238,7 @@ function Details({ at, isBusy, isChosen, actions, words, trans, tree, compare, c
   const go = async (files) => {
     choose(null);
     await actions.go(at.id, files);
-    body.focusState(); // as the pressed button is off
+    body.focusState(); // the pressed button is disabled, and loses the focus
   };
   return h(
     "section",

@@ -63,7 +63,7 @@ export class Words {
     return this.trans._n("%1 variable, of %2.", "%1 variables, of %2.", count, date);
   }
 
-  /** What came of going back, by the kernel's reply. */
+  /** The outcome of a travel, by the kernel's reply. */
   travelled(reply) {
     const said = [];
     const say = (text, paths) => paths.length && said.push(`${text}: ${paths.join(", ")}.`);

@@ -53,8 +53,8 @@ export function textOfBytes(data) {
 let isFirst = true;
 
 /**
- * The decoder of just-bash. The first one reads what goes through pipes and out of commands; another one looks whether
- * the text at a script's end is bytes, and must refuse what is none.
+ * The decoder of just-bash. The first one reads what goes through pipes and out of commands; another one checks whether
+ * the text at a script's end is bytes, and must refuse any other text.
  */
 export class TextDecoder extends web.TextDecoder {
   constructor(label, options) {

@@ -89,7 +89,7 @@ const search = (name) =>
         if (rest !== "-") words.push(rest);
       } else words.push(word);
     }
-    if (named && name === "grep") words.push("/dev/null"); // of several files, grep says which has a match
+    if (named && name === "grep") words.push("/dev/null"); // with several files, grep names the one with a match
     const found = await context.origCommand(words);
     return ends === ":" ? found : { ...found, stdout: found.stdout.replace(/^([^:\n]*):/gm, `$1${ends}`) };
   });
@@ -145,7 +145,7 @@ const realPath = defineCommand("realpath", async (args, context) => {
   return result;
 });
 
-/** Takes the place of a command of just-bash's that needs what is not here. */
+/** Stands in for a command of just-bash that can't work here. */
 const missing = (name) =>
   defineCommand(name, async () => ({ stdout: "", stderr: `bash: ${name}: command not found\n`, exitCode: 127 }));
 
@@ -202,7 +202,7 @@ function begin(request) {
   const { cwd, env, stdin } = request;
   const all = { ...env, PATH: "/usr/bin:/bin", PWD: cwd, OLDPWD: cwd, IFS: " \t\n", OPTIND: "1" };
   for (const name of Object.keys(env)) {
-    if (!name.includes("COLOR")) bash.state.exportedVars.add(name); // that is for cells, and not for pipes
+    if (!name.includes("COLOR")) bash.state.exportedVars.add(name); // colours are for cells, not for pipes
   }
   bash.exec(request.script, { cwd, env: all, stdin, stdinKind: "bytes", rawScript: true }).then(
     (result) => { script.result = result; },

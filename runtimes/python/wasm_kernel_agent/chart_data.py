@@ -40,7 +40,7 @@ class _DataFormatter(BaseFormatter):
     def __call__(self, shown: object) -> Any:
         try:
             return jsonable(self._data_of(shown)) or None
-        except Exception:  # it is an extra; figures of other libraries' artists are as they are
+        except Exception:  # an extra: artists of other libraries may lack these methods
             return None
 
 
@@ -227,7 +227,7 @@ def _bar_chart(axes: Any, chart: Chart) -> Chart:
     return _labelled(axes, chart, swapped=lies)
 
 
-# -- boxes: `along` is the axis of their values, `across` the one that they stand beside each other
+# -- boxes: `along` is the axis of their values, `across` the one on which they stand side by side
 
 
 def _box_chart(axes: Any, chart: Chart) -> Chart:

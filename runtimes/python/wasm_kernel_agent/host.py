@@ -130,7 +130,7 @@ def _is_intact(stream: io.TextIOWrapper) -> bool:
     """Returns whether a stream of ours is as it was made: open, with its buffer and methods."""
     try:
         return not stream.closed and not vars(stream)
-    except ValueError:  # it was detached
+    except ValueError:  # a cell detached its buffer
         return False
 
 

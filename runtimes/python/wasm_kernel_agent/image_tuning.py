@@ -29,7 +29,7 @@ _HEADER = b"".__sizeof__()
 Filling = list[bytes | None]
 
 _kept: list[Filling] = []
-_ROUNDS = 24  # until the copies have found everything
+_ROUNDS = 24  # of practice, as CPython adapts code step by step
 _START = {
     "op": "start",  # as a session begins; the session repeats whatever this does
     "env": {},

@@ -43,7 +43,7 @@ def install() -> None:
         setattr(numpy, name, _widening(getattr(numpy, name)))
     for name in ("insert", "pad", "ediff1d"):  # they put other numbers beside those of an array
         widen_argument(numpy, name)
-    reading: Any = _iotools.StringConverter  # it tries types in turn, the narrowest first
+    reading: Any = _iotools.StringConverter  # tries types in turn, the narrowest first
     reading._mapper = [row for row in reading._mapper if row[0] is not numpy.intp]
 
 

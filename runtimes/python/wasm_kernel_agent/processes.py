@@ -168,7 +168,7 @@ class _Stream:
 
 
 def install() -> None:
-    """Puts these in place of what would start a process."""
+    """Puts these in place of the functions that would start a process."""
     for module, name, own in (
         (subprocess, "Popen", FinishedProcess),
         (os, "system", system),

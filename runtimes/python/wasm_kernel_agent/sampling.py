@@ -13,7 +13,7 @@ from typing import Any
 
 
 def sample_in_python(module: ModuleType) -> None:
-    """Replaces a function of `sklearn.utils._random`; what it draws is the same."""
+    """Replaces a function of `sklearn.utils._random`; the drawn numbers are the same."""
     changed: Any = module
     changed.sample_without_replacement = sample_without_replacement
 

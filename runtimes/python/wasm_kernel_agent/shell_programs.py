@@ -109,7 +109,7 @@ class _Process:
         os.environ.update(env)
 
     def end(self) -> None:
-        """Puts back what there was. Safe to call twice, as after an interrupt of the first call."""
+        """Puts back the cell's own. Safe to call twice, as after an interrupt of the first call."""
         for name, value in self._kept.items():
             setattr(sys, name, value)
         builtins.input = self._asks

@@ -20,7 +20,7 @@ from wasm_kernel_agent.codecs.thrift import BINARY, I32, I64, LIST, STRUCT, Stru
 
 _CODEC = "parquet"
 _MAGIC = b"PAR1"
-_LENGTH = struct.Struct("<q")  # of a buffer before it was compressed; stands before it
+_LENGTH = struct.Struct("<q")  # the length before compression, in front of a buffer
 _RAW = -1  # a length: the buffer is not compressed
 _AT_ONCE = 64 * 1024 * 1024  # bytes of buffers for one call
 _MOST = 2**31 - 1  # bytes of one value

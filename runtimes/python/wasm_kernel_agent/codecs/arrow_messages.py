@@ -48,7 +48,7 @@ Pack = Callable[[Sequence[bytes]], list[bytes]]
 
 @dataclass
 class Compression:
-    """How buffers are compressed: the number that Arrow has for it, and a function."""
+    """A way to compress buffers: Arrow's number of it, and the function."""
 
     number: int
     pack: Pack

@@ -36,7 +36,7 @@ def column(
     """Returns the values of a column, whose batches are `parts`, as pandas holds them.
 
     `nullable` asks for pandas' types with a mask. `keeps_categories` says whether the file keeps
-    those that are ordered or not texts. Raises `ArrowError`.
+    categories that are ordered or not texts. Raises `ArrowError`.
     """
     extended = _EXTENDED.get(column.metadata.get(EXTENSION, ""))
     if extended is not None:
@@ -120,7 +120,7 @@ def looked_up(array: Array) -> Array:
 
 
 def numpy_dtype(kind: Type) -> Any:
-    """Returns the type of the numbers that a column's values are; else that of objects."""
+    """Returns numpy's type for a column of numbers; that of objects for other columns."""
     types = {"int": f"{'i' if kind.signed else 'u'}{kind.width // 8}", "bool": "?"}
     types |= {"float": f"f{kind.width // 8}", "timestamp": "i8", "duration": "i8"}
     return numpy.dtype(types.get(kind.name, object))

@@ -66,7 +66,7 @@ Unpack = Callable[[int, Sequence[memoryview]], list[memoryview]]
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Raises `ArrowError` for whatever goes wrong while messages are read."""
+    """Raises `ArrowError` for any error while messages are read."""
     try:
         yield
     except ArrowError:
@@ -190,7 +190,7 @@ _BUFFERS = {
     **dict.fromkeys(("list", "large_list", "map", "bool", "int", "float", "decimal"), 1),
     **dict.fromkeys(("date", "time", "timestamp", "duration", "interval", "fixed_binary"), 1),
 }
-"""The numbers of buffers of types, without that of the gaps."""
+"""The number of buffers of each type, without the one of its gaps."""
 
 
 def _sizes(column: Field, views: Iterator[tuple[int, ...]]) -> tuple[int, int, int]:

@@ -86,7 +86,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Dictionary:
-    """The dictionary that a field's values are numbers of: its id, and the type of the numbers."""
+    """The dictionary of a field, whose values number its entries: its id, and the numbers' type."""
 
     id: int
     index: Type
@@ -95,7 +95,7 @@ class Dictionary:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table, and what else its file says about it."""
+    """The columns of a table, and the texts about it in its file."""
 
     fields: tuple[Field, ...]
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -118,7 +118,7 @@ def _pairs(table: Table, number: int) -> Iterator[tuple[str, str]]:
 
 
 def _read_field(table: Table, depth: int, left: Iterator[int]) -> Field:
-    if depth > _DEEPEST or next(left, None) is None:  # parts may be shared, and so multiply
+    if depth > _DEEPEST or next(left, None) is None:  # fields may share parts, each of which counts
         raise ArrowError("a column is nested too deeply")
     encoding = table.table(4)
     dictionary = None

@@ -42,7 +42,7 @@ _ARROW_NAMES = {
 def written(name: str, column: pandas.Series, *, keeps_categories: bool) -> tuple[Field, Out, str]:
     """Returns a column's field, its values, and the name of its type in pandas' metadata.
 
-    `keeps_categories` says whether the format keeps those that are ordered or not texts.
+    `keeps_categories` says whether the format keeps categories that are ordered or not texts.
 
     Raises `ValueError` with the column's name if it can't be written.
     """

@@ -60,7 +60,7 @@ def read_feather(
     """Reads a file or a file object.
 
     Raises:
-        ArrowError: The file is damaged, or holds what can't be read.
+        ArrowError: The file is damaged, or holds values that can't be read.
     """
     check_dtype_backend(dtype_backend)
     if dtype_backend == "pyarrow":

@@ -197,7 +197,7 @@ def taken_apart(
 ) -> tuple[Schema, list[Any]]:
     """Returns the schema and the arrays of a frame; `index` as pandas' `to_parquet` has it.
 
-    `keeps_categories` says whether the format keeps those that are ordered or not texts.
+    `keeps_categories` says whether the format keeps categories that are ordered or not texts.
 
     Raises `ValueError` with the name of a column that can't be written.
     """

@@ -21,7 +21,7 @@ from wasm_kernel_agent.codecs.parquet_table import Table, conditions
 
 _CODEC = "parquet"
 _COMPRESSIONS = {"none": 0, "snappy": 1, "gzip": 2, "brotli": 3, "zstd": 5, "lz4": 6, "lz4_raw": 6}
-_VERSION = "2.6"  # pyarrow's name for what is written
+_VERSION = "2.6"  # pyarrow's name for the version that is written
 _ROWS = 1024 * 1024  # of a row group, as pyarrow has it
 _KEPT_OPTIONS = {"use_threads", "memory_map", "buffer_size", "pre_buffer"}
 _NO_FILESYSTEM = "storage_options and filesystem can't be used: the sandbox has no network"
@@ -49,7 +49,7 @@ class Engine:
         """Reads a file, a file object, or all files of a folder, as pandas does.
 
         Raises:
-            ParquetError: A file is damaged, or holds what can't be read.
+            ParquetError: A file is damaged, or holds values that can't be read.
         """
         _check(storage_options or filesystem, to_pandas_kwargs, options.keys() - _KEPT_OPTIONS)
         if dtype_backend == "pyarrow":

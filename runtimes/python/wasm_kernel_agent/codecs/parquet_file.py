@@ -47,13 +47,13 @@ _INDEXES = (4, 5, 6, 7)  # places and lengths of indexes, which a smaller file d
 _INDEX_PLACES = (4, 6)
 _ENCODINGS, _UNPACKED, _SIZE, _DATA, _DICTIONARY, _PAGES = 2, 6, 7, 9, 11, 13
 _INDEX_PAGE, _BLOOM = 10, 14
-_PLACES = (_INDEX_PAGE, _DICTIONARY, _BLOOM, 15)  # and the length of the Bloom filter
+_PLACES = (_INDEX_PAGE, _DICTIONARY, _BLOOM, 15)  # the last is the length of the Bloom filter
 _IN_DICTIONARY, _LEVELS = (2, 8), (3, 4)  # encodings of values, and of their nesting
 _DICTIONARY_PAGE = 2
 _TOGETHER = 8 * 1024 * 1024  # bytes of values of row groups that are decoded together
 _A_VALUE = 8  # the bytes that a value may take if the file holds less of it
 _TEXTS = ("utf8", "large_utf8")
-_UTF8, _UNSAID = Type("utf8"), Type("null")  # which the codec takes as no word on a column's type
+_UTF8, _UNSAID = Type("utf8"), Type("null")  # for the codec, the second leaves a column's type open
 
 SPELLED_OUT = "wasm-kernel:spelled-out"
 """The mark of a field in Arrow's schema: its dictionary is the file's, and not the table's."""
@@ -64,7 +64,7 @@ class ParquetError(ValueError):
 
 
 class ParquetFile:
-    """A Parquet file: its columns, its rows, and what its footer says besides.
+    """A Parquet file: its columns, its rows, and the texts in its footer.
 
     Args:
         file: The file, open for reading, which can seek.

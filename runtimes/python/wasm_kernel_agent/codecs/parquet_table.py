@@ -33,7 +33,7 @@ class Table:
         groups: The conditions for rows. Files that they exclude are not read.
 
     Raises:
-        ParquetError: A file is damaged, has none of the columns, or what can't be read.
+        ParquetError: A file is damaged, has none of the columns, or has values that can't be read.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Table:
             yield file
 
     def frame(self, *, nullable: bool) -> pandas.DataFrame:
-        """Returns it as a frame; `nullable` asks for pandas' types with a mask."""
+        """Returns the table as a frame; `nullable` asks for pandas' types with a mask."""
         counts = [self._read(each) for each in self._files]
         assert self._schema is not None
         more = {
