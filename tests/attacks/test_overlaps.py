@@ -186,6 +186,12 @@ def test_case_42_a_folder_that_a_guest_may_have_open_does_not_become_a_session(
             get_session_sandbox(f"new-{len(str(whole))}", workspace_root=tmp_path / "root").close()
             if whole.name == "root":
                 get_session_sandbox(uuid, workspace_root=whole).close()
+    (tmp_path / "root" / "known" / ".metadata.json").unlink()  # the guest sees it from now on
+    with (
+        create_sandbox(workspace=tmp_path / "root"),
+        pytest.raises(SessionInUse, match="Close that sandbox first"),
+    ):
+        get_session_sandbox("known", workspace_root=tmp_path / "root")
     assert os.listdir(tmp_path / "root" / "mine") == []  # noqa: PTH208
     get_session_sandbox("mine", workspace_root=tmp_path / "root").close()
 

@@ -29,12 +29,10 @@ from wasm_kernel.folders.places import (
     ELSEWHERE,
     LOOK_SECONDS,
     ROOTS,
-    Place,
     named,
     notes,
     places,
     state_folder,
-    watched,
 )
 from wasm_kernel.folders.private import Owner
 from wasm_kernel.linux.files import FileMark
@@ -251,56 +249,6 @@ def _changed(path: Path) -> int:
         return 0
 
 
-class PrivateFolderIndex:
-    """The folders that belong to sessions, and the private folders, on this machine.
-
-    One thread's own. It reads the places of private folders again when one of them changed.
-    """
-
-    def __init__(self) -> None:
-        self._watch = _Watch()
-        self._sessions: dict[Path, FileMark] = {}
-        self._private: set[tuple[int, int]] = set()
-        self._numbers: frozenset[int] = frozenset()
-
-    def holds(self, fd: int) -> bool:
-        """Returns whether an open folder is a session's, or a private one."""
-        if self._watch.has_changed():
-            self._look()
-        found = os.fstat(fd)
-        if (found.st_dev, found.st_ino) in self._private:
-            return True
-        if found.st_ino not in self._numbers:
-            return False
-        mark = FileMark.of(fd)
-        alike = [one for one in self._sessions.values() if one.number == mark.number]
-        return any(one.same(mark) or not mark.lasting for one in alike)
-
-    def _look(self) -> None:
-        found, private = dict[Path, FileMark](), set[tuple[int, int]]()
-        with contextlib.ExitStack() as held:
-            opened = [held.enter_context(place) for place in places()]
-            self._watch.look([*watched(), *(place.path for place in opened)])
-            for place in opened:
-                own = os.fstat(place.fd)
-                private.add((own.st_dev, own.st_ino))
-                for name in place.names():
-                    mark = self._session_mark(place, name)
-                    if mark is not None:
-                        found[place.path / name] = mark
-        self._sessions, self._private = found, private
-        self._numbers = frozenset(mark.number for mark in found.values())
-
-    def _session_mark(self, place: Place, name: str) -> FileMark | None:
-        """Returns the mark of the session that a private folder belongs to; None if to none."""
-        if known := self._sessions.get(place.path / name):  # once a session's, always a session's
-            return known
-        with contextlib.suppress(OSError), place.enter(name) as folder:
-            owner = Owner.of(folder)
-            return owner.mark if owner is not None and owner.session else None
-        return None
-
-
 class PlacesHidden(Hidden):
     """A rule that hides places of private folders and roots of sessions in a guest's folder.
 
@@ -363,13 +311,9 @@ class MetadataAndPlacesHidden(PlacesHidden):
 class SessionFoldersHidden(PlacesHidden):
     """The rule for a workspace outside of sessions: hides sessions' folders and their names.
 
-    A confined process can't look into the private folders of others, so it can't know each
-    session's folder. It knows the noted places and roots: they do not exist for its guest.
+    The workspace may be the root of sessions, too. It can't be told by the private folders: a
+    confined process can't read those of others.
     """
-
-    def __init__(self, folder: Folder) -> None:
-        super().__init__(folder)
-        self._index = PrivateFolderIndex()
 
     @property
     def hides_folders(self) -> bool:
@@ -387,7 +331,7 @@ class SessionFoldersHidden(PlacesHidden):
         return plain.startswith(ASIDE) or (depth == 0 and re.fullmatch(_UUID, plain) is not None)
 
     def hides_folder(self, fd: int, depth: int) -> bool:
-        """Returns whether an open folder is a session's, wherever it lies, or a private one."""
+        """Returns whether an open folder is a session's in this root, a place, or another root."""
         if depth == 0 and Folder(fd).status(METADATA) is not None:
             return True
-        return super().hides_folder(fd, depth) or self._index.holds(fd)
+        return super().hides_folder(fd, depth)

@@ -190,12 +190,6 @@ def notes() -> list[Path]:
     return [folder for each in (ELSEWHERE, ROOTS) if (folder := each.folder) is not None]
 
 
-def watched() -> list[Path]:
-    """Returns the folders that change when a new place is used; they may not exist."""
-    state = state_folder()
-    return [] if state is None else [state / _PRIVATE, *notes()[:1]]
-
-
 def places() -> Iterator[Place]:
     """Yields the places that hold private folders of this user; the caller closes each."""
     state = in_state()

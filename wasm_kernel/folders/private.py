@@ -116,7 +116,6 @@ class Owner(Struct, frozen=True):
             if opened and known != self:
                 with contextlib.suppress(OSError):
                     replace(self, session=self.session or known.session).write(found)
-                    os.utime(place.fd)  # so that watchers of the place read it again
             return found, known
         found.close()
         return None

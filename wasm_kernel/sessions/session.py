@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from wasm_kernel.folders.hiding import (
 )
 from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.places import notes
-from wasm_kernel.folders.private import PrivateFolder, PrivateFolders
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.base import runtimes_folder
 from wasm_kernel.linux.confinement import KeptPaths
 from wasm_kernel.linux.folders import Folder, making_folder, open_named
@@ -41,6 +41,10 @@ _OWNER_ONLY = 0o700
 _IN_WORKSPACE = (
     "workspace_root can't lie in the workspace of a session: its cells could then reach the "
     "others. Nothing was opened. Choose another folder."
+)
+_SEEN = (
+    "A sandbox is open on a folder that this one lies in, so its cells may see it. "
+    "Nothing was opened. Close that sandbox first, or choose another session id."
 )
 DELETED = (
     "Another program has deleted or moved this session's folder: its variables and files are gone. "
@@ -143,8 +147,8 @@ class Session(LastUse):
         privates = self.root.privates
         with root.enter(self.id) as workspace:
             check("The session's folder", Spot.of(workspace.fd), guards)
-            if not (self.made or _is_known(privates.find(self.id, workspace))):
-                _check_unseen(self.root.path, self.id)
+            if not self.made:
+                self._check_unseen(workspace)
             is_there = partial(root.has, self.id, workspace.fd)
             real = self.root.path / self.id
             return SandboxFolders.in_use(
@@ -173,6 +177,21 @@ class Session(LastUse):
             _is_free(root, self.id)
             return False
         return True
+
+    def _check_unseen(self, workspace: Folder) -> None:
+        """Raises `SessionInUse` if a guest outside of sessions sees the session's existing folder.
+
+        A guest on the root itself sees no session with a UUID or metadata. Those above it don't see
+        the root, but may have opened a folder that becomes a session only now.
+        """
+        root = self.root.path
+        is_hidden = ids.uuid_in(self.id) or workspace.status(metadata.NAME) is not None
+        known = self.root.privates.find(self.id, workspace)
+        with nullcontext() if known is None else known:
+            is_old = known is not None and known.of_session
+        above = () if is_old else root.parents
+        if any(map(_is_seen_whole, (*above, *(() if is_hidden else (root,))))):
+            raise SessionInUse(_SEEN)
 
     # -- the hooks of its sandbox
 
@@ -238,30 +257,14 @@ def _is_free(root: Folder, name: str) -> bool:
     return there is None
 
 
-def _is_known(found: PrivateFolder | None) -> bool:
-    """Returns whether a private folder exists already and is a session's."""
-    if found is None:
-        return False
-    found.close()
-    return found.of_session
-
-
-def _check_unseen(root: Path, name: str) -> None:
-    """Raises `SessionInUse` if the guest of a sandbox outside of sessions may see this folder."""
-    for above in (root, *root.parents):
-        if above == root and ids.uuid_in(name):
-            continue  # no guest sees such a name there
-        with suppress(OSError), Folder.open(above) as folder:
-            found = PrivateFolders(above.parent, lone=above.name).find(above.name, folder)
-            if found is None:
-                continue
+def _is_seen_whole(path: Path) -> bool:
+    """Returns whether a folder is the workspace of an open sandbox outside of sessions."""
+    with suppress(OSError), Folder.open(path) as folder:
+        found = PrivateFolders(path.parent, lone=path.name).find(path.name, folder)
+        if found is not None:
             with found:
-                used = is_used(found)
-            if used:
-                raise SessionInUse(
-                    "A sandbox is open on a folder that this one lies in, so its cells may see it. "
-                    "Nothing was opened. Close that sandbox first, or choose another session id."
-                )
+                return not found.of_session and is_used(found)
+    return False
 
 
 def session_paths(folders: SandboxFolders, policy: ExecutionPolicy) -> KeptPaths:
