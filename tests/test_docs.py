@@ -26,7 +26,8 @@ PLACES = ["", "wasm_kernel/", "tests/", "runtimes/", "wasm_kernel/outputs/"]
 PLACES += ["runtimes/python/wasm_kernel_agent/", "tests/outputs/", "docs/"]
 FOR_NEWCOMERS = [ROOT / "README.md", DOCS / "index.md", DOCS / "install.md"]
 RESULTS = DOCS / "results.md"
-GIVEN = {"Budgets", "ExecutionPolicy", "HostFunction", "Mount", "ServiceLimits"}  # to functions
+# arguments of functions
+GIVEN = {"Budgets", "ExecutionPolicy", "HostFunction", "Mount", "ServiceLimits"}
 
 
 def files_in(text: str) -> list[str]:

@@ -109,7 +109,7 @@ def test_a_request_of_any_length_takes_no_memory(server: HttpServer) -> None:
         line.send(b"0\r\n\r\n")
         assert line.getresponse().status == 413
     except OSError:
-        assert sent < 100  # it has answered and hung up
+        assert sent < 100  # the server has answered and hung up
     line.close()
     assert "wasm_kernel_memory_bytes" in server.page("/metrics")
 
@@ -129,7 +129,7 @@ def test_a_connection_keeps_no_large_request_when_it_is_served(server: HttpServe
                 ending.callback(wire.close)
                 assert wire.send("tools/call", call, wire.begin()).read()
 
-        send_large(4)  # what the allocator keeps for the next request is no request that is kept
+        send_large(4)  # the allocator keeps memory for the next request: that is not a kept request
         before = of_process(pid, "VmRSS")
         send_large(12)
         kept = 12 * large  # kept requests take four times as much, as bytes, text and reply

@@ -40,7 +40,7 @@ STATES = "memory/states.jsonl"
 def parts(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An honest archive with variables, unpacked."""
     folder = tmp_path_factory.mktemp("honest")
-    runtime = RuntimeType.JAVASCRIPT  # its memory is small
+    runtime = RuntimeType.JAVASCRIPT  # a guest with little memory
     with get_session_sandbox(ID, workspace_root=folder / "sessions", runtime=runtime) as sandbox:
         assert sandbox.execute("var x = 1").success
     export_session(ID, folder / "a.tar.gz", folder / "sessions")
@@ -154,7 +154,7 @@ def test_many_states_are_taken_in_a_time_that_grows_as_they_do(
         commit = Commit(one, one - 1, first.cell, first.count, "", 0.0, first.size)
         lines.append(msgspec.json.encode(commit))
     archive = with_states(parts, tmp_path / "a.tar.gz", b"\n".join(lines), contents)
-    begun = os.times().user  # the time for writing files is not what this test measures
+    begun = os.times().user  # this test does not measure the writing of files
     assert import_session(archive, root).states == len(lines)
     assert os.times().user - begun < 3
 

@@ -41,7 +41,7 @@ def move(victim: Victim, value: Any, comm_id: str = "s1") -> Page:
     return page
 
 
-FLOODS = {  # each with the text that it prints when the test should interrupt it
+FLOODS = {  # by cells, the texts that they print when the test should interrupt them
     "messages": ("c = create_comm('t')\nfor i in range(10**6): c.send({'i': i})", "dropped"),
     "comms": ("for i in range(10**6): create_comm('t')", "dropped"),
     "closed comms": ("for i in range(10**6): create_comm('t').close()", "dropped"),

@@ -74,7 +74,7 @@ def test_calls_that_fail_on_ever_new_names_leave_nothing_behind(
     records = set[int]()
     for number in range(3):
         assert guest.open(f"missing{number}", abi.O_TRUNC)[0] == abi.ENOENT
-        assert guest.rename("d", f"d/{number}") == abi.EINVAL  # of a folder with a file in it
+        assert guest.rename("d", f"d/{number}") == abi.EINVAL  # the folder has a file in it
         records.add(len(versions.ledger))
     assert len(records) == 1
 

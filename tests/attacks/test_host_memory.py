@@ -15,9 +15,9 @@ from tests.sampled import sampled
 
 DISPLAYED, WRITTEN = 64 * MB, 4 * MB
 BOUND = DISPLAYED + 4 * 2 * WRITTEN + 512 * MB  # as the documentation of `display_bytes` explains
-KEPT = 64 * MB  # that a busy allocator may keep
-RESTING = 128 * MB  # that a worker takes whose guest rests
-GUEST = 1024 * MB  # that the guest's own memory may take to make such outputs
+KEPT = 64 * MB  # bytes that a busy allocator may keep
+RESTING = 128 * MB  # bytes of a worker whose guest rests
+GUEST = 1024 * MB  # bytes of the guest's own memory, to make such outputs
 
 SEND = "import _host, os\ndef send(data):\n    return _host.call(data)\n"
 FLOODS = {

@@ -55,7 +55,7 @@ def test_forged_frames_reach_no_further_than_the_cell(sandbox: BaseSandbox) -> N
     )
     assert "already handed over" in asked["refused"]
     assert "only done where it stands in the cell" in commanded["refused"]
-    assert shown == {}  # an output of this very cell, like those that `display` makes
+    assert shown == {}  # the cell has shown an output, as by `display`
 
 
 @pytest.mark.parametrize(

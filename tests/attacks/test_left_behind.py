@@ -20,7 +20,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from tests.faces import happens
 from tests.ports import write_connection
 
-SECONDS = 20.0  # one is promised; the tests share their machine; a deaf process lasts a minute
+SECONDS = 20.0  # the promise is one; the machine may be busy; a deaf process lasts a minute
 PATIENCE = 60.0
 
 pytestmark = pytest.mark.usefixtures("started")
@@ -52,7 +52,7 @@ class Started:
                 ):
                     found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
             except OSError:
-                continue  # it has just ended, or belongs to another user
+                continue  # the process has just ended, or belongs to another user
         return found
 
     @contextmanager
@@ -89,7 +89,7 @@ def nothing_is_left(kernel: Started) -> None:
 
 
 def kill_the_group(kernel: Started) -> None:
-    os.killpg(kernel.process.pid, signal.SIGKILL)  # what `shutdown_kernel(now=True)` does
+    os.killpg(kernel.process.pid, signal.SIGKILL)  # as `shutdown_kernel(now=True)` does
 
 
 def kill_the_kernel(kernel: Started) -> None:

@@ -11,7 +11,7 @@ from tests.patched_worker import patched
 from tests.peak import MB
 from tests.sampled import sampled
 
-RSS = 400 * MB  # that the host may grow by
+RSS = 400 * MB  # bytes by which the host may grow
 
 
 @pytest.mark.parametrize(

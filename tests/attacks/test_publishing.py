@@ -130,7 +130,7 @@ def test_only_the_sessions_own_regular_files_are_copied(one: Publishing, tmp_pat
 
 def test_sessions_in_the_workspace_are_not_published(one: Publishing) -> None:
     one.write("inner/key.csv", SECRET)
-    ROOTS.add(one.app / "inner")  # it is a root of sessions now, which cells can't reach
+    ROOTS.add(one.app / "inner")  # cells can't reach a root of sessions
     assert "no such file" in one.refusal("inner/key.csv")
     assert one.files == {}
 
@@ -308,7 +308,7 @@ def test_links_in_the_folder_are_not_written_through_nor_deleted(
         one.write(path, "evil")
     refused = brought(one, "a/key.csv", "a/new.csv", "r.csv", "pipe.csv", "same.csv")
     assert set(refused) == {"a/key.csv", "a/new.csv", "r.csv", "pipe.csv"}
-    assert (one.book / "same.csv").read_text() == "evil"  # it is the folder's own file now
+    assert (one.book / "same.csv").read_text() == "evil"  # the file belongs to the folder now
     for path in ("a", "r.csv", "pipe.csv", "same.csv"):
         one.write(f".wh.{path}", "")
     shutil.rmtree(one.app / "a")

@@ -79,7 +79,7 @@ def test_case_17_a_broken_agent_costs_a_cell_at_most(victim_of: Making, code: st
     broken = victim_of()
     broken.says("mine = 17")
     broken.run(code, timeout_seconds=4.0)
-    broken.run("1", timeout_seconds=4.0)  # one cell may fail because of it
+    broken.run("1", timeout_seconds=4.0)  # one cell may fail because of the broken value
     assert broken.says("kept = 1; print(40 + 2)").endswith("42")
     assert broken.says("print(len([1, 2]), kept)").endswith("2 1")
 

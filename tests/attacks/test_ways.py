@@ -136,7 +136,7 @@ def test_case_10_no_link_leads_out(session: Victim, by: str) -> None:
         (session.app / "way").unlink()
 
 
-FOLLOWING = ("print(ope", "open({0},", "os.trunca", "shutil.co")  # others act on the link
+FOLLOWING = ("print(ope", "open({0},", "os.trunca", "shutil.co")  # other calls act on the link
 
 
 OUT = [

@@ -85,7 +85,7 @@ def main() -> None:
         for inner in ("ours", "theirs", "jupyter"):
             (folder / inner).mkdir()
         os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = str(folder / "jupyter")
-        os.environ["XDG_RUNTIME_DIR"] = str(folder)  # it also holds a forker's socket
+        os.environ["XDG_RUNTIME_DIR"] = str(folder)  # the folder also holds a forker's socket
         os.environ["XDG_STATE_HOME"] = str(folder / "state")  # a user's notes would slow starts
         stack.callback(end_forkers)
         theirs = their_side(folder / "theirs", given.native)

@@ -78,7 +78,7 @@ def _sample(python: Path, baseline: str, place: Path) -> float:
 
 
 def _end_background(cache: Path) -> None:
-    time.sleep(1.0)  # it may still be starting
+    time.sleep(1.0)  # the process may still be starting
     with suppress(FileNotFoundError, ProcessLookupError):
         os.kill(int((cache / "background.process").read_text()), signal.SIGTERM)
         time.sleep(0.5)

@@ -328,7 +328,7 @@ def _processor_seconds(pid: int) -> float:
     """The processor time of all threads of a process and of its living descendants: a kernel's
     guest lives in one of them.
     """
-    with suppress(OSError):  # it has just ended
+    with suppress(OSError):  # the process has just ended
         own = time.clock_gettime((~pid << 3) | 2)  # the same as clock_getcpuclockid(3)
         children = Path(f"/proc/{pid}/task").glob("*/children")
         below = [int(child) for file in children for child in file.read_text().split()]

@@ -115,7 +115,7 @@ def cells_a_second(sandboxes: Sequence[Sandbox]) -> float:
     """
     rounds = CELLS // len(sandboxes)
     for sandbox in sandboxes:
-        sandbox.execute("x = 1")  # its guest may rest
+        sandbox.execute("x = 1")  # the guest of this sandbox may rest
     begun = time.perf_counter()
     for _ in range(rounds):
         for cell in [sandbox.submit("x = 1") for sandbox in sandboxes]:

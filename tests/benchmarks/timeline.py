@@ -12,7 +12,7 @@ from tests.benchmarks.sides import PATIENCE, Kernel, Side, running
 from tests.benchmarks.table import Row
 from wasm_kernel.frontends.jupyter.timeline import TARGET
 
-CELLS = 100  # of a round, so that the pushed trees have their share
+CELLS = 100  # cells of a round: enough for the pushed trees to have their share
 VIEW = "view"
 WHAT = (
     "tiny cell, timeline open, against none",
@@ -37,7 +37,7 @@ def timeline(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
 
     The panel gets the states at most twice a second, so a round has many cells.
     """
-    ours = replace(sides[0], forked=False)  # so that its processor time is counted
+    ours = replace(sides[0], forked=False)  # only then is its processor time counted
     with running(ours) as watched, running(ours) as alone:
         _open_view(watched)
         samples: dict[Kernel, list[tuple[float, float]]] = {watched: [], alone: []}

@@ -205,7 +205,7 @@ class Lab:
     def start(self) -> None:
         """Opens the launcher."""
         if self._is_loaded:
-            self.page.evaluate(_CLOSE_ALL)  # this leads to the launcher
+            self.page.evaluate(_CLOSE_ALL)  # JupyterLab then shows the launcher
         else:
             self._load("")
         self.page.wait_for_selector(".jp-Launcher")

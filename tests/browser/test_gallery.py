@@ -23,7 +23,7 @@ SHOW = """number => document.querySelectorAll('.jp-Notebook .jp-Cell').forEach(
 NOTICE = "[wasm-kernel]"
 # Outputs that Python 3.15 changes, whose positions in a line are finer.
 DIFFERENT = {"error"}
-TOLERANCE = 0.004  # of the pixels; edges of letters may be half a pixel off
+TOLERANCE = 0.004  # share of pixels; edges of letters may be half a pixel off
 
 # The share of pixels whose difference is visible, or 1 if the sizes differ.
 COMPARE = """async ([first, second]) => {

@@ -87,7 +87,7 @@ def test_a_context_that_is_made_while_its_sandbox_is_looked_up_stays() -> None:
         asks = sandboxes.running(sandbox.name, [sandbox.kept.token])
         _, context = await at_once(service, "record", asks, sandboxes.new_context(sandbox, None))
         assert [*sandbox.contexts] == [sandbox.name, context.name]
-        assert context.name in service.facts[sandbox.name]  # so it is deleted with the sandbox
+        assert context.name in service.facts[sandbox.name]  # the sandbox's end deletes it
 
     asyncio.run(run())
 

@@ -138,6 +138,6 @@ def test_an_agents_handle_leads_to_its_session_on_any_server(warm: None, tmp_pat
         ann, bob = (Agents({}, ending).http(second.url, key) for key in (ANN, BOB))
         assert "There is no session" in bob.call("execute_code", code="x", session=handle).text
         assert ann.says("x + 1", session=handle) == "42"
-        sandbox = client(second).made()  # of the other door
+        sandbox = client(second).made()  # a session of the other door
         refused = ann.call("execute_code", code="1", session=sandbox.name)
         assert "There is no session" in refused.text

@@ -352,7 +352,7 @@ def test_the_answer_of_a_cell_whose_sandbox_is_killed_is_cut_off(ann: Api) -> No
     answer = line.getresponse()
     answer.readline()
     assert ann.call("DELETE", sandbox.path).status == 204
-    with pytest.raises(http.client.IncompleteRead):  # by which clients know it
+    with pytest.raises(http.client.IncompleteRead):  # the sign of an answer cut off
         answer.read()
     line.close()
 

@@ -61,5 +61,5 @@ if __name__ == "__main__":
     print(name := launcher.forker_name(), flush=True)
     if not os.fork():  # a forker is no child of the process that starts it
         line, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        other.close()  # it is no kernel's own
+        other.close()  # no kernel owns this forker
         forker.main(name, line.detach(), os.getpid())

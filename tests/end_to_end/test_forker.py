@@ -215,7 +215,7 @@ def test_it_ends_with_its_launcher_and_goes_on_without_the_forker(
         kernels[1].kill()
         wait_for(lambda: is_gone(processes[1]))
     own = opened_by(os.getpid())
-    assert {name for name in shared if "pidfd" not in name} <= own  # each may watch the forker
+    assert {name for name in shared if "pidfd" not in name} <= own  # both may watch the forker
 
 
 def test_it_ends_with_the_process_that_asked_for_that(forker: Forker, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_client_that_connects_while_the_kernel_loads_is_heard_and_no_other_pro
             (kernel,) = forker.kernels() - before if is_forked else {process.pid}
             children = Path(f"/proc/{kernel}/task/{kernel}/children").read_text().split()
             others = [*map(int, children), *([process.pid] if is_forked else [])]
-            assert len(others) == 2  # the broker, and the launcher or what workers are forked from
+            assert len(others) == 2  # the broker, and the launcher or the kernel's own fork server
             assert len(_listening(ports) & opened_by(kernel)) == len(ports)
             wait_for(lambda: not any(_listening(ports) & opened_by(other) for other in others))
         finally:
@@ -388,7 +388,7 @@ def test_a_started_kernels_forker_forks_its_worker_before_it_listens_and_stays_w
     ) as owner:
         assert owner.stdin is not None
         assert owner.stdout is not None
-        forker, worker = map(int, owner.stdout.readline().split())  # none was listening
+        forker, worker = map(int, owner.stdout.readline().split())  # no forker was listening
         children = Path(f"/proc/{owner.pid}/task/{owner.pid}/children")
         assert children.read_text() == ""  # some programs end a kernel with all its descendants
         assert parent_of(worker) == forker

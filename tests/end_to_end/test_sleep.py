@@ -38,7 +38,7 @@ def _sleepy(installed_kernelspec: Path, tmp_path_factory: pytest.TempPathFactory
 def descendants(process: int) -> list[int]:
     """The processes below a process."""
     found: list[int] = []
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the worker has ended
         for task in Path(f"/proc/{process}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
                 found += [child, *descendants(child)]

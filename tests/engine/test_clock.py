@@ -225,7 +225,7 @@ def test_a_cell_can_be_interrupted_before_its_turn(clock: Clock, signals: Noted,
     with clock.serving(Served()):
         assert clock.interrupt()
         clock.arm(NO_SIGNALS, None, 2.0)
-        assert not clock.interrupted  # this is not its turn
+        assert not clock.interrupted  # the turn is not the cell's
         clock.disarm()
         clock.arm(signals, None, 2.0, for_cell=True)
         clock.watch()

@@ -20,7 +20,7 @@ from tests.engine.tiny import APP, FOLLOW, RIGHTS, Guest
 from wasm_kernel.engine import abi
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
-OLD = 1_000_000_000 * 10**9  # every file's time of change before a sequence
+OLD = 1_000_000_000 * 10**9  # the time of change of every file before a sequence
 READ, WRITE = 2 | 1 << 14, abi.RIGHT_WRITE
 SLOTS = 3
 

@@ -109,7 +109,7 @@ def starting_in(folder: Path) -> Iterator[Callable[..., Driven]]:
     spec = folder / "share" / "kernels" / "fake"
     spec.mkdir(parents=True)
     argv = [sys.executable, "-m", "tests.frontends.fake_kernel", "-f", "{connection_file}"]
-    argv += ["--WasmKernel.confinement=off"]  # its cells run in its own process
+    argv += ["--WasmKernel.confinement=off"]  # cells run in the kernel's own process
     facts: dict[str, Any] = {"argv": argv, "display_name": "fake", "language": "python"}
     facts |= {"interrupt_mode": "message", "env": {"PYTHONPATH": str(ROOT)}}
     facts["metadata"] = {"supported_encryption": ["curve"]}

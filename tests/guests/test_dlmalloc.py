@@ -101,7 +101,7 @@ def test_what_a_hostile_guest_writes_there_stays_inside_its_memory() -> None:
 def test_a_ring_without_end_is_left() -> None:
     memory = FakeMemory()
     heap = allocator(memory)
-    other = memory.chunk(300, 30)  # its own follower: it never comes back to the first
+    other = memory.chunk(300, 30)  # follows itself, so the ring has no end
     memory.words(STATE + 304 + 4 * 31, memory.chunk(400, 30, other))
     assert heap.free(LEAST) == [whole(300, 30), whole(400, 30)]
 

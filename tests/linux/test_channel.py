@@ -26,7 +26,7 @@ def test_a_message_that_would_take_too_much_memory_is_refused_before_it_is_read(
     with closing(Channel(ours)) as channel, closing(Channel(theirs)) as stranger:
 
         def send() -> None:
-            with suppress(OSError):  # the other side does not read it to its end
+            with suppress(OSError):  # the other side does not read the message to its end
                 stranger._write(data)
 
         sending = threading.Thread(target=send)
@@ -40,7 +40,7 @@ def test_a_message_that_would_take_too_much_memory_is_refused_before_it_is_read(
 def test_a_message_that_comes_in_small_pieces_takes_no_more_memory_than_another() -> None:
     """Before, one of 64 MiB that came byte by byte took gigabytes of the service's memory."""
     size = 100_000
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # each piece is read
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps pieces apart
 
     def trickle() -> None:
         theirs.send(size.to_bytes(4))

@@ -79,7 +79,7 @@ def test_long_output_is_cut_in_the_reply_and_whole_in_a_file(stdio: Agent) -> No
     whole = stdio.says(f"text = open({path!r}).read(); print(text.count('line'))")
     assert whole == "30000"
     marks = stdio.call("execute_code", code="print(',' * 700_000)\n'[' * 700_000")
-    assert "680,001 characters left out" in marks.text  # one text, and no list of values
+    assert "680,001 characters left out" in marks.text  # a single text, not a list of values
     assert "680,002 characters left out" in marks.text
 
 
@@ -183,7 +183,7 @@ def test_things_that_a_sandbox_lacks_are_named_in_words(stdio: Agent) -> None:
     assert "network" in network.text
     missing = stdio.call("execute_code", code="import torch")
     assert "torch" in missing.text
-    assert "install_packages" not in missing.text  # it can't install this one
+    assert "install_packages" not in missing.text  # the tool can't install this package
     missing = stdio.call("execute_code", code="import nonesuch")
     assert "install_packages" in missing.text
 

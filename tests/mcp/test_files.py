@@ -83,7 +83,7 @@ def test_files_of_the_host_count_too_and_stay_if_they_are_kept(
         for name in ("1.txt", "2.txt"):
             agent.call("delete_file", path=name)
         calls = [agent.begin("write_file", path=f"{n}", content="x" * 300_000) for n in range(9)]
-        assert sum(not call.result().is_error for call in calls) == 2  # each needs its own room
+        assert sum(not call.result().is_error for call in calls) == 2  # no more have room
     assert len([*folder.glob("*/[!.]*")]) == 3
 
 

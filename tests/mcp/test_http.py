@@ -52,7 +52,7 @@ def test_a_session_belongs_to_its_owner(closed: HttpServer, agents: Agents) -> N
     ann, bob = agents.http(closed.url, ANN), agents.http(closed.url, BOB)
     ann.says("x = 'ann'")
     bob.says("x = 'bob'")
-    assert agents.http(closed.url, ANN).says("x") == "'ann'"  # her token identifies her
+    assert agents.http(closed.url, ANN).says("x") == "'ann'"  # the token names the client
     older = agents.http(closed.url, ANN, mode="legacy")
     assert older.says("x", session=ann.call("list_sessions").handle) == "'ann'"
     assert ann.call("list_sessions").handle in older.call("list_sessions").text
@@ -105,7 +105,7 @@ def test_a_client_without_a_handle_is_told_before_another_session_begins(
     second = wire.call("create_session").handle
     assert "NameError" in wire.call("execute_code", code="x", session=second).text
     made = [wire.call("create_session", language="javascript") for _ in range(7)]
-    assert sum(not each.failed for each in made) < 6  # its limit holds here, too
+    assert sum(not each.failed for each in made) < 6  # the limit of the client holds here, too
     for each in made:
         if not each.failed:
             wire.call("destroy_session", session=each.handle)

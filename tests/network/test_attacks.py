@@ -479,7 +479,7 @@ _ENDLESS = {
     "control character": (b"HTTP/1.1 200 OK\r\nX: a\0b\r\n\r\n", b"x" * 1000),
     "two lengths": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n", b"x"),
 }
-_VALID = [*_ENDLESS][:4]  # of the others, no part is passed on
+_VALID = [*_ENDLESS][:4]  # no part of the other answers is passed on
 
 
 @pytest.mark.parametrize("kind", _ENDLESS)

@@ -118,7 +118,7 @@ def test_a_wrong_record_of_a_stranger_is_refused(
     asked(server, tmp_path, "record")
     [record] = [each for each in tmp_path.iterdir() if "." in each.name]
     changed = json.loads(record.read_text()) | change
-    with contextlib.suppress(msgspec.ValidationError):  # it is refused for its values
+    with contextlib.suppress(msgspec.ValidationError):  # a value of a wrong type
         changed["check"] = msgspec.convert(changed, Exchange).digest
     record.write_text(json.dumps(changed))
     with pytest.raises((Refused, ConnectionError)):

@@ -50,7 +50,7 @@ def sessions() -> Iterator[Popen[str]]:
         start_new_session=True,
     ) as process:
         yield process
-        os.killpg(process.pid, signal.SIGKILL)  # also ends a session that does not end itself
+        os.killpg(process.pid, signal.SIGKILL)  # ends a session that does not end by itself, too
 
 
 @pytest.fixture(scope="session")

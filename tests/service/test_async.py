@@ -172,7 +172,7 @@ def test_a_reset_of_a_session_that_is_closed_meanwhile_says_so(starting: Startin
                 await session.execute("1")
                 await session.reset()
                 resetting = asyncio.ensure_future(session.reset())
-                await asyncio.sleep(0.01)  # it wakes the session
+                await asyncio.sleep(0.01)  # the session is woken
                 await session.close()
                 with suppress(SandboxClosed):
                     await resetting

@@ -185,7 +185,7 @@ def test_events_reach_the_programs_logger_and_another_one_later(
 
 
 def test_an_open_session_is_not_taken_away(make: Making, tmp_path: Path) -> None:
-    sandbox = make(ID)  # it has no worker yet
+    sandbox = make(ID)  # the sandbox has no worker yet
     code = (
         "import sys, wasm_kernel\n"
         "try: wasm_kernel.delete_session_workspace('abc-123', sys.argv[1])\n"
@@ -251,7 +251,7 @@ def test_no_descriptor_of_its_program_reaches_the_process_that_forks(tmp_path: P
     def held() -> set[str]:
         found = set()
         for each in Path(f"/proc/{server.process}/fd").iterdir():
-            with suppress(FileNotFoundError):  # it opens and closes files of its own
+            with suppress(FileNotFoundError):  # the server opens and closes files of its own
                 found.add(str(each.readlink()))
         return found
 

@@ -277,7 +277,7 @@ def test_forks_that_cells_and_agents_ask_for_have_the_limits_of_one_session(
 def test_many_at_once_get_no_more_than_the_limits_allow(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Sandbox, "start", lambda sandbox: None)  # none of them is woken
+    monkeypatch.setattr(Sandbox, "start", lambda sandbox: None)  # starts no guest
     service = starting(limits=ServiceLimits(sessions=3))
     wide = threading.Barrier(12)
 
@@ -309,7 +309,7 @@ def test_a_session_has_one_owner(service: Service) -> None:
         assert service.get(sandbox.session_id, owner="ada") is sandbox
         with pytest.raises(SessionInUse, match="another owner"):
             service.get(sandbox.session_id, owner="bob")
-    service.delete("8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11")  # there is nothing to do
+    service.delete("8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11")  # a session that does not exist
     with pytest.raises(FileNotFoundError, match="no session"):
         service.get("8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11")
 
@@ -345,7 +345,7 @@ def _record_of(service: Service, session_id: str) -> Path:
 def test_a_later_service_deletes_what_expired_and_nothing_else(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Sandbox, "start", lambda sandbox: None)  # none of them is woken
+    monkeypatch.setattr(Sandbox, "start", lambda sandbox: None)  # starts no guest
     monkeypatch.setattr("wasm_kernel.service.expiry._SCAN_SECONDS", 0.1)
     first = starting()
     left, kernels = first.create().workspace, first.create()
@@ -360,7 +360,7 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     for module in (expiry, removal):
         monkeypatch.setattr(module, "time", tomorrow)
     wait_for(lambda: not (left.exists() or killed.exists()))
-    wait_for(lambda: not kept.workspace.exists())  # that one has expired by now, too
+    wait_for(lambda: not kept.workspace.exists())  # the kept session has expired by now, too
     assert kernels.workspace.exists()
     with pytest.raises(FileNotFoundError, match="it had not been used"):
         later.get(left.name)
@@ -372,7 +372,7 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
 def test_sessions_with_the_same_files_expire_together(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Sandbox, "start", lambda sandbox: None)  # none of them is woken
+    monkeypatch.setattr(Sandbox, "start", lambda sandbox: None)  # starts no guest
     service = starting(limits=ServiceLimits(expire_seconds=1000))
     main = service.create()
     sharing, lone = service.create(files_of=main.session_id), service.create()
@@ -381,7 +381,7 @@ def test_sessions_with_the_same_files_expire_together(
     for module in (expiry, removal):
         monkeypatch.setattr(module, "time", tomorrow)
     wait_for(lambda: not lone.workspace.exists())
-    assert main.workspace.exists()  # its files are in use
+    assert main.workspace.exists()  # another session uses these files
     sharing.worker.last_used -= 86_400
     wait_for(lambda: not (main.workspace.exists() or sharing.workspace.exists()))
 

@@ -314,7 +314,7 @@ def test_a_cell_that_its_worker_never_ends_has_an_end(homes: Making) -> None:
     cell = unlimited.submit("x")
     assert not happens(cell.done, 0.5)
     cell.interrupt()
-    assert not happens(cell.done, 0.5)  # it may have caught that
+    assert not happens(cell.done, 0.5)  # the cell may have caught the interrupt
     cell.interrupt()
     assert cell.result(PATIENCE).error is not None
 
@@ -446,7 +446,7 @@ def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(
         while not isinstance(found := request(channel), messages.Close):
             if isinstance(found, messages.Call):
                 channel.send(ended(found))
-        while not slow.is_set():  # it is well, and has much to write
+        while not slow.is_set():  # a worker that is well, and has much to write
             if not channel.is_quiet(0.01):
                 channel.receive()
                 channel.send(messages.Pong())
@@ -521,7 +521,7 @@ def test_a_stopped_session_keeps_its_room_from_others_for_a_moment_only(
     def stops(channel: Channel) -> None:
         request(channel)
         channel.send(ended(request(channel)))
-        is_over.wait(PATIENCE)  # it reads nothing more
+        is_over.wait(PATIENCE)  # the worker reads no more messages
 
     home = homes(stops, 1200 * MIB)
     stopped = home.session()

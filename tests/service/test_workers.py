@@ -150,7 +150,7 @@ def test_a_program_says_what_it_waits_for_while_the_guest_is_compiled(
     assert lines[1] == "[wasm-kernel] preparing Python for this machine, once"
     assert lines[2].startswith("[wasm-kernel] compiling xxx")
     assert max(map(len, lines)) < 80
-    assert not lines[-2].strip()  # it is removed again
+    assert not lines[-2].strip()  # the line is removed again
     assert lines[-1] == ""
     assert not caplog.messages
 
@@ -257,7 +257,7 @@ def test_a_stopped_worker_is_noticed_and_replaced(starting: Starting) -> None:
     spare = service.fork_server._spare[1]
     os.kill(spare.process, signal.SIGSTOP)
     wait_for(lambda: spare.is_stopped)
-    assert says(service.create(), "print(1)") == "1"  # no session gets that one
+    assert says(service.create(), "print(1)") == "1"  # no session gets the stopped worker
     ends(spare.process)
 
 
@@ -376,7 +376,7 @@ def test_a_killed_service_leaves_no_process_and_the_next_one_has_the_variables_a
     )
     command = [sys.executable, "-c", code, str(tmp_path / "sessions")]
     with Service(tmp_path / "sessions") as service:
-        assert says(service.create(), "print(1)") == "1"  # it is ready
+        assert says(service.create(), "print(1)") == "1"  # the process is ready
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
             assert owner.stdout is not None
             name, *processes = owner.stdout.readline().split()
@@ -469,7 +469,7 @@ def test_a_worker_has_no_descriptor_of_another_nor_of_its_service(service: Servi
             assert sum(name.startswith("socket:") for name in names) == 1
             assert not [name for name in names if name.startswith(("pipe:", "anon_inode:[pid"))]
         assert len([*Path(f"/proc/{service.fork_server.process}/task").iterdir()]) == 1
-        assert not os.get_inheritable(worker_of(one)._descriptor)  # by a child
+        assert not os.get_inheritable(worker_of(one)._descriptor)  # a child does not inherit it
 
 
 @needs_walls

@@ -309,7 +309,7 @@ def test_all_forks_of_a_family_have_the_limits_of_one_session(parent: Path) -> N
     delete_session_workspace("parent", parent.parent)
     third = fork(second)
     refused(third, limits)
-    other = Session(SessionsRoot(parent.parent), "other")  # of no family
+    other = Session(SessionsRoot(parent.parent), "other")  # a session without a family
     other.closed()
     save(other.workspace)
     (other.workspace / "large").write_bytes(bytes(4 * 1024 * 1024))

@@ -134,7 +134,7 @@ def test_a_user_who_starts_during_the_deletion_finds_a_new_session(
             )
             starting.start()
             time.sleep(0.1)
-            assert opened == []  # it waits
+            assert opened == []  # the thread waits
             os.rename(ID, "aside", src_dir_fd=root.fd, dst_dir_fd=root.fd)
         starting.join()
     assert opened[0].made

@@ -419,7 +419,7 @@ def test_no_files_go_without_a_warning(
     assert not stays().warnings()
     time.sleep(0.02)
     notebook.unlink()
-    assert stays().warnings()  # it went again, without a warning
+    assert stays().warnings()  # the notebook is gone again
     notebook.parent.rename(notebook.parent.with_name("moved"))
     assert not stays().warnings()  # for example a disk that is not mounted
 
@@ -456,7 +456,7 @@ def test_a_session_whose_history_went_says_so(warm: None, root: Path) -> None:
             says(sandbox, "x = 1; open('kept', 'w').write('text')")
         left(root, name, HOUR)
     with Folder.open(private_of(root / "b")) as private:
-        Holder(evicted="room").write(private)  # its writer was killed before anything went
+        Holder(evicted="room").write(private)  # the writer was killed before it removed anything
     left(root, "b", 1.0)
     kept(root, 1)
     with get_session_sandbox("a", workspace_root=root) as sandbox:

@@ -183,7 +183,7 @@ def work(agent: Agent) -> None:
     cell("import ctypes, os\nos._exit(7)", "GuestExited", fails=True)
     cell("int(orders.amount.sum())", r"\n3188\n")
     assert happens(lambda: "asleep" in agent.call("list_sessions").text)
-    cell("int(orders.amount.sum())", r"\n3188\n")  # its own clock says that it slept an hour
+    cell("int(orders.amount.sum())", r"\n3188\n")  # by the session's own clock, it slept an hour
     cell("import torch", "MLPClassifier", fails=True)
     cell("import urllib.request as u\nu.urlopen('http://example.org')", "no network", fails=True)
     cell("input('which?')", "Nobody is there", fails=True)
@@ -207,7 +207,7 @@ def test_fifty_clients_at_once(environment_of: dict[str, str]) -> None:
     seconds = ("--idle-seconds", "2", "--expire-seconds", "45")
     options = (*seconds, "--memory", "200000", "--owner-sessions", str(MANY))
     data = Path(environment_of["XDG_DATA_HOME"]) / "wasm-kernel" / "mcp" / "sessions"
-    others = {*data.glob("*/")}  # of the file's other server, which is still running
+    others = {*data.glob("*/")}  # folders of the other server, which is still running
     with serving(environment_of, *options) as server:
         before = numbers(server)
         asyncio.run(crowd(server.url))

@@ -22,7 +22,7 @@ SUITE = "WASM_KERNEL_TEST262"
 SAMPLE, SEED = 1500, 262
 LEAST = 0.97  # the share of the sample that passes; docs/javascript.md lists the failures
 LEFT_OUT = {
-    # these need another realm, their own agent, or missing parts of the language
+    # tests that need another realm, an agent of their own, or missing parts of the language
     *("Intl", "IsHTMLDDA", "SharedArrayBuffer", "cross-realm", "decorators", "import-defer"),
     *("source-phase-imports", "tail-call-optimization", "Temporal", "ShadowRealm"),
 }

@@ -120,7 +120,7 @@ def test_a_server_is_killed_under_load(warm: None, tmp_path: Path, *, with_worke
         ending.callback(balancer.terminate)
         api = Api(f"http://{places[0]}", {"X-API-Key": ANN})
         wait_for(lambda: is_up(api))
-        time.sleep(2)  # both servers are seen
+        time.sleep(2)  # the balancer finds both servers
         counts = [Count() for _ in range(CLIENTS)]
         until = time.monotonic() + SECONDS
         users = [threading.Thread(target=use, args=(api, until, each)) for each in counts]

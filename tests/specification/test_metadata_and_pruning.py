@@ -360,7 +360,7 @@ def test_a_session_whose_folder_cannot_be_entered_is_told_as_a_candidate(
     candidates = {one.pop("session_id"): one for one in heard.of("session.prune.candidate")}
     ages = {name: round(fields["age_hours"]) for name, fields in candidates.items()}
     assert ages == {closed: 60, unread: 50, old: 30}
-    assert candidates[closed]["size_bytes"] == 0  # its content can't be seen
+    assert candidates[closed]["size_bytes"] == 0  # the folder's content can't be read
     assert candidates[unread]["size_bytes"] > 0
 
 

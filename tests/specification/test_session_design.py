@@ -76,7 +76,7 @@ def test_session_id_as_directory_name(create: Creating, root: Path) -> None:
 def test_file_operations_as_standalone_functions(create: Creating) -> None:
     session_id, sandbox = create()
     write_session_file(session_id, "in.txt", "from outside")
-    assert list_session_files(session_id) == ["in.txt"]  # this started no guest
+    assert list_session_files(session_id) == ["in.txt"]  # listing files starts no guest
     assert sandbox.execute("print(open('in.txt').read())").stdout == "from outside\n"
     sandbox.execute("open('out.txt', 'w').write('from inside')")
     sandbox.close()

@@ -346,7 +346,7 @@ def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
 ) -> None:
     sandbox = inside()
     sandbox.execute("x = 1; y = 1")
-    sandbox.checkpoints()  # its commit is taken after its result
+    sandbox.checkpoints()  # waits for the commit, which comes after the result
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "read_ranges", _no_memory)
         assert sandbox.execute("x = 2").stderr == ""
@@ -365,7 +365,7 @@ def test_what_is_kept_is_saved_whatever_becomes_of_the_last_state(
 
     first = inside()
     first.execute("x = 1")
-    first.checkpoints()  # its commit is taken after its result
+    first.checkpoints()  # waits for the commit, which comes after the result
     monkeypatch.setattr(first._runner.state, "catch_up", fail)
     with pytest.raises(RuntimeError, match="a fault"):
         first._jobs.submit(first._runner.close).result(60)
@@ -379,7 +379,7 @@ def test_a_last_state_that_is_not_kept_is_logged_and_told_to_the_next_user(
 ) -> None:
     first = inside()
     first.execute("x = 1")
-    first.checkpoints()  # its commit is taken after its result
+    first.checkpoints()  # waits for the commit, which comes after the result
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "read_ranges", _no_memory)
         first.execute("x = 2")

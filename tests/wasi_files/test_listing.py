@@ -125,7 +125,7 @@ def test_a_listing_that_is_read_piece_by_piece_is_whole(
             (real.lower if merged and number % 2 else guest.app).joinpath(name).touch()
         fd = real.open(".", abi.O_DIRECTORY, RIGHTS & ~0x42)[1] if merged else APP
         assert sorted(guest.names(fd, 500)) == names
-        first = entries_of(guest.read_folder(fd, 500, 3)[1])  # it was dropped
+        first = entries_of(guest.read_folder(fd, 500, 3)[1])  # read again, as it was dropped
         guest.read_folder(fd, 500, 200)
         assert entries_of(guest.read_folder(fd, 500, 3)[1]) == first
         guest.is_to_stop = True

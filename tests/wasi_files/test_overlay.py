@@ -337,7 +337,7 @@ def test_many_files(tmp_path: Path, count: int) -> None:
     try:
         began = time.process_time()
         assert real.read("f17") == b""
-        assert time.process_time() - began < 1  # it does not depend on their number
+        assert time.process_time() - began < 1  # whatever the number of files
         assert real.call("path_unlink_file", "f3") == abi.SUCCESS
         began = time.process_time()
         names = real.names()
@@ -397,7 +397,7 @@ def test_races_lead_nowhere(tmp_path: Path, tries: Iterable[int]) -> None:
             for path in ("x", "d/key"):
                 found = real.read(path)
                 assert isinstance(found, int) or found in (b"x", b"inner"), found
-            with contextlib.suppress(AssertionError):  # it may go between two calls
+            with contextlib.suppress(AssertionError):  # the file may go between two calls
                 real.names("d")
             if turn % 10 == 0:
                 real.write("d/key", b"inner", 0)
@@ -467,7 +467,7 @@ def test_links_that_take_long_to_follow_do_not_block(
         _, fd = real.open("out", abi.O_DIRECTORY, RIGHTS & ~0x42)
         assert real.guest.read_folder(fd, 4096)[0] == abi.SUCCESS
         monkeypatch.setattr(Clock, "interrupted", property(lambda _: True))
-        assert real.guest.read_folder(fd, 4096)[0] == abi.EINTR  # also if there is nothing to tell
+        assert real.guest.read_folder(fd, 4096)[0] == abi.EINTR  # also if there are no entries
         assert real.call("path_remove_directory", "out") == abi.EINTR
     finally:
         real.close()
@@ -511,7 +511,7 @@ def test_two_kernels_of_one_session_copy_in_one_folder(
     def copy(self: FileCopier, source: int, target: int, size: int) -> object:
         if not thread.ident:
             thread.start()
-            thread.join()  # the other one is faster
+            thread.join()  # the other thread is faster
         return copied(self, source, target, size)
 
     monkeypatch.setattr(FileCopier, "copy", copy)
@@ -546,7 +546,7 @@ def test_a_folder_with_the_name_of_a_cover_is_a_folder(real: Overlaid) -> None:
         assert real.guest.one_path("path_create_directory", path) == abi.SUCCESS
     assert real.guest.make("own/.wh.x/a", b"a") == abi.SUCCESS
     assert real.names("own") == [".wh.x"]
-    assert real.read("helper.py") == b"x = 1\n"  # it covers nothing
+    assert real.read("helper.py") == b"x = 1\n"  # the name covers nothing
     assert real.call("path_unlink_file", "helper.py") == abi.EEXIST
     assert real.rename("helper.py", "other") == abi.EEXIST
     assert real.call("path_remove_directory", "own") == abi.ENOTEMPTY

@@ -109,7 +109,7 @@ class Plain:
         elif new in self.tree and self.tree[new] is None:
             return False
         elif self.tree[old] is self.tree.get(new):
-            return True  # both are names of one file: nothing happens
+            return True  # two names of one file: nothing happens
         self.first.discard(new)
         moved = {new + path[len(old) :]: self.tree[path] for path in (old, *below(self.tree, old))}
         for path in (old, *below(self.tree, old)):

@@ -208,7 +208,7 @@ def test_a_command_that_is_not_there_says_what_is(
         ("setTimeout(async () => { throw 7 }, 1); 1", "7\n"),
         ("const p = Promise.reject(1); await 0; await p.catch(() => 1)", ""),
         ("await Promise.allSettled([Promise.reject(1)]); await import('./x').catch(() => 1)", ""),
-        ("Promise.reject(5)", ""),  # it is shown
+        ("Promise.reject(5)", ""),  # shown as the value of the cell
     ],
 )
 def test_a_rejected_promise_without_a_handler_is_told(

@@ -75,7 +75,7 @@ def test_packages_come_go_and_are_listed(sandbox: BaseSandbox) -> None:
     assert result.stdout.endswith("Installed one 1.0.0, two 2.0.0, fine 1.0.0.\n")
     assert value(sandbox, "import two from 'two'\n[one, two]") == "[ 'one', 'two' ]"
     assert sandbox.execute("%npm list").stdout == "one 1.0.0\ntwo 2.0.0\nfine 1.0.0\n"
-    sandbox.execute("%npm install one")  # the others stay as they are
+    sandbox.execute("%npm install one")  # other packages stay as they are
     assert sandbox.execute("%npm list").stdout == "one 1.0.0\ntwo 2.0.0\nfine 1.0.0\n"
     assert sandbox.execute("%npm uninstall one two fine").stdout.endswith(
         "Removed one, two, fine.\n"

@@ -111,7 +111,7 @@ def test_one_process_compiles_in_the_background(
     background.compile_alone(Compiler(cache), described(binary), lambda: None)
     assert not list(cache.folder.glob("*.cwasm"))
     other.release()
-    assert background.running(cache) == 0  # it was killed, say: the next one begins anew
+    assert background.running(cache) == 0  # it may have been killed: the next begins anew
 
 
 def test_endless_requests_get_one_process_at_a_time(

@@ -145,7 +145,7 @@ def test_needs_without_end_are_refused(make: Make, needs: tuple[str, ...]) -> No
 @pytest.mark.parametrize(
     "more",
     [
-        "Keywords: " + "word\n  " * 200_000,  # one folded header
+        "Keywords: " + "word\n  " * 200_000,  # a header of many lines
         "X: y\n" * 100_000,
     ],
 )
