@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.cell_future import CellFuture
 from wasm_kernel.execution.interfaces import (
     Cell,
     Listener,
@@ -19,6 +18,7 @@ from wasm_kernel.execution.interfaces import (
     NoListener,
     TravelRequest,
 )
+from wasm_kernel.execution.jobs import QueuedCell
 from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests.base import GuestLanguage, load
@@ -67,7 +67,7 @@ class LocalSandbox(SessionGuest):
     def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
         return super().start()
 
-    def queue(self, cell: Cell, listener: Listener | None = None) -> CellFuture:
+    def queue(self, cell: Cell, listener: Listener | None = None) -> QueuedCell:
         return super().queue(cell, listener or NoListener())
 
     def submit(
@@ -78,13 +78,13 @@ class LocalSandbox(SessionGuest):
         silent: bool = False,
         store_history: bool = True,
         **options: Any,
-    ) -> CellFuture:
+    ) -> QueuedCell:
         is_kept = store_history and not silent
         cell = Cell(code=code, silent=silent, store_history=is_kept, **options)
         return self.queue(cell, listener)
 
     def execute(self, code: str, **options: Any) -> SandboxResult:
-        return self.submit(code, **options).wait()
+        return self.submit(code, **options).result()
 
     def checkpoint(self, name: str) -> None:
         self.name_state(name).result()

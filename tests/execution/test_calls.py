@@ -13,7 +13,7 @@ from tests.faces import PATIENCE
 from wasm_kernel import BaseSandbox
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.execution.interfaces import NoListener
-from wasm_kernel.execution.jobs import GuestJobs, QueuedCell
+from wasm_kernel.execution.jobs import GuestJobs
 from wasm_kernel.guests.protocol import Output
 
 ENDLESS = "begun = True\nprint('begun', flush=True)\nwhile True: pass"
@@ -69,7 +69,8 @@ def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: BaseS
 
 
 def test_an_interrupt_that_comes_too_late_meets_no_other_cell() -> None:
-    clock, jobs = Clock(), GuestJobs("guest of a test", lambda: None)
+    clock = Clock()
+    jobs = GuestJobs("guest of a test", clock, lambda: None)
     turn_is_over, cancelled, met = threading.Event(), threading.Event(), []
 
     def run() -> Any:
@@ -79,12 +80,10 @@ def test_an_interrupt_that_comes_too_late_meets_no_other_cell() -> None:
         turn_is_over.set()
         cancelled.wait(PATIENCE)
 
-    first, second = QueuedCell(clock, run), QueuedCell(clock, run)
     jobs.start().result(PATIENCE)
-    first.queue(jobs, run)
-    second.queue(jobs, run)
+    first, second = jobs.queue(run), jobs.queue(run)
     assert turn_is_over.wait(PATIENCE)
-    assert first.cancel()
+    assert first.interrupt()
     cancelled.set()
     second.result(PATIENCE)
     jobs.end(lambda: None, lambda: False)

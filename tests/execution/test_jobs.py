@@ -13,8 +13,9 @@ import pytest
 
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.errors import CompileError, HostFailed, SandboxClosed
-from wasm_kernel.execution.cell_future import CellFuture, never_ran
-from wasm_kernel.execution.jobs import GuestJobs, QueuedCell
+from wasm_kernel.execution.cell_output import never_ran
+from wasm_kernel.execution.jobs import GuestJobs
+from wasm_kernel.result import SandboxResult
 
 Begin = Callable[[], None]
 SECONDS = 10.0
@@ -26,7 +27,7 @@ def made() -> Iterator[Callable[[Begin], GuestJobs]]:
     each: list[GuestJobs] = []
 
     def make(begin: Begin = lambda: None) -> GuestJobs:
-        each.append(GuestJobs("guest of a test", begin))
+        each.append(GuestJobs("guest of a test", Clock(), begin))
         return each[-1]
 
     yield make
@@ -110,16 +111,19 @@ def test_only_cells_that_wait_are_cancelled(made: Callable[[Begin], GuestJobs]) 
     jobs.start().result(SECONDS)
     begun = threading.Event()
 
-    def run() -> bool:
-        begun.set()
-        return gate.wait(SECONDS)
+    unrun = never_ran(Path("app"), "")
 
-    running = jobs.submit(run, cell=CellFuture())
+    def run() -> SandboxResult:
+        begun.set()
+        gate.wait(SECONDS)
+        return unrun
+
+    running = jobs.queue(run)
     assert begun.wait(SECONDS)
-    waiting, other = jobs.submit(lambda: 1, cell=CellFuture()), jobs.submit(lambda: 2)
+    waiting, other = jobs.queue(lambda: unrun), jobs.submit(lambda: 2)
     assert jobs.cancel_cells()
     gate.set()
-    assert (running.result(SECONDS), other.result(SECONDS)) == (True, 2)
+    assert (running.result(SECONDS), other.result(SECONDS)) == (unrun, 2)
     assert waiting.cancelled()
     assert not jobs.cancel_cells()
 
@@ -128,18 +132,16 @@ def test_an_interrupt_that_finds_nothing_running_is_for_the_first_cell_that_wait
     made: Callable[[Begin], GuestJobs],
 ) -> None:
     """Such as one that comes while the effects of the cell before are kept."""
-    jobs, gate, clock = made(lambda: None), threading.Event(), Clock()
+    jobs, gate = made(lambda: None), threading.Event()
     jobs.start().result(SECONDS)
     jobs.submit(lambda: gate.wait(SECONDS))
     unrun = never_ran(Path("app"), "")
-    cells = [QueuedCell(clock, lambda: unrun) for _ in range(2)]
-    for cell in cells:
-        cell.queue(jobs, lambda: replace(unrun, success=True))
-    assert not clock.interrupt()
-    assert jobs.interrupt_first()
+    first, second = (jobs.queue(lambda: replace(unrun, success=True)) for _ in range(2))
+    assert jobs.interrupt()
     gate.set()
-    assert [cell.result(SECONDS).success for cell in cells] == [False, True]
-    assert not jobs.interrupt_first()
+    assert second.result(SECONDS).success
+    assert first.cancelled()
+    assert not jobs.interrupt()
 
 
 @pytest.mark.parametrize("problem", [OSError(24, "Too many open files", "/home/a"), MemoryError()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_a_guest_does_not_rest_while_a_cell_runs_or_its_state_is_not_on_disk(
     cell = sandbox.submit("import time; time.sleep(60)")
     assert not sandbox.rest()
     wait_for(sandbox.interrupt)
-    cell.result()
+    wait([cell])
     with monkeypatch.context() as patch:
         patch.setattr("wasm_kernel.state.commits.write_content", full_disk)
         sandbox.execute("x = 5")

@@ -36,13 +36,18 @@ class GuestThread:
             finally:
                 threading.stack_size(before)
 
-    def submit(self, job: Callable[[], T], then: Callable[[], object] | None = None) -> Future[T]:
-        """Queues `job` and returns its future.
+    def submit(
+        self,
+        job: Callable[[], T],
+        then: Callable[[], object] | None = None,
+        future: Future[T] | None = None,
+    ) -> Future[T]:
+        """Queues `job` and returns its future, the given one or a new one.
 
         A job whose future is cancelled before its turn does not run. `then` runs when the future
         is done, and before the next job.
         """
-        future: Future[T] = Future()
+        future = Future() if future is None else future
 
         def run() -> None:
             if not future.set_running_or_notify_cancel():

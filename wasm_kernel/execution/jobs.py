@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import HostFailed, SandboxClosed, WasmKernelError, describe
-from wasm_kernel.execution.cell_future import CellFuture
 from wasm_kernel.result import SandboxResult
 
 T = TypeVar("T")
@@ -21,15 +20,19 @@ _POLL_SECONDS = 0.05
 
 
 class GuestJobs:
-    """The jobs of one guest; the first, `begin`, is its start. Any thread may call."""
+    """The jobs of one guest; the first, `begin`, is its start. Any thread may call.
 
-    def __init__(self, name: str, begin: Callable[[], None]) -> None:
+    Interrupts of cells go through its `clock`.
+    """
+
+    def __init__(self, name: str, clock: Clock, begin: Callable[[], None]) -> None:
         self._name = name
+        self._clock = clock
         self._begin = begin
         self._guard = threading.RLock()
         self._thread: GuestThread | None = None
         self._started: Future[None] | None = None
-        self._cells: dict[Future[Any], CellFuture] = {}
+        self._cells: dict[QueuedCell, None] = {}  # in their order
         self._jobs = 0
         self._why_closed = ""
 
@@ -48,28 +51,41 @@ class GuestJobs:
         self,
         job: Callable[[], T],
         then: Callable[[], object] | None = None,
-        *,
-        cell: CellFuture | None = None,
+        future: Future[T] | None = None,
     ) -> Future[T]:
-        """Queues a job and returns its future; raises `SandboxClosed`.
+        """Queues a job and returns its future, that of a `QueuedCell` or a new one.
 
         If the host's system fails the job, its future has a `HostFailed`. `then` runs once the
-        future is done, before the next job. The job may run a `cell`.
+        future is done, before the next job. Raises `SandboxClosed`.
         """
         with self._guard:
             self._check_open()
             assert self._thread is not None, "it was started before"
             self._jobs += 1
-            future = self._thread.submit(_in_words(job), then)
-            if cell is not None:
-                self._cells[future] = cell
+            future = self._thread.submit(_in_words(job), then, future)
+            if isinstance(future, QueuedCell):
+                self._cells[future] = None
         future.add_done_callback(self._ended)
         return future
+
+    def queue(
+        self, run: Callable[[], SandboxResult], then: Callable[[], object] | None = None
+    ) -> QueuedCell:
+        """Queues the job that runs a cell, like `submit`."""
+        cell = QueuedCell(self._clock)
+
+        def serve() -> SandboxResult:
+            with self._clock.serving(cell):
+                return run()
+
+        self.submit(serve, then, cell)
+        return cell
 
     def _ended(self, job: Future[Any]) -> None:
         with self._guard:
             self._jobs -= 1
-            self._cells.pop(job, None)
+            if isinstance(job, QueuedCell):
+                del self._cells[job]
 
     def _check_open(self) -> None:
         if self._why_closed:
@@ -103,10 +119,18 @@ class GuestJobs:
         cancelled = [cell.cancel() for cell in waiting]
         return any(cancelled)
 
-    def interrupt_first(self) -> bool:
-        """Interrupts the first cell that is not over; returns False if there is none."""
+    def interrupt(self) -> bool:
+        """Interrupts the running cell, or all that wait for the start; False if there is none.
+
+        An interrupt that comes between two cells, while effects are kept, is for the next one.
+        """
+        if self.is_starting and self.cancel_cells():
+            return True
+        # also if the start has ended just now: the first cell may have begun
+        if self._clock.interrupt():
+            return True
         with self._guard:
-            first = next(iter(self._cells.values()), None)
+            first = next(iter(self._cells), None)
         return first is not None and first.interrupt()
 
     def end(self, last: Callable[[], None], is_in_guest: Callable[[], bool]) -> bool:
@@ -127,48 +151,23 @@ class GuestJobs:
         return True
 
 
-class QueuedCell(CellFuture):
-    """A cell of a guest in this process; `never_ran` makes the result if it does not begin."""
+class QueuedCell(Future[SandboxResult]):
+    """A cell that waits for its turn on the guest's thread, or has it.
 
-    def __init__(self, clock: Clock, never_ran: Callable[[], SandboxResult]) -> None:
+    It is cancelled if it was interrupted before it began.
+    """
+
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
-        self._never_ran = never_ran
-        self._job: Future[SandboxResult] | None = None
         self.is_interrupted = False
 
-    def queue(
-        self,
-        jobs: GuestJobs,
-        run: Callable[[], SandboxResult],
-        then: Callable[[], object] | None = None,
-    ) -> None:
-        """Queues the job that runs the cell; `then` runs once its result is known."""
-        self._job = jobs.submit(lambda: self._run(run), then, cell=self)
-        self._job.add_done_callback(self._finish)
-
-    def _run(self, run: Callable[[], SandboxResult]) -> SandboxResult:
-        with self._clock.serving(self):
-            return run()
-
     def interrupt(self) -> bool:
-        """Interrupts as `CellFuture` says."""
-        job = self._job
-        if job is None or job.done():
+        """Interrupts the cell if it runs, or removes it from the queue; False if it is over."""
+        if self.done():
             return False
-        self.is_interrupted = True  # before the next line: the job may be about to begin
-        return job.cancel() or self._clock.interrupt(self) or not job.done()
-
-    def _finish(self, job: Future[SandboxResult]) -> None:
-        self._job = None  # a reference cycle would keep the result
-        if not self.set_running_or_notify_cancel():
-            return
-        try:
-            self.set_result(job.result())
-        except CancelledError:
-            self.set_result(self._never_ran())
-        except BaseException as problem:
-            self.set_exception(problem)
+        self.is_interrupted = True  # before the next line: the cell may be about to begin
+        return self.cancel() or self._clock.interrupt(self) or not self.done()
 
 
 def _in_words(job: Callable[[], T]) -> Callable[[], T]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import structs
 
 from wasm_kernel.errors import ForkError, HistoryError
 from wasm_kernel.events import Notices, SandboxLogger
-from wasm_kernel.execution.cell_future import CellFuture, never_ran
+from wasm_kernel.execution.cell_result import log_outcome, result_of
 from wasm_kernel.execution.facts import offer_facts
 from wasm_kernel.execution.interfaces import (
     Cell,
@@ -26,7 +27,7 @@ from wasm_kernel.execution.interfaces import (
 )
 from wasm_kernel.execution.jobs import GuestJobs, QueuedCell
 from wasm_kernel.execution.runner import GuestRunner
-from wasm_kernel.execution.turns import GuestTurns, log_outcome, result_of
+from wasm_kernel.execution.turns import GuestTurns
 from wasm_kernel.execution.variables import changes_between
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
@@ -104,27 +105,19 @@ class SessionGuest:
             self.commands.add(name, handler if pip else refused)
         self.facts = offer_facts(self._runner, own)
         self.facts.add(hooks.facts)
-        self._jobs = GuestJobs(f"guest {session_id or folders.path.name}", self._runner.open)
+        name = f"guest {session_id or folders.path.name}"
+        self._jobs = GuestJobs(name, self._runner.clock, self._runner.open)
 
     def start(self) -> Future[None]:
         """Begins to start the guest; after a failure, a later call tries again."""
         return self._jobs.start()
 
-    def queue(self, cell: Cell, listener: Listener) -> CellFuture:
-        """Queues a cell; its future ends with a result, whatever the code does."""
-        started = self.start()
-        queued = QueuedCell(
-            self._runner.clock, lambda: never_ran(self.folders.real, self._session_id)
-        )
-        queued.queue(self._jobs, lambda: self._execute(started, cell, listener), self._runner.keep)
-        return queued
+    def queue(self, cell: Cell, listener: Listener) -> QueuedCell:
+        """Queues a cell, which ends with a result if it begins, whatever the code does."""
+        run = partial(self._execute, self.start(), cell, listener)
+        return self._jobs.queue(run, self._runner.keep)
 
-    def _execute(
-        self,
-        started: Future[None],
-        cell: Cell,
-        listener: Listener,
-    ) -> SandboxResult:
+    def _execute(self, started: Future[None], cell: Cell, listener: Listener) -> SandboxResult:
         started.result()
         self._runner.ensure_guest()
         self._logger.log_execution_start(self._language.name, self._runner.policy)
@@ -208,10 +201,7 @@ class SessionGuest:
 
     def interrupt(self) -> bool:
         """Interrupts the running cell, or all that wait for the start, as `Sandbox.interrupt`."""
-        if self._jobs.is_starting and self._jobs.cancel_cells():
-            return True
-        # also if the start has ended just now: the first cell may have begun
-        return self._runner.clock.interrupt() or self._jobs.interrupt_first()
+        return self._jobs.interrupt()
 
     @property
     def interrupted(self) -> bool:

@@ -23,7 +23,7 @@ from wasm_kernel.errors import (
     OutOfFuel,
     StackExhausted,
 )
-from wasm_kernel.execution.cell_future import CellOutput
+from wasm_kernel.execution.cell_output import CellOutput
 from wasm_kernel.execution.commands import HostCommands, TurnCommands
 from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
 from wasm_kernel.execution.interfaces import (

@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from wasm_kernel.execution.cell_future import CellFuture
 from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.result import SandboxResult
+from wasm_kernel.service.cell_future import CellFuture
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.sessions.files import READ_BYTES, SessionFiles
 

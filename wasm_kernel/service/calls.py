@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import astuple
@@ -22,7 +23,7 @@ from wasm_kernel.errors import (
     WasmKernelError,
     WorkerLost,
 )
-from wasm_kernel.execution.cell_future import CellFuture, CellOutput, as_error
+from wasm_kernel.execution.cell_output import CellOutput, as_error, never_ran
 from wasm_kernel.execution.interfaces import (
     Cell,
     InputInterrupted,
@@ -33,9 +34,11 @@ from wasm_kernel.execution.interfaces import (
 from wasm_kernel.guests.protocol import Stream, memory_size, without_surrogates
 from wasm_kernel.linux.broker import log_failure
 from wasm_kernel.policy import MIB, ExecutionPolicy
-from wasm_kernel.result import CellError, SandboxResult
+from wasm_kernel.result import CellError
 from wasm_kernel.service import messages
+from wasm_kernel.service.cell_future import CellFuture
 from wasm_kernel.service.messages import CellResult, Figures, Report
+from wasm_kernel.service.open_message import Open
 
 LAST_KEPT = (
     "The variables are as they were after the last cell that was kept: the next cell gets another "
@@ -242,23 +245,10 @@ class PendingCall:
             self.future.set_result(value)
 
 
-class RemoteCell(CellFuture):
-    """A cell that runs in a worker; `interrupt` interrupts a call of it, by its number."""
-
-    def __init__(self, interrupt: Callable[[int], bool]) -> None:
-        super().__init__()
-        self._interrupt = interrupt
-        self.call = 0
-
-    def interrupt(self) -> bool:
-        """As `CellFuture`."""
-        return self.call > 0 and self._interrupt(self.call)
-
-
 class PendingCell(PendingCall):
     """A cell; its result holds its outputs, if its listener wants that.
 
-    `nothing` is the result of a cell of which nothing is known.
+    `opened` is the message that opens its session.
     """
 
     def __init__(
@@ -267,7 +257,7 @@ class PendingCell(PendingCall):
         future: CellFuture,
         policy: ExecutionPolicy,
         listener: Listener | None,
-        nothing: SandboxResult,
+        opened: Open,
     ) -> None:
         super().__init__(messages.Execute(cell), policy, listener)
         self.future = future
@@ -276,7 +266,7 @@ class PendingCell(PendingCall):
         self._memory_left = policy.display_bytes + _MARGIN_BYTES
         self._timeout = cell.timeout_seconds
         self._door = policy.door
-        self._nothing = nothing
+        self._nothing = never_ran(Path(opened.workspace), opened.session_id)
         self.is_counted = cell.store_history
 
     def _heard(self, report: Report) -> messages.Line | None:
@@ -295,7 +285,10 @@ class PendingCell(PendingCall):
         if min(self._outputs_left, self._memory_left) < 0:
             raise FrameError("it shows more than a cell may")
 
-    def _finish(self, value: CellResult, figures: Figures) -> None:
+    def _finish(self, value: CellResult | None, figures: Figures) -> None:
+        if value is None:  # it was interrupted before it began
+            self._end(memory_used_bytes=figures.memory_bytes)
+            return
         fields = {name: getattr(value, name) for name in CellResult.__struct_fields__}
         # bounded, because the service adds them up and the worker may send any number
         fields["duration"] = min(value.duration, time.monotonic() - self._made)

@@ -301,7 +301,7 @@ class States(Struct, frozen=True):
 
 REPLIES: Mapping[type[Struct], Any] = {
     Start: None,
-    Execute: CellResult,
+    Execute: CellResult | None,
     Query: Object,
     Comm: None,
     Comms: dict[str, str],

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import GuestClosed, SandboxClosed, WasmKernelError, WorkerLost
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.cell_future import CellFuture, never_ran
 from wasm_kernel.execution.interfaces import (
     Cell,
     Listener,
@@ -29,7 +28,8 @@ from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
 from wasm_kernel.service import messages
-from wasm_kernel.service.calls import PendingCall, PendingCell, RemoteCell, done
+from wasm_kernel.service.calls import PendingCall, PendingCell, done
+from wasm_kernel.service.cell_future import CellFuture
 from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.open_message import plain_policy
 from wasm_kernel.service.page_offers import PendingOffer
@@ -140,9 +140,9 @@ class Sandbox:
     def queue(self, cell: Cell, listener: Listener | None = None) -> CellFuture:
         """Queues a cell that was checked already, like `submit`."""
         sent = replace(cell, code=without_surrogates(cell.code))
-        future = RemoteCell(self.worker.interrupt)
-        nothing = never_ran(Path(self.worker.opened.workspace), self.session_id)
-        future.call = self._send(PendingCell(sent, future, self.policy, listener, nothing))
+        future = CellFuture(self.worker.interrupt)
+        pending = PendingCell(sent, future, self.policy, listener, self.worker.opened)
+        future.call = self._send(pending)
         return future
 
     def execute(self, code: str, **options: Any) -> SandboxResult:

@@ -23,9 +23,9 @@ from msgspec.structs import replace
 from wasm_kernel.engine.clock import THIS_PROCESS, StopReason
 from wasm_kernel.errors import Door, ForkError, FrameError, HostFailed
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.cell_future import CellFuture
 from wasm_kernel.execution.functions import RequestFacts
 from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, SessionHooks
+from wasm_kernel.execution.jobs import QueuedCell
 from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.folders.folders import SCRATCH, SandboxFolders
 from wasm_kernel.folders.hiding import guarded, lies_in_session
@@ -101,7 +101,7 @@ class _Worker:
         self._channel = channel
         self._lines: queue.SimpleQueue[messages.Line] = queue.SimpleQueue()
         self._questions = itertools.count(1)
-        self._cells: dict[int, CellFuture] = {}
+        self._cells: dict[int, QueuedCell] = {}
         self._answers: queue.SimpleQueue[BrokerAnswer | None] = queue.SimpleQueue()
         self._broker = RemoteBroker(channel, self._answers, _GONE)
         policy = ExecutionPolicy.from_values(opened.policy).at(opened.door)
@@ -324,7 +324,9 @@ class _Worker:
         def tell(ended: Future[Any]) -> None:
             self._cells.pop(call, None)
             try:
-                self.send(self._answer(call, ended.result()))
+                # a cell that was interrupted before it began has no result
+                value = None if ended.cancelled() else ended.result()
+                self.send(self._answer(call, value))
             except FrameError:
                 self.send(messages.failure(call, HostFailed(_TOO_LARGE, _SHOW_LESS)))
             except Exception as problem:  # without an answer the caller would wait for ever

@@ -27,7 +27,6 @@ from nbformat import NotebookNode
 from nbformat.v4 import output_from_msg
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.execution.cell_future import CellFuture
 from wasm_kernel.frontends.batch.notebooks import MOST_VALUES
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.kernels import messages
@@ -35,6 +34,7 @@ from wasm_kernel.kernels.page import CleanListener, CleanPage
 from wasm_kernel.outputs.cleaner import OutputCleaner
 from wasm_kernel.policy import MIB
 from wasm_kernel.result import CommMessage
+from wasm_kernel.service.cell_future import CellFuture
 from wasm_kernel.service.cleaning import CleanerLost
 from wasm_kernel.service.sandbox import Sandbox
 

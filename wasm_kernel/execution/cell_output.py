@@ -1,12 +1,7 @@
-"""`CellFuture`: one cell of a sandbox, from its queue to its result.
-
-Also the parts of a result that need no guest: a cell's output, and the result of a cell that never
-ran.
-"""
+"""`CellOutput`: the output of one cell. Also the parts of a result that need no guest."""
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from pathlib import Path
 
 from wasm_kernel import result
@@ -16,50 +11,6 @@ from wasm_kernel.guests.protocol import Error
 from wasm_kernel.result import CellError, SandboxResult
 
 _NEVER_RAN = CellError("KeyboardInterrupt", "The cell was interrupted before it began.", ())
-
-
-class CellFuture(Future[SandboxResult]):
-    """The future of one cell. Any thread may cancel it, which interrupts that cell and no other."""
-
-    def interrupt(self) -> bool:
-        """Interrupts the cell if it runs, or removes it from the queue; False if it is over."""
-        raise NotImplementedError
-
-    def cancel(self) -> bool:
-        """Interrupts the cell and drops its result; False if there is a result already.
-
-        Does not wait for the cell's end. The sandbox's next job begins only after that.
-        """
-        is_cancelled = super().cancel()
-        if is_cancelled:
-            self.interrupt()
-        return is_cancelled
-
-    def wait(self) -> SandboxResult:
-        """Waits for the result. Ctrl-C interrupts the cell, whose result then says so."""
-        while True:
-            try:
-                return self.result()
-            except KeyboardInterrupt:
-                if not self.interrupt():
-                    raise
-
-    async def ended(self) -> SandboxResult:
-        """Awaits the result. If this is cancelled, interrupts the cell and waits for its end."""
-        import asyncio
-
-        result, cancelled = asyncio.wrap_future(self), None
-        while not result.done():
-            try:
-                await asyncio.wait((result,))
-            except asyncio.CancelledError as request:
-                if cancelled is None:  # anyio cancels again and again until the task has ended
-                    self.interrupt()
-                cancelled = request
-        if cancelled is not None:
-            result.exception()  # marks it as retrieved: no caller reads it any more
-            raise cancelled
-        return result.result()
 
 
 class CellOutput:
