@@ -154,7 +154,7 @@ class FakeSandbox:
         self.start()
         return self._thread.submit(lambda: dict(self._namespace.get("open_comms", {})))
 
-    def call(self, request: messages.Asked) -> Future[Any]:
+    def call(self, request: messages.CallRequest) -> Future[Any]:
         """Hands the request to `on_call(request)` of the namespace."""
         self.start()
         return self._thread.submit(lambda: self._namespace["on_call"](request))
@@ -182,7 +182,7 @@ class FakeSandbox:
         """As `Sandbox`."""
         return ProcessUsage()
 
-    def close(self, *, anew: bool = False) -> None:
+    def close(self, *, discard_variables: bool = False) -> None:
         """As `Sandbox.close`."""
         self._closed = True
         self.interrupt()

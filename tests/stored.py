@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.private import private_of
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state.index import Closed, Commit, Index, Record, read_index
+from wasm_kernel.state.index import Commit, Index, IndexEnd, Record, read_index
 from wasm_kernel.state.stored import StoredState
 
 
@@ -57,6 +57,6 @@ def rewritten(
     with Folder.open(state) as folder:
         reading = read_index(folder)
         records = [change(record) for record in reading.entries if record is not None]
-        whole = [record for record in records if record not in (None, Closed())]
+        whole = [record for record in records if record not in (None, IndexEnd())]
         with contextlib.closing(Index(folder, image or reading.image)) as index:
-            index.rewrite([*whole, Closed()])
+            index.rewrite([*whole, IndexEnd()])

@@ -45,7 +45,7 @@ from wasm_kernel.frontends.http.callers import (
 from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import BURST, ClientLimits, Rates
 from wasm_kernel.frontends.http.metrics import Metrics
-from wasm_kernel.frontends.http.serving import Address, Line
+from wasm_kernel.frontends.http.serving import Address, HttpConnection
 from wasm_kernel.frontends.mcp import http as mcp_http
 from wasm_kernel.frontends.mcp import request_limiter, results
 from wasm_kernel.frontends.mcp.callers import NO_CALLER, SESSION_HEADER
@@ -506,10 +506,10 @@ def test_a_request_whose_head_never_ends_is_ended(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(http_serving, "_HEAD_SECONDS", 0.05)
 
     async def attack() -> None:
-        config = uvicorn.Config(PlainTextResponse("fine"), http=Line, lifespan="off")
+        config = uvicorn.Config(PlainTextResponse("fine"), http=HttpConnection, lifespan="off")
         config.load()
         listening = await asyncio.get_running_loop().create_server(
-            lambda: Line(config, ServerState(), {}), "127.0.0.1", 0
+            lambda: HttpConnection(config, ServerState(), {}), "127.0.0.1", 0
         )
         place = listening.sockets[0].getsockname()
         for begun in (b"", b"GET / HTTP/1.1\r\nHost: x\r\nA: "):

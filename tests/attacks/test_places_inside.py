@@ -17,7 +17,7 @@ from wasm_kernel import (
     get_session_sandbox,
 )
 from wasm_kernel.folders import places
-from wasm_kernel.folders.hiding import PlacesHidden, Spot
+from wasm_kernel.folders.hiding import FolderAncestry, PlacesHidden
 from wasm_kernel.folders.places import beside
 from wasm_kernel.linux.folders import Folder
 
@@ -172,9 +172,9 @@ def test_roots_elsewhere_cost_a_guest_nothing(
 ) -> None:
     """A service may have had thousands of roots; a guest looks only for those in its folders."""
     looked = []
-    at = Spot.at
+    at = FolderAncestry.at
 
-    def counted(path: Path) -> Spot:
+    def counted(path: Path) -> FolderAncestry:
         looked.append(path)
         return at(path)
 
@@ -183,6 +183,6 @@ def test_roots_elsewhere_cost_a_guest_nothing(
     (disk / "outer" / "root").mkdir(parents=True)
     get_session_sandbox("one", workspace_root=disk / "outer" / "root").close()
     hidden = PlacesHidden(Folder.open(disk / "outer"))
-    monkeypatch.setattr(Spot, "at", counted)
+    monkeypatch.setattr(FolderAncestry, "at", counted)
     assert hidden.hides_folders
     assert [path for path in looked if "wasm-kernel" not in path.name] == [disk / "outer" / "root"]

@@ -14,7 +14,7 @@ from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
 from wasm_kernel.errors import CacheWarning, CompileError
 from wasm_kernel.guests.broker_handlers import PrepareCodec, prepare_codec
 from wasm_kernel.guests.codecs import compiled_codec
-from wasm_kernel.linux.broker import Done, LocalBroker
+from wasm_kernel.linux.broker import EmptyReply, LocalBroker
 
 WAIT = "compiling the codec that reads JPEG, once"
 BROKER = LocalBroker({PrepareCodec: prepare_codec})
@@ -62,4 +62,4 @@ def test_case_36_code_that_was_swapped_is_refused_and_made_anew(cache: Cache) ->
 
 def test_the_broker_compiles_codecs_alone() -> None:
     with pytest.raises(CompileError, match="no such codec"):
-        BROKER.call(PrepareCodec("../python", "unchecked"), Done)
+        BROKER.call(PrepareCodec("../python", "unchecked"), EmptyReply)

@@ -10,7 +10,7 @@ from typing import Any
 
 from wasm_kernel.errors import Door
 from wasm_kernel.frontends.e2b.messages import NewSandbox
-from wasm_kernel.frontends.e2b.sandbox import Sandbox
+from wasm_kernel.frontends.e2b.sandbox import ClientSandbox
 from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
 from wasm_kernel.frontends.http.callers import Caller
 from wasm_kernel.frontends.http.host_work import HostWork
@@ -59,7 +59,7 @@ class SlowService:
         self.facts.pop(name, None)
 
 
-async def made(service: SlowService) -> tuple[Sandboxes, Sandbox]:
+async def made(service: SlowService) -> tuple[Sandboxes, ClientSandbox]:
     async def opened() -> Any:
         return service
 

@@ -18,8 +18,8 @@ from jupyter_client.session import Session
 from tests.faces import PATIENCE
 from wasm_kernel.frontends.jupyter.channels import Publisher, ShellChannel
 from wasm_kernel.frontends.jupyter.connection import (
-    Connection,
     ConnectionFileError,
+    KernelConnection,
     KernelSockets,
     RequestThread,
 )
@@ -54,8 +54,8 @@ def test_a_plain_name_belongs_into_the_runtime_folder(
     assert connection_path("kernel-none.json") == tmp_path / "kernel-none.json"
 
 
-def connection(path: Path) -> Connection:
-    return Connection(connection_file=str(path))
+def connection(path: Path) -> KernelConnection:
+    return KernelConnection(connection_file=str(path))
 
 
 def test_a_file_without_a_key_is_refused(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_requests_that_come_before_or_while_a_reply_leaves_are_handed_on() -> No
 
 def test_half_a_character_is_sent_as_it_came(tmp_path: Path) -> None:
     """msgspec refuses it; a reply repeats whatever a client says of itself."""
-    connection = Connection(connection_file=str(tmp_path / "connection.json"))
+    connection = KernelConnection(connection_file=str(tmp_path / "connection.json"))
     connection.open(allow_unsigned=False)
     session, sent = connection.session, {"x": "\udc80 \ud800"}
     _, parts = session.feed_identities(session.serialize(session.msg("status", sent)))

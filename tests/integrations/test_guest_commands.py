@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox
-from wasm_kernel.integrations.guest_commands import GuestCommands, Ran, TooLarge
+from wasm_kernel.integrations.guest_commands import CompletedCommand, GuestCommands, TooLarge
 
 POISON = """
 import builtins, subprocess
@@ -32,7 +32,7 @@ def test_a_command_gets_input_folder_and_environment(commands: GuestCommands) ->
     script = 'sort; pwd; echo "$A"; echo no >&2; exit 3'
     given = b"b\na\n"
     ran = commands.run(["sh", "-c", script], stdin=given, folder="/tmp", environment={"A": "é"})
-    assert ran == Ran(3, "a\nb\n/tmp\né\n".encode(), b"no\n")
+    assert ran == CompletedCommand(3, "a\nb\n/tmp\né\n".encode(), b"no\n")
     assert commands.run("echo 1 | wc -l").stdout == b"1\n"
     assert commands.run(["nothing"]).status == 127
 

@@ -18,7 +18,7 @@ from wasm_kernel.linux.broker import (
     BrokerError,
     BrokerRequest,
     BrokerServer,
-    Done,
+    EmptyReply,
     RemoteBroker,
 )
 from wasm_kernel.linux.channel import Channel
@@ -29,7 +29,7 @@ import os, sys, time, threading
 from pathlib import Path
 from msgspec import Struct
 from wasm_kernel.linux import confinement
-from wasm_kernel.linux.broker import Done, LocalBroker, ProcessBroker
+from wasm_kernel.linux.broker import EmptyReply, LocalBroker, ProcessBroker
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.errors import WasmKernelError
 
@@ -113,15 +113,15 @@ print(broker.call(Read(sys.argv[1] + '/secret'), Text))
 
 @pytest.mark.parametrize("broker", ["spawn()", "LocalBroker(HANDLERS)"])
 def test_a_handler_is_told_when_its_caller_no_longer_waits(tmp_path: Path, broker: str) -> None:
-    code = f"{_HANDLERS}\ntried(lambda: {broker}.call(Wait(), Done, Task(lambda: True)))"
+    code = f"{_HANDLERS}\ntried(lambda: {broker}.call(Wait(), EmptyReply, Task(lambda: True)))"
     assert said_by(code, tmp_path) == ["waiting", "Cancelled"]
 
 
 def test_a_cancelled_call_does_not_cancel_the_next_one(tmp_path: Path) -> None:
     code = f"""{_SPAWNED}
-tried(lambda: broker.call(Wait(), Done, Task(lambda: True)))
+tried(lambda: broker.call(Wait(), EmptyReply, Task(lambda: True)))
 begun = time.monotonic()
-tried(lambda: broker.call(Wait(), Done, Task(lambda: time.monotonic() > begun + 0.3)))
+tried(lambda: broker.call(Wait(), EmptyReply, Task(lambda: time.monotonic() > begun + 0.3)))
 print(time.monotonic() - begun >= 0.3)
 """
     assert said_by(code, tmp_path) == ["waiting", "Cancelled", "waiting", "Cancelled", "True"]
@@ -134,7 +134,7 @@ def test_a_failure_comes_back_in_its_own_words_and_an_accident_without_any(
     code = f"""{_HANDLERS}
 broker = {broker}
 for each in (Fail(), Crash()):
-    tried(lambda: broker.call(each, Done))
+    tried(lambda: broker.call(each, EmptyReply))
 """
     assert said_by(code, tmp_path) == [
         "It rained. Nothing was changed.",
@@ -143,7 +143,7 @@ for each in (Fail(), Crash()):
 
 
 def test_a_request_without_a_handler_is_refused(tmp_path: Path) -> None:
-    code = f"{_SPAWNED}\ntried(lambda: broker.call(Other(), Done))"
+    code = f"{_SPAWNED}\ntried(lambda: broker.call(Other(), EmptyReply))"
     assert said_by(code, tmp_path) == ["there is no handler for this request"]
 
 
@@ -160,7 +160,7 @@ class Seen(logging.Handler):
     def emit(self, record):
         print({shown}, record.exc_info[1], file=sys.stderr)
 logging.getLogger("wasm_kernel").addHandler(Seen())
-tried(lambda: {broker}.call(Crash(), Done))
+tried(lambda: {broker}.call(Crash(), EmptyReply))
 """
     logged = run(code, tmp_path).stderr.splitlines()
     assert logged == [f"wasm_kernel {here} Crash failed unexpectedly 'a detail'"]
@@ -213,7 +213,7 @@ inside = os.fork()
 if not inside:
     broker = spawn()
     if {request_!r}:
-        threading.Thread(target=lambda: broker.call({request_ or "Wait"}(), Done)).start()
+        threading.Thread(target=lambda: broker.call({request_ or "Wait"}(), EmptyReply)).start()
     time.sleep(0.3)
     os.kill(os.getpid(), 9)
 os.close(alive)
@@ -287,22 +287,22 @@ def test_a_call_that_waits_ends_when_its_broker_is_gone() -> None:
     with closing(Channel(ours)) as channel, theirs:
         answers.put(None)
         with pytest.raises(BrokerError, match="the service has ended"):
-            RemoteBroker(channel, answers, "the service has ended").call(Done(), Done)
+            RemoteBroker(channel, answers, "the service has ended").call(EmptyReply(), EmptyReply)
 
 
 def test_requests_are_handled_one_after_another_and_few_may_wait() -> None:
     """A process that was taken over sends the next one before it has the answer."""
     begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
 
-    def slow(request: Done, task: Task) -> Done:
+    def slow(request: EmptyReply, task: Task) -> EmptyReply:
         begun.release()
         assert go_on.acquire(timeout=60)
         return request
 
     ours, theirs = socket.socketpair()
     with closing(Channel(ours)) as channel, closing(Channel(theirs)) as stranger:
-        server = BrokerServer(channel, lambda: {Done: slow})
-        asked = [BrokerRequest(number, "Done", msgspec.Raw(b"{}")) for number in range(3)]
+        server = BrokerServer(channel, lambda: {EmptyReply: slow})
+        asked = [BrokerRequest(number, "EmptyReply", msgspec.Raw(b"{}")) for number in range(3)]
         server.take(asked[0])
         assert begun.acquire(timeout=60)
         server.take(asked[1])

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from wasm_kernel.errors import FrameError
-from wasm_kernel.linux.broker import BrokerAnswer, Done
+from wasm_kernel.linux.broker import BrokerAnswer, EmptyReply
 from wasm_kernel.linux.channel import FRAME_BYTES, FRAME_NODES, SPARE, Channel, read
 
 MANY, LONG = b"[" + b"0," * 2 * FRAME_NODES + b"0]", b'"' + b"x" * FRAME_BYTES + b"x" * SPARE + b'"'
@@ -67,7 +67,7 @@ def test_a_line_that_is_closed_just_as_its_worker_is_asked_ends_nothing() -> Non
     channel = Channel(ours)
     theirs.close()
     channel.close()
-    assert not channel.send_at_once(Done())
+    assert not channel.send_at_once(EmptyReply())
     with pytest.raises(EOFError):
         channel.is_quiet(0)
 
@@ -78,7 +78,7 @@ def test_a_program_that_sigpipe_ends_outlives_its_workers() -> None:
     try:
         theirs.close()
         with closing(Channel(ours)) as channel, pytest.raises(BrokenPipeError):
-            channel.send(Done())
+            channel.send(EmptyReply())
     finally:
         signal.signal(signal.SIGPIPE, before)
 

@@ -23,7 +23,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.network import upstream
 from wasm_kernel.network.connection import PIECE_BYTES, SESSION_BYTES
 from wasm_kernel.network.exchanges import Exchanges
-from wasm_kernel.network.judge import Judge, Refused, plain_path
+from wasm_kernel.network.judge import Judge, NetworkRefused, plain_path
 from wasm_kernel.network.network import Network
 from wasm_kernel.network_rules import NetworkRule, plain_host
 
@@ -89,7 +89,7 @@ def get(port: int, head: str = "GET / HTTP/1.1", more: str = "") -> bytes:
 )
 def test_other_spellings_of_a_host_reach_nothing(host: str) -> None:
     net = network(NetworkRule("localhost", ports=(80,), addresses=("127.0.0.0/8",)))
-    with pytest.raises(Refused):
+    with pytest.raises(NetworkRefused):
         run(lambda: net.connect(host, 80, 5.0))
 
 
@@ -111,7 +111,7 @@ def test_a_name_that_leads_to_an_inner_address_is_refused(
 
     monkeypatch.setattr(upstream, "_addresses", found)
     net = network(NetworkRule("example.org"))
-    with pytest.raises(Refused, match="no public address"):
+    with pytest.raises(NetworkRefused, match="no public address"):
         run(lambda: net.connect("example.org", 443, 5.0))
 
 
@@ -224,7 +224,7 @@ def test_headers_for_the_next_hop_are_not_passed_on(rule: NetworkRule, http: Ser
 )
 def test_a_rule_with_a_path_is_for_that_path_alone(target: str) -> None:
     judge = Judge((NetworkRule("a.org", paths=("/data",)),), Door.PROGRAM)
-    with pytest.raises(Refused):
+    with pytest.raises(NetworkRefused):
         judge.request("https", "a.org", 443, "GET", target)
     judge.request("https", "a.org", 443, "GET", "/%64ata/x?y=/../z")
 
@@ -239,7 +239,7 @@ def test_a_rule_with_a_path_is_for_that_path_alone(target: str) -> None:
 def test_a_denied_path_wins(target: str) -> None:
     deny = NetworkRule("a.org", deny=True, paths=("/admin",))
     judge = Judge((NetworkRule("a.org"), deny), Door.PROGRAM)
-    with pytest.raises(Refused, match="denied"):
+    with pytest.raises(NetworkRefused, match="denied"):
         judge.request("https", "a.org", 443, "GET", target)
     judge.request("https", "a.org", 443, "GET", "/other")
     assert plain_path("/other/") == "/other/"
@@ -249,7 +249,7 @@ def test_a_denied_host_wins() -> None:
     judge = Judge((NetworkRule("*.a.org"), NetworkRule.parse("!b.a.org")), Door.PROGRAM)
     assert judge.host("C.A.ORG.", 443) == "c.a.org"
     for host in ("b.a.org", "a.org", "xa.org"):
-        with pytest.raises(Refused):
+        with pytest.raises(NetworkRefused):
             judge.host(host, 443)
 
 
@@ -259,15 +259,15 @@ def test_a_denied_host_is_denied_on_all_ports_and_for_both_schemes() -> None:
         judge = Judge((allow, deny), Door.PROGRAM)
         for port, scheme in ((80, "http"), (8443, "https")):
             assert judge.host("c.a.org", port)
-            with pytest.raises(Refused, match="denied"):
+            with pytest.raises(NetworkRefused, match="denied"):
                 judge.host("b.a.org", port)
-            with pytest.raises(Refused, match="denied"):
+            with pytest.raises(NetworkRefused, match="denied"):
                 judge.request(scheme, "b.a.org", port, "GET", "/")
 
 
 def test_a_plain_request_needs_a_rule_for_http() -> None:
     judge = Judge((NetworkRule("a.org", ports=(443, 8443)),), Door.PROGRAM)
-    with pytest.raises(Refused):
+    with pytest.raises(NetworkRefused):
         judge.request("http", "a.org", 8443, "GET", "/")
 
 
@@ -275,11 +275,11 @@ def test_methods_and_rates_are_limited() -> None:
     rule = NetworkRule("a.org", methods=("GET",), requests_a_minute=3)
     judge = Judge((rule,), Door.PROGRAM)
     for method in ("POST", "CONNECT", "TRACE", "get"):
-        with pytest.raises(Refused):
+        with pytest.raises(NetworkRefused):
             judge.request("https", "a.org", 443, method, "/")
     for _ in range(3):
         judge.request("https", "a.org", 443, "GET", "/")
-    with pytest.raises(Refused, match="3 requests a minute"):
+    with pytest.raises(NetworkRefused, match="3 requests a minute"):
         judge.request("https", "a.org", 443, "GET", "/")
 
 

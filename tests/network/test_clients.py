@@ -204,11 +204,11 @@ def test_an_owner_can_take_the_network_away(
     get = f"import urllib.request as u; print(len(u.urlopen('{http.url}/csv').read()))"
     with create_sandbox(workspace=tmp_path, policy=ExecutionPolicy(network=[rule])) as made:
         assert shown(made, get) == "12"
-        made.adopt(ExecutionPolicy(), None)
+        made.reconfigure(ExecutionPolicy(), None)
         result = made.execute(get)
         assert result.error is not None
         assert "the sandbox has no network" in result.error.evalue
-        made.adopt(ExecutionPolicy(network=[rule]), None)
+        made.reconfigure(ExecutionPolicy(network=[rule]), None)
         assert shown(made, get) == "12"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.network.servers import Server
 from tests.network.test_attacks import exchange, get, network, run
-from wasm_kernel.network.judge import Refused
+from wasm_kernel.network.judge import NetworkRefused
 from wasm_kernel.network_rules import NetworkRule
 
 Heads = list[bytes]
@@ -75,7 +75,7 @@ def test_requests_go_through_the_owners_proxy(
     with proxy_to(server, monkeypatch) as heads:
         data = get(server.port, "GET /csv HTTP/1.1")
         found = run(lambda: exchange(network(rule), server.port, data, is_secure=scheme == "https"))
-        with pytest.raises(Refused):
+        with pytest.raises(NetworkRefused):
             run(lambda: network(NetworkRule("127.0.0.2", deny=True)).connect("127.0.0.2", 80, 5.0))
     assert b"200 OK" in found
     target = f"localhost:{server.port}".encode()

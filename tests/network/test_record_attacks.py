@@ -20,7 +20,7 @@ from tests.network.test_clients import shown
 from wasm_kernel import ExecutionPolicy, create_sandbox
 from wasm_kernel.network import upstream
 from wasm_kernel.network.exchanges import Exchange
-from wasm_kernel.network.judge import Refused
+from wasm_kernel.network.judge import NetworkRefused
 from wasm_kernel.network_rules import NetworkRule, Secret, placeholder
 
 MARK = placeholder("API_KEY")
@@ -75,10 +75,10 @@ def test_a_replay_reaches_nothing(
 ) -> None:
     asked(server, tmp_path, "record")
     tried = no_way_out(monkeypatch)
-    with pytest.raises((Refused, ConnectionError)):
+    with pytest.raises((NetworkRefused, ConnectionError)):
         asked(server, tmp_path, "replay", head)
     assert b"1,2" in asked(server, tmp_path, "replay")
-    with pytest.raises(Refused, match="no rule"):
+    with pytest.raises(NetworkRefused, match="no rule"):
         run(lambda: network(rule_for(server), network_mode="replay").connect("a.org", 443, 5.0))
     assert not tried
     assert server.connections == 1
@@ -121,7 +121,7 @@ def test_a_wrong_record_of_a_stranger_is_refused(
     with contextlib.suppress(msgspec.ValidationError):  # a value of a wrong type
         changed["check"] = msgspec.convert(changed, Exchange).digest
     record.write_text(json.dumps(changed))
-    with pytest.raises((Refused, ConnectionError)):
+    with pytest.raises((NetworkRefused, ConnectionError)):
         asked(server, tmp_path, "replay")
 
 
@@ -135,7 +135,7 @@ def test_a_link_in_place_of_a_record_is_not_followed(
     [file] = [each for each in kept.iterdir() if ("." in each.name) is (which == "record")]
     file.rename(tmp_path / "elsewhere")
     file.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(Refused, match="is damaged"):
+    with pytest.raises(NetworkRefused, match="is damaged"):
         asked(server, kept, "replay")
 
 

@@ -32,7 +32,7 @@ from wasm_kernel.errors import PolicyError
 from wasm_kernel.frontends.batch.grading import grade_notebooks
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
 from wasm_kernel.frontends.batch.runner import run_notebooks
-from wasm_kernel.network.judge import Refused
+from wasm_kernel.network.judge import NetworkRefused
 from wasm_kernel.service.messages import Timeline
 from wasm_kernel.service.sandbox import Sandbox
 
@@ -255,7 +255,7 @@ def test_a_damaged_record_is_refused_in_words(kind: str, server: Server, tmp_pat
     else:
         data = files["body"].read_bytes()
         files["body"].write_bytes(data + b"5" if kind == "longer" else data[:-2] + b"5\n")
-    with pytest.raises(Refused, match=r"is damaged .* must be recorded again"):
+    with pytest.raises(NetworkRefused, match=r"is damaged .* must be recorded again"):
         asked(server, tmp_path, "replay", "/csv")
     assert len(server.seen) == 1
 

@@ -20,7 +20,7 @@ from tests.network.test_clients import shown
 from wasm_kernel import ExecutionPolicy, create_sandbox
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.network.judge import Refused
+from wasm_kernel.network.judge import NetworkRefused
 from wasm_kernel.network.secrets import RequestSecrets
 from wasm_kernel.network_rules import NetworkRule, Secret, placeholder
 
@@ -85,7 +85,7 @@ def test_a_secret_that_is_not_set_is_refused_by_name(
         if value is not None:
             monkeypatch.setenv("API_KEY", value)
         said = "API_KEY can't stand" if value is not None else "API_KEY is not set"
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(NetworkRefused, match=said):
             sent(secret_rule, https, f"X: {MARK}\r\n")
 
 
@@ -100,7 +100,7 @@ def test_a_value_comes_from_a_file(
     monkeypatch.delenv("API_KEY")
     file = tmp_path / "key"
     rule = given(secret_rule, file=str(file))
-    with pytest.raises(Refused, match=r"API_KEY .* can't be read .No such file") as caught:
+    with pytest.raises(NetworkRefused, match=r"API_KEY .* can't be read .No such file") as caught:
         sent(rule, https, f"X: {MARK}\r\n")
     assert str(file) not in str(caught.value)
     file.write_text(f"{VALUE}\n")
@@ -119,7 +119,7 @@ def test_a_value_comes_from_a_keyring(
     monkeypatch.setitem(sys.modules, "keyring", fake)
     assert sent(rule, https, f"X: {MARK}\r\n")["X"] == VALUE
     kept.clear()
-    with pytest.raises(Refused, match="API_KEY is not in the keyring"):
+    with pytest.raises(NetworkRefused, match="API_KEY is not in the keyring"):
         sent(rule, https, f"X: {MARK}\r\n")
 
 

@@ -24,7 +24,7 @@ from wasm_kernel.publishing.names import (
     SuffixError,
 )
 from wasm_kernel.publishing.place import PublishFiles
-from wasm_kernel.publishing.publish import PublishCommand, Results, UnpublishedNotice
+from wasm_kernel.publishing.publish import PublishCommand, ResultsNames, UnpublishedNotice
 from wasm_kernel.sessions.notebooks import bind
 
 
@@ -43,7 +43,7 @@ class Cell:
 
     def __init__(self, one: Publishing) -> None:
         self.broker: Broker = LocalBroker({PublishFiles: one.place.publish})
-        self.command = PublishCommand(one.session, Results(one.place.into, one.place.names))
+        self.command = PublishCommand(one.session, ResultsNames(one.place.into, one.place.names))
 
     def report(self, text: str) -> None:
         raise AssertionError(text)

@@ -267,7 +267,7 @@ def test_forks_that_cells_and_agents_ask_for_have_the_limits_of_one_session(
         )
         for fork in parent.fork(2):  # the program has no limit
             fork.close()
-        other.adopt(policy.at(Door.AGENT), None)
+        other.reconfigure(policy.at(Door.AGENT), None)
         before = sorted(service.root.iterdir())
         with pytest.raises(WasmKernelError, match="Delete forks that you no longer need"):
             other.fork(2)
@@ -417,7 +417,7 @@ def test_a_closed_service_keeps_its_sessions_for_the_next_one(warm: None, tmp_pa
 def test_a_session_that_begins_again_has_its_files_alone(service: Service, remote: Sandbox) -> None:
     says(remote, "x = 1; open('kept', 'w').close()")
     remote.worker.sleep()
-    remote.close(anew=True)
+    remote.close(discard_variables=True)
     with service.get(remote.session_id) as again:
         assert says(again, "import os; print('x' in dir(), os.listdir())") == "False ['kept']"
 

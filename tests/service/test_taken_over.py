@@ -30,7 +30,7 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import Cell, InputInterrupted, NoListener
 from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.guests.protocol import Display, Output
-from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Done, Handlers
+from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, EmptyReply, Handlers
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import CommMessage
@@ -113,11 +113,11 @@ class Home(SandboxHome[Sandbox]):
         self.awake.release(session)
 
     def handlers(self, session: SessionWorker) -> Handlers:
-        def done(request: Done, task: object) -> Done:
+        def done(request: EmptyReply, task: object) -> EmptyReply:
             self.asked.append(request)
             return request
 
-        return {Done: done}
+        return {EmptyReply: done}
 
     def exchanges(self, session: SessionWorker) -> OpenFolder:
         raise NotImplementedError
@@ -378,7 +378,7 @@ def test_outputs_are_counted_as_they_are_kept(
     def shows(channel: Channel) -> None:
         request(channel)
         call = request(channel).call
-        shown = messages.Shown(call, Display(data=data))
+        shown = messages.OutputShown(call, Display(data=data))
         for _ in range(1_000_000):
             channel.send(shown)
 
@@ -425,7 +425,7 @@ def test_a_workers_requests_are_handled_and_counted_for_each_call(homes: Making)
             for _ in range(20):
                 number += 1
                 names = msgspec.json.encode({"unread": "x" * MIB})  # in all, more than of strays
-                channel.send(BrokerRequest(number, "Done", msgspec.Raw(names)))
+                channel.send(BrokerRequest(number, "EmptyReply", msgspec.Raw(names)))
                 assert request(channel).number == number
             channel.send(ended(call))
 
@@ -472,17 +472,17 @@ def test_a_reset_is_never_lost(homes: Making, monkeypatch: pytest.MonkeyPatch) -
         while not isinstance(found := request(channel), messages.Close):
             if not isinstance(found, Open):
                 channel.send(ended(found))
-        told.append(found.anew)
+        told.append(found.discard_variables)
         if told != [False, True]:
             channel.send(messages.Closed({}))
 
     real = SessionWorker.sleep
 
-    def sleep(worker: SessionWorker, why: str = "", *, anew: bool = False) -> bool:
-        if not told and anew:
+    def sleep(worker: SessionWorker, why: str = "", *, discard_variables: bool = False) -> bool:
+        if not told and discard_variables:
             real(worker)
             worker.wait_asleep()
-        return real(worker, why, anew=anew)
+        return real(worker, why, discard_variables=discard_variables)
 
     monkeypatch.setattr(SessionWorker, "sleep", sleep)
     monkeypatch.setattr(session_worker, "_CLOSE_SECONDS", PATIENCE)
@@ -671,7 +671,7 @@ REPORTS = st.one_of(
     st.builds(messages.Text, NUMBERS, st.sampled_from(["stdout", "stderr"]), st.text(max_size=9)),
     st.builds(messages.InputRequest, NUMBERS, st.text(max_size=9), st.booleans()),
     st.builds(messages.Failed, NUMBERS, st.sampled_from(["CellTimeout", "x"]), st.text(max_size=9)),
-    st.builds(BrokerRequest, NUMBERS, st.just("Done"), st.just(msgspec.Raw(b"[]"))),
+    st.builds(BrokerRequest, NUMBERS, st.just("EmptyReply"), st.just(msgspec.Raw(b"[]"))),
     st.builds(BrokerCancel, NUMBERS),
     st.builds(messages.Event, st.just("session.forked"), st.just({"level": 1, "self": 2})),
     st.builds(messages.Logged, st.integers(-9, 99), st.text(max_size=9)),

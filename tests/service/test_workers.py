@@ -563,7 +563,7 @@ def test_a_worker_that_sends_rubbish_or_logs_too_much_is_ended(
 
     def traitor(data: bytes) -> Any:
         report = real(data)
-        return real(what.encode()) if isinstance(report, messages.Shown) else report
+        return real(what.encode()) if isinstance(report, messages.OutputShown) else report
 
     with monkeypatch.context() as patch:
         patch.setattr("wasm_kernel.service.worker_line._STRAY_BYTES", 6000)

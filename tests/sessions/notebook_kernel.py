@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wasm_kernel.sessions import ids
-from wasm_kernel.sessions.notebooks import opening
+from wasm_kernel.sessions.notebooks import choose_session
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
@@ -21,17 +21,17 @@ class NotebookKernel:
 
     def __init__(self, root: Path, notebook: Path, kernel: str = "") -> None:
         self.id = kernel or ids.new()
-        self.opening = opening(SessionsRoot(root), self.id, notebook)
-        self.session = Session(SessionsRoot(root), self.opening.session_id)
-        self.opening.opened(self.session)
+        self.choice = choose_session(SessionsRoot(root), self.id, notebook)
+        self.session = Session(SessionsRoot(root), self.choice.session_id)
+        self.choice.opened(self.session)
         self.said = "".join(self.session.folders.notices)
         self.is_again = self.session.folders.reopened
 
     def end(self) -> str:
         """Ends the process, and the broker after it; returns the session's id."""
         self.session.closed()
-        self.opening.ended()
-        self.opening.close()
+        self.choice.ended()
+        self.choice.close()
         return self.session.id
 
 

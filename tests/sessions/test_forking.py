@@ -34,7 +34,7 @@ from wasm_kernel.sessions.removal import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.state.commits import CONTENTS, write_content
-from wasm_kernel.state.index import Commit, Head, Index, Origin, Record
+from wasm_kernel.state.index import Commit, ForkOrigin, Head, Index, Record
 from wasm_kernel.state.stored import StoredState, write_state
 from wasm_kernel.state.tree import Tree
 from wasm_kernel.wasi_files.open_files import OpenFile
@@ -132,7 +132,7 @@ def test_a_fork_has_contents_and_an_index_of_its_own(parent: Path) -> None:
     assert content.read_bytes() == (contents_of(parent) / content.name).read_bytes()
     before, after = saved(parent), saved(made)
     assert (after.tree.commits, where(made), after.image) == (before.tree.commits, WHERE, IMAGE)
-    assert after.tree.origin == Origin(4, True, {})
+    assert after.tree.origin == ForkOrigin(4, True, {})
     assert after.reading.salt != before.reading.salt
 
 
@@ -161,7 +161,7 @@ def test_open_files_are_called_as_their_copies(parent: Path) -> None:
     save(parent, *opened(there))
     made = fork(parent, reseed=False)
     names = {here: file_identity(str(made / "data.csv")), "another": "gone"}
-    assert saved(made).tree.origin == Origin(4, False, names)
+    assert saved(made).tree.origin == ForkOrigin(4, False, names)
 
 
 @pytest.mark.parametrize("path", ["../other/secret", "a/../../other/secret", ".."])

@@ -253,6 +253,6 @@ def test_a_fork_of_a_session_is_opened_by_its_id_in_another_process(
 def test_variables_that_were_given_up_are_not_found(here: Callable[[], BaseSandbox]) -> None:
     sandbox = here()
     sandbox.execute("x = 1; open('file', 'w').write('kept')")
-    sandbox.close(anew=True)
+    sandbox.close(discard_variables=True)
     result = here().execute("print(open('file').read(), 'x' in globals())")
     assert (result.stdout, result.stderr) == ("kept False\n", "")

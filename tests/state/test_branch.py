@@ -16,7 +16,7 @@ from wasm_kernel.linux.task import QUIET
 from wasm_kernel.state.folding import fold
 from wasm_kernel.state.fork import copy_states, whole_states
 from wasm_kernel.state.history import History
-from wasm_kernel.state.index import Commit, Origin
+from wasm_kernel.state.index import Commit, ForkOrigin
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 Making = Callable[..., Session]
@@ -47,7 +47,7 @@ Branching = Callable[..., Session]
 def copy(parent: Path, place: Path, *, reseed: bool) -> None:
     with Folder.open(parent) as source, Folder.open(place) as target:
         image, tree = whole_states(source)
-        tree = replace(tree, origin=Origin(tree.last, reseed))
+        tree = replace(tree, origin=ForkOrigin(tree.last, reseed))
         copy_states(source, target, image, tree, QUIET)
 
 
@@ -107,7 +107,7 @@ def test_a_branch_is_found_by_a_later_process(
     assert later.found is not None
     assert not later.found.is_damaged
     assert later.state == {1: "two"}
-    assert later.history.tree.origin == Origin(inherited, True, {})
+    assert later.history.tree.origin == ForkOrigin(inherited, True, {})
     assert not later.history.tree.origin.inherits(own)
 
 
@@ -117,10 +117,10 @@ def test_a_new_beginning_has_no_origin(
     session.cell(p1="one")
     branch = branched(session, reseed=True)
     branch.history.clear()
-    assert branch.history.tree.origin == Origin()
+    assert branch.history.tree.origin == ForkOrigin()
     with contextlib.closing(History(Folder.open(branch.folder), IMAGE)) as again:
         again.load(crashed=True)
-        assert again.tree.origin == Origin()
+        assert again.tree.origin == ForkOrigin()
 
 
 def opened(identity: str) -> OpenFile:
@@ -133,6 +133,6 @@ def commit(one: int, *identities: str) -> Commit:
 
 
 def test_inherited_files_are_called_as_their_copies() -> None:
-    origin = Origin(5, False, {"1:a": "2:b", "3:c": "gone"})
+    origin = ForkOrigin(5, False, {"1:a": "2:b", "3:c": "gone"})
     found = [file.identity for file in origin.files_of(commit(5, "1:a", "3:c", "4:d", ""))]
     assert found == ["2:b", "gone", "4:d", ""]

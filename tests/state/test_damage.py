@@ -290,7 +290,7 @@ def test_a_disk_that_is_full_while_damage_is_mended_loses_nothing_more(
 ) -> None:
     path = stored / "index"
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:-1]))  # without the record `Closed`
+    path.write_bytes(b"".join(lines[:-1]))  # without the record `IndexEnd`
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Index, "rewrite", _full)

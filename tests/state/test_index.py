@@ -23,10 +23,10 @@ from wasm_kernel.state.index import (
     ID_MOST,
     Commit,
     Drop,
+    ForkOrigin,
     Head,
     Index,
     Name,
-    Origin,
     Record,
     RewriteNeeded,
     decode,
@@ -51,7 +51,7 @@ COMMIT = Commit(
     content="ab" * 32,
 )
 RECORDS: list[Record] = [
-    Origin(3, True, {"1:2": "3:4"}),
+    ForkOrigin(3, True, {"1:2": "3:4"}),
     COMMIT,
     replace(COMMIT, id=8, parent=7),
     Name("here", 7),
@@ -330,7 +330,7 @@ def test_a_record_in_too_many_pieces_is_refused_in_words(
 
 def test_inherited_files_have_the_names_of_their_copies() -> None:
     commit = replace(COMMIT, files=(replace(FILE, identity="1:2"), FILE))
-    origin = Origin(7, False, {"1:2": "3:4"})
+    origin = ForkOrigin(7, False, {"1:2": "3:4"})
     assert [file.identity for file in origin.files_of(commit)] == ["3:4", ""]
     assert origin.files_of(replace(commit, id=8)) == commit.files
 

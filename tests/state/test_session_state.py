@@ -248,7 +248,7 @@ def test_names_outlive_variables(opened: Opening) -> None:
     assert "no kept cell '3'" in str(second.execute("%restore 3").error)  # only of this run
     second.restore("clean", files=True)
     assert says(second, "print(x, open('/app/f').read())") == "2 2"
-    second.close(anew=True)
+    second.close(discard_variables=True)
 
     third = opened(Resume.ALWAYS)
     assert third.execute("x").error
@@ -465,7 +465,7 @@ def test_an_end_that_can_not_be_recorded_counts_as_a_crash(
     append = place.append
 
     def failing(self: Any, *records: object) -> None:
-        if any(type(record).__name__ == "Closed" for record in records):
+        if any(type(record).__name__ in ("IndexEnd", "JournalEnd") for record in records):
             raise OSError(errno.ENOSPC, "no room")
         append(self, *records)  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wasm_kernel.errors import TravelError
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.tree import Travel, Tree, checked_name
+from wasm_kernel.state.tree import TravelPlan, Tree, checked_name
 
 
 def commit(one: int, parent: int, *, cell: int | None = None, cells: int = 1) -> Commit:
@@ -22,7 +22,7 @@ def line(length: int, **fields: object) -> Tree:
     return Tree(commits, length + 1, {}, **fields)  # type: ignore[arg-type]
 
 
-def labels(travel: Travel) -> list[str]:
+def labels(travel: TravelPlan) -> list[str]:
     return [one.label for one in travel.cells]
 
 

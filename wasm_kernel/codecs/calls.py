@@ -30,7 +30,7 @@ _NO_WORDS = "the data is damaged, or more memory is needed than the sandbox has"
 Word = Annotated[int, Meta(ge=0, lt=1 << 32)]
 
 
-class _Request(Struct, frozen=True):
+class _CodecRequest(Struct, frozen=True):
     """A guest's request.
 
     Attributes:
@@ -48,7 +48,7 @@ class _Request(Struct, frozen=True):
     numbers: Annotated[tuple[Word, ...], Meta(max_length=8)] = ()
 
 
-_decoder = msgspec.json.Decoder(_Request)
+_decoder = msgspec.json.Decoder(_CodecRequest)
 
 
 class CodecCalls:

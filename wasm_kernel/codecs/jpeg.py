@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from typing import ClassVar
 
-from wasm_kernel.codecs.module import CodecError, CodecModule, Function, Imports, Result
+from wasm_kernel.codecs.module import CodecError, CodecModule, CodecResult, Function, Imports
 from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
 
 _SET_JUMP = ("env", "setjmp")
@@ -36,7 +36,7 @@ class JpegImports(Imports):
         return {_SET_JUMP: lambda _: 0}
 
 
-def decode(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
+def decode(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> CodecResult:
     """Reads a picture; numbers: the pixel format, and the factor by which the sides are smaller.
 
     Returns its pixels row by row, its width and its height.
@@ -56,7 +56,7 @@ def decode(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -
         raise CodecError
     place = codec.allocate(row * height)
     codec.call("tjDecompress2", decoder, at, length, place, width, row, height, pixels, 0)
-    return Result(place, row * height, (width, height))
+    return CodecResult(place, row * height, (width, height))
 
 
 FUNCTIONS: Mapping[str, Function] = {"decode": decode}

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from wasm_kernel.codecs.module import CodecError, CodecModule, Function, Imports, Result
+from wasm_kernel.codecs.module import CodecError, CodecModule, CodecResult, Function, Imports
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import BoundGuest, GuestMemory, Handler, Import
 from wasm_kernel.errors import GuestStopped
@@ -238,7 +238,7 @@ def _grow(guest: BoundGuest, size: int) -> int:
     return 1
 
 
-def encode(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
+def encode(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> CodecResult:
     """Writes a picture; the numbers are those of `Settings`, from the width on."""
     try:
         settings = Settings(at, *numbers)
@@ -261,7 +261,7 @@ def encode(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -
     codec.instance.call_in_table(_TABLE, _ENCODE, place)
     if codec.imports.result is None:
         raise CodecError
-    return Result(*codec.imports.result)
+    return CodecResult(*codec.imports.result)
 
 
 FUNCTIONS: Mapping[str, Function] = {"encode": encode}

@@ -28,7 +28,7 @@ class CodecError(Exception):
     """A codec refused its input; `str()` has its own words, and is empty if it has none."""
 
 
-class Result(Struct, frozen=True):
+class CodecResult(Struct, frozen=True):
     """The result of a codec's function: bytes in its memory, and up to three numbers."""
 
     at: int
@@ -123,7 +123,7 @@ class CodecModule:
         return self.instance.call_for(results, export, *args)
 
 
-Function = Callable[[CodecModule, int, int, tuple[int, ...]], Result]
+Function = Callable[[CodecModule, int, int, tuple[int, ...]], CodecResult]
 """A function of a codec: takes its module, the address and length of its input, and numbers.
 
 It raises `ValueError` for numbers that it does not take.

@@ -15,9 +15,9 @@ from typing import ClassVar
 from wasm_kernel.codecs.module import (
     CodecError,
     CodecModule,
+    CodecResult,
     Function,
     Imports,
-    Result,
     text_at,
 )
 from wasm_kernel.engine.host_calls import BoundGuest, GuestMemory, Handler, Import
@@ -76,30 +76,30 @@ class ParquetImports(Imports):
         return 0
 
 
-def read(codec: CodecModule, at: int, length: int, _numbers: tuple[int, ...]) -> Result:
+def read(codec: CodecModule, at: int, length: int, _numbers: tuple[int, ...]) -> CodecResult:
     """Reads a file; returns its table."""
     options = codec.call("__externref_table_alloc")
     table, _, failed = codec.call_for(3, "readParquet", at, length, options)
     _check(codec, failed)
     place, size, _, failed = codec.call_for(4, "table_intoIPCStream", table)
     _check(codec, failed)
-    return Result(place, size)
+    return CodecResult(place, size)
 
 
-def write(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
+def write(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> CodecResult:
     """Writes a table as a file; numbers: the compression, the most rows of a row group."""
     compression, rows = numbers
     return _write(codec, at, length, setCompression=compression, setMaxRowGroupSize=rows)
 
 
-def write_plain(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
+def write_plain(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> CodecResult:
     """Writes a table as a file that holds its values as they are; number: the compression."""
     (compression,) = numbers
     off = {"setDictionaryEnabled": 0, "setStatisticsEnabled": 0}
     return _write(codec, at, length, setCompression=compression, **off)
 
 
-def _write(codec: CodecModule, at: int, length: int, **settings: int) -> Result:
+def _write(codec: CodecModule, at: int, length: int, **settings: int) -> CodecResult:
     table, _, failed = codec.call_for(3, "table_fromIPCStream", at, length)
     _check(codec, failed)
     builder = codec.call("writerpropertiesbuilder_new")
@@ -108,7 +108,7 @@ def _write(codec: CodecModule, at: int, length: int, **settings: int) -> Result:
     options = codec.call("writerpropertiesbuilder_build", builder)
     place, size, _, failed = codec.call_for(4, "writeParquet", table, options)
     _check(codec, failed)
-    return Result(place, size)
+    return CodecResult(place, size)
 
 
 def _check(codec: CodecModule, failed: int) -> None:

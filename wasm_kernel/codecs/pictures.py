@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from wasm_kernel.codecs.module import CodecModule, Function, Imports, Result
+from wasm_kernel.codecs.module import CodecModule, CodecResult, Function, Imports
 from wasm_kernel.engine.host_calls import Import
 
 
@@ -17,12 +17,12 @@ class PictureImports(Imports):
     }
 
 
-def encode_webp(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
+def encode_webp(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> CodecResult:
     """Writes RGBA pixels as lossless WebP; numbers: width, height."""
     width, height = numbers
     picture = codec.call("photonimage_new", at, length, width, height)
     place, size = codec.call_for(2, "photonimage_get_bytes_webp", picture)
-    return Result(place, size)
+    return CodecResult(place, size)
 
 
 FUNCTIONS: Mapping[str, Function] = {"encode_webp": encode_webp}

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from typing import ClassVar
 
-from wasm_kernel.codecs.module import CodecError, CodecModule, Function, Imports, Result
+from wasm_kernel.codecs.module import CodecError, CodecModule, CodecResult, Function, Imports
 from wasm_kernel.engine.host_calls import Import
 
 _SIZE = struct.Struct("<2I")  # width, height
@@ -19,14 +19,14 @@ class WebPImports(Imports):
     allocator: ClassVar[tuple[str, tuple[int, ...]]] = ("malloc", ())
 
 
-def decode(codec: CodecModule, at: int, length: int, _numbers: tuple[int, ...]) -> Result:
+def decode(codec: CodecModule, at: int, length: int, _numbers: tuple[int, ...]) -> CodecResult:
     """Reads a picture; returns its pixels as RGBA, row by row, its width and its height."""
     size = codec.allocate(_SIZE.size)
     place = codec.call("WebPDecodeRGBA", at, length, size, size + 4)
     if not place:
         raise CodecError
     width, height = _SIZE.unpack(codec.memory.read(size, _SIZE.size))
-    return Result(place, 4 * width * height, (width, height))
+    return CodecResult(place, 4 * width * height, (width, height))
 
 
 FUNCTIONS: Mapping[str, Function] = {"decode": decode}

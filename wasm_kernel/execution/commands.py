@@ -45,7 +45,7 @@ from wasm_kernel.linux.broker import INTERNAL_ERROR, Broker, log_failure
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.state.index import place_of
 from wasm_kernel.state.session_state import SessionState
-from wasm_kernel.state.tree import Travel, checked_name
+from wasm_kernel.state.tree import TravelPlan, checked_name
 from wasm_kernel.wasi_files.changes import FileChanges
 
 _TEXT_MOST = 250_000  # characters: the parser takes some 2 us each, while the guest waits
@@ -378,7 +378,7 @@ class PendingTravel:
         self._first = self._first or number
         self._reached.discard(number)
         self._asked = 0
-        self.target: Travel | None = None
+        self.target: TravelPlan | None = None
         self.here: list[str] = []
         self.there: list[str] = []
 

@@ -46,7 +46,7 @@ from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.parked import NotMoved
 from wasm_kernel.state.session_state import SessionState
-from wasm_kernel.state.tree import Travel
+from wasm_kernel.state.tree import TravelPlan
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.operations import FileOperations
 from wasm_kernel.wasi_files.preopens import covered_by
@@ -325,7 +325,7 @@ class GuestRunner:
         left = tuple(covered_by(path) or path for path in restored.left or ())
         return Travelled(labels, tuple(restored.back), tuple(restored.removed), missed, left)
 
-    def travel(self, travel: Travel) -> RestoredFiles:
+    def travel(self, travel: TravelPlan) -> RestoredFiles:
         """Moves memory to a travel's target; execution counts still go up.
 
         Returns the restored files, or those that stay as they are.

@@ -277,14 +277,17 @@ class SessionGuest:
         """Waits for the state before the running cell to be on disk; returns whether it is."""
         return self._runner.state.wait_written(seconds)
 
-    def close(self, *, anew: bool = False, crashed: bool = False, asleep: bool = False) -> None:
+    def close(
+        self, *, discard_variables: bool = False, crashed: bool = False, asleep: bool = False
+    ) -> None:
         """Stops running code, writes the state, and closes the folders. Safe to call twice.
 
-        With `anew`, the session's next holder begins without its variables; with `crashed`, it
-        finds the session as after a crash. With `asleep`, another process goes on with it.
+        With `discard_variables`, the session's next holder begins without its variables; with
+        `crashed`, it finds the session as after a crash. With `asleep`, another process goes on
+        with it.
         """
         self._jobs.refuse_further(_CLOSED)
-        if anew:
+        if discard_variables:
             self._runner.state.forget_at_end()
         if crashed:
             self._runner.state.crash_at_end()

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import HostFailed, PolicyError
 from wasm_kernel.folders.hiding import (
+    FolderAncestry,
     Guards,
     MetadataAndPlacesHidden,
     PlacesHidden,
     SessionFoldersHidden,
-    Spot,
     check,
     check_mounts,
     guarded,
@@ -80,7 +80,7 @@ class OpenedFolders(Struct, frozen=True):
     identities: tuple[Identity, Identity]
     private_root: str | None
     lone: bool
-    far: bool
+    needs_copies: bool
     lasting: bool
     mounts: dict[str, Identity] = {}
 
@@ -97,7 +97,7 @@ class SandboxFolders:
             installed.
         private_root: The folder for private folders that the user named, if any.
         lone: Whether the workspace belongs to no session; it may hold some.
-        far: Whether files can't be linked between the workspace and the private folder.
+        needs_copies: Whether files can't be linked between the workspace and the private folder.
         lasting: Whether the private folder can be matched with this workspace after a restart.
         notices: Texts to show to the user once.
         reopened: Whether a notebook's new kernel reopened it; then a notice lists what was kept.
@@ -126,7 +126,7 @@ class SandboxFolders:
         self.private_path = found.path
         self.private_root = private_root
         self.lone = lone
-        self.far, self.lasting = found.far, found.lasting
+        self.needs_copies, self.lasting = found.needs_copies, found.lasting
         self._mounts: dict[Mount, Folder] = {}
         self._accepted: set[tuple[Mount, ...]] = set()
         self._expected: Mapping[str, Identity] = {}
@@ -165,7 +165,7 @@ class SandboxFolders:
         """
         real = real_path(path)
         with making_folder(real), open_named(path) as workspace:
-            check("The workspace", Spot.of(workspace.fd), guards or guarded(private_root))
+            check("The workspace", FolderAncestry.of(workspace.fd), guards or guarded(private_root))
             privates = PrivateFolders(real.parent, private_root, lone=real.name)
 
             def is_there() -> bool:
@@ -211,7 +211,7 @@ class SandboxFolders:
             return cls(path, real, own, found, privates.named, lone=lone, presence=presence)
 
     @classmethod
-    def again(cls, opened: OpenedFolders) -> Self:
+    def from_opened(cls, opened: OpenedFolders) -> Self:
         """Opens the folders that another process has open; that process holds the lock on them.
 
         Raises `HostFailed` if one of them was moved or deleted.
@@ -226,7 +226,9 @@ class SandboxFolders:
             if (_identity(workspace), _identity(folder)) != opened.identities:
                 raise HostFailed(_GONE)
             held.pop_all()
-        found = PrivateFolder(folder.fd, private, far=opened.far, lasting=opened.lasting)
+        found = PrivateFolder(
+            folder.fd, private, needs_copies=opened.needs_copies, lasting=opened.lasting
+        )
         folders = cls(real, real, workspace, found, opened.private_root, lone=opened.lone)
         folders.expect(opened.mounts)
         return folders
@@ -248,7 +250,7 @@ class SandboxFolders:
             identities=(_identity(self.workspace), _identity(self.private)),
             private_root=None if root is None else str(root),
             lone=self.lone,
-            far=self.far,
+            needs_copies=self.needs_copies,
             lasting=self.lasting,
             mounts={
                 _named(mount, real_path(mount.host)): _identity(folder)
@@ -257,7 +259,7 @@ class SandboxFolders:
         )
 
     def _notices(self) -> tuple[str, ...]:
-        notices = [FAR] if self.far else []
+        notices = [FAR] if self.needs_copies else []
         if not self.lasting:
             notices.append(_FORGETFUL)
         return tuple(notices)
@@ -305,9 +307,9 @@ class SandboxFolders:
         """
         if not mounts:
             return ()
-        own = [("the workspace", Spot.of(self.workspace.fd))]
+        own = [("the workspace", FolderAncestry.of(self.workspace.fd))]
         if not self.lone:
-            own.append(("workspace_root", Spot.at(self.real.parent)))
+            own.append(("workspace_root", FolderAncestry.at(self.real.parent)))
         with self._guard, contextlib.ExitStack() as opened:
             known = dict(self._mounts)
             for mount in mounts:

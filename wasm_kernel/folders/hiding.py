@@ -69,7 +69,7 @@ class OverlapError(WasmKernelError, ValueError):
     """The user named a folder that is, contains or lies in one that no cell may reach."""
 
 
-class Spot(Struct, frozen=True):
+class FolderAncestry(Struct, frozen=True):
     """A folder, which may be missing, with all folders above it.
 
     `chain` has the device and inode numbers of the existing folders, from the top of the file
@@ -80,7 +80,7 @@ class Spot(Struct, frozen=True):
     rest: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, fd: int) -> Spot:
+    def of(cls, fd: int) -> FolderAncestry:
         """Returns the spot of an open folder."""
         chain: list[tuple[int, int]] = []
         here = os.open(".", _LOOK, dir_fd=fd)
@@ -97,7 +97,7 @@ class Spot(Struct, frozen=True):
             os.close(here)
 
     @classmethod
-    def at(cls, path: Path) -> Spot:
+    def at(cls, path: Path) -> FolderAncestry:
         """Returns the spot of a path, whose links are followed."""
         path = path.expanduser()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -109,23 +109,23 @@ class Spot(Struct, frozen=True):
         raise FileNotFoundError(real)
 
     @classmethod
-    def _of_folder(cls, path: Path) -> Spot:
+    def _of_folder(cls, path: Path) -> FolderAncestry:
         with closing_fd(os.open(path, _LOOK)) as fd:
             return cls.of(fd)
 
-    def holds(self, other: Spot) -> bool:
+    def holds(self, other: FolderAncestry) -> bool:
         """Returns whether another folder is this one, or lies in it."""
         if not self.rest:
             return self.chain[-1] in other.chain
         same = self.chain[-1] == other.chain[-1]
         return same and other.rest[: len(self.rest)] == self.rest
 
-    def overlaps(self, other: Spot) -> bool:
+    def overlaps(self, other: FolderAncestry) -> bool:
         """Returns whether one of the two folders is the other or lies in it."""
         return self.holds(other) or other.holds(self)
 
 
-Guards = list[tuple[str, Spot]]
+Guards = list[tuple[str, FolderAncestry]]
 """The folders that no guest may reach, each with words for its purpose."""
 
 
@@ -139,15 +139,15 @@ def guarded(private_root: Path | str | None = None) -> Guards:
     return [(words, spot) for words, path in paths if (spot := _spot_at(path))]
 
 
-def _spot_at(path: Path) -> Spot | None:
+def _spot_at(path: Path) -> FolderAncestry | None:
     """Returns the spot of a path; None if the path can't be read."""
     try:
-        return Spot.at(path)
+        return FolderAncestry.at(path)
     except (OSError, RuntimeError):
         return None
 
 
-def check(what: str, spot: Spot, guards: Iterable[tuple[str, Spot]]) -> None:
+def check(what: str, spot: FolderAncestry, guards: Iterable[tuple[str, FolderAncestry]]) -> None:
     """Raises `OverlapError` if a guest in a folder could reach one of `guards`.
 
     The error's sentence begins with `what`, words for the folder.
@@ -159,8 +159,8 @@ def check(what: str, spot: Spot, guards: Iterable[tuple[str, Spot]]) -> None:
 
 def check_mounts(
     mounts: Sequence[tuple[Mount, Folder]],
-    own: Iterable[tuple[str, Spot]],
-    guards: Iterable[tuple[str, Spot]],
+    own: Iterable[tuple[str, FolderAncestry]],
+    guards: Iterable[tuple[str, FolderAncestry]],
 ) -> None:
     """Raises `PolicyError` if a mount overlaps another folder or lies in a root of sessions.
 
@@ -170,7 +170,7 @@ def check_mounts(
     paths = ROOTS.paths() if mounts else []
     roots = [spot for path in paths if (spot := _spot_at(path)) and not spot.rest]
     for mount, folder in mounts:
-        spot = Spot.of(folder.fd)
+        spot = FolderAncestry.of(folder.fd)
         if any(root.holds(spot) for root in roots):
             raise PolicyError("mounts", _ROOT_WORDS.format(guest=mount.guest))
         for words, other in others:
@@ -190,7 +190,7 @@ def check_opening(
     Returns the folders that no guest may reach, as `guarded` does. Raises `OverlapError` if the
     workspace or the root overlaps one of them, `PolicyError` if a mount does.
     """
-    guards, own = guarded(private_root), list[tuple[str, Spot]]()
+    guards, own = guarded(private_root), list[tuple[str, FolderAncestry]]()
     roots = [] if root is None else [("workspace_root", root)]
     for words, path in (*roots, ("the workspace", workspace)):
         if spot := _spot_at(path):  # otherwise, opening it will report the error

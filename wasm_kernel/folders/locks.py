@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import SessionInUse
-from wasm_kernel.folders.places import UPKEEP, in_state, upkeep_name
+from wasm_kernel.folders.places import UPKEEP, state_subfolder, upkeep_name
 from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.locks import FileLock, try_lock, unlock, wait_lock
 
@@ -352,7 +352,7 @@ class ServiceLock(_Share):
 
     def __init__(self, root: Path) -> None:
         super().__init__()
-        if (place := in_state(UPKEEP, make=True)) is None:
+        if (place := state_subfolder(UPKEEP, make=True)) is None:
             return  # there is no upkeep without a state folder
         with place, contextlib.suppress(OSError):
             name = upkeep_name(root) + _SERVICES
@@ -363,7 +363,7 @@ class ServiceLock(_Share):
 def is_served(root: Path) -> bool:
     """Returns whether a living service manages sessions in a root, given by its real path."""
     with ExitStack() as held, contextlib.suppress(OSError):
-        if (place := in_state(UPKEEP)) is not None:
+        if (place := state_subfolder(UPKEEP)) is not None:
             held.enter_context(place)
             descriptor = place.open_regular(upkeep_name(root) + _SERVICES, os.O_RDWR)
             held.callback(os.close, descriptor)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.folders.hiding import PlacesHidden, Spot, guarded
+from wasm_kernel.folders.hiding import FolderAncestry, PlacesHidden, guarded
 from wasm_kernel.folders.places import ROOTS
 from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux.folders import Folder
@@ -113,7 +113,7 @@ def shown(
     """Returns the guest's view of the notebook's folder. Raises `NotShown` if no guest may see it.
     The folder stays the caller's. `kept` are folders of the front end, such as that of its keys.
     """
-    spot = Spot.of(folder.fd)
+    spot = FolderAncestry.of(folder.fd)
     if spot.chain[-1][0] in _devices(_PSEUDO) or spot.chain[-1] in map(_mark, kept):
         raise NotShown(_SYSTEM)
     if any(spot.holds(home) for home in _homes()):
@@ -132,13 +132,13 @@ def check_target(folder: Folder, privates: PrivateFolders, kept: Sequence[Path])
 
     They may not go into the folders `kept` by the front end, or below them.
     """
-    spot = Spot.of(folder.fd)
+    spot = FolderAncestry.of(folder.fd)
     if spot.chain[-1][0] in _devices(_PSEUDO) or any(_mark(each) in spot.chain for each in kept):
         raise NotShown(_SYSTEM)
     _check_places(spot, privates)
 
 
-def _check_places(spot: Spot, privates: PrivateFolders) -> None:
+def _check_places(spot: FolderAncestry, privates: PrivateFolders) -> None:
     for what, other in guarded(privates.named):
         if spot.overlaps(other):
             raise NotShown(_PRIVATE.format(what=what))
@@ -160,7 +160,7 @@ def _devices(paths: tuple[str, ...]) -> Iterator[int]:
             yield Path(path).stat().st_dev
 
 
-def _homes() -> Iterator[Spot]:
+def _homes() -> Iterator[FolderAncestry]:
     """Yields the existing homes of this user and of other people."""
     named = {os.environ.get("HOME", "")}
     with contextlib.suppress(OSError):
@@ -170,7 +170,7 @@ def _homes() -> Iterator[Spot]:
                 named.add(fields[5])
     for name in named:
         with contextlib.suppress(OSError, RuntimeError):
-            spot = Spot.at(Path(name)) if name.startswith("/") else None
+            spot = FolderAncestry.at(Path(name)) if name.startswith("/") else None
             if spot is not None and not spot.rest:
                 yield spot
 
@@ -179,7 +179,7 @@ def _is_person(number: int) -> bool:
     return number in (0, os.getuid()) or number >= _FIRST_PERSON
 
 
-def _is_root(folder: Folder, spot: Spot) -> bool:
+def _is_root(folder: Folder, spot: FolderAncestry) -> bool:
     """Returns whether a folder is the root of a file system; a folder mounted from one is not."""
     if len(spot.chain) == 1:
         return True

@@ -69,7 +69,7 @@ def state_folder() -> Path | None:
         return None
 
 
-def in_state(name: str = _PRIVATE, *, make: bool = False) -> Place | None:
+def state_subfolder(name: str = _PRIVATE, *, make: bool = False) -> Place | None:
     """Returns a subfolder of the state folder, by default that for private folders.
 
     Returns None if it is missing, or other users may change it.
@@ -103,7 +103,7 @@ def upkeep_name(root: Path) -> str:
 
 def has_warnings() -> bool:
     """Returns whether there is a file with warnings."""
-    place = in_state(UPKEEP)
+    place = state_subfolder(UPKEEP)
     if place is None:
         return False
     with place:
@@ -131,7 +131,7 @@ class Notes:
 
     def paths(self) -> list[Path]:
         """Returns the noted paths, from a folder that no other user can write to."""
-        known = in_state(self._name)
+        known = state_subfolder(self._name)
         if known is None:
             return []
         with known:
@@ -148,7 +148,7 @@ class Notes:
 
     def add(self, path: Path) -> None:
         """Notes a path, if the notes can be written."""
-        known = in_state(self._name, make=True)
+        known = state_subfolder(self._name, make=True)
         if known is None:
             return
         text = os.fsencode(path)
@@ -165,7 +165,7 @@ class Notes:
         The nearest folder above such a path is on the device that the path was on. A disk that is
         not mounted now leaves its mount point, which is on another device.
         """
-        known = in_state(self._name)
+        known = state_subfolder(self._name)
         if known is None:
             return
         with known:
@@ -192,7 +192,7 @@ def notes() -> list[Path]:
 
 def places() -> Iterator[Place]:
     """Yields the places that hold private folders of this user; the caller closes each."""
-    state = in_state()
+    state = state_subfolder()
     if state is not None:
         yield state
     for place in map(own_place, ELSEWHERE.paths()):

@@ -126,8 +126,8 @@ class PrivateFolder(Folder):
 
     Attributes:
         path: Its real path.
-        far: Whether it lies in another file system than the workspace: files are copied, not
-            linked.
+        needs_copies: Whether it lies in another file system than the workspace: files are copied,
+            not linked.
         lasting: Whether it can be matched with its workspace after a restart.
         made: Whether it was made just now.
         of_session: Whether the workspace was a session's before it was opened now.
@@ -138,14 +138,14 @@ class PrivateFolder(Folder):
         fd: int,
         path: Path,
         *,
-        far: bool,
+        needs_copies: bool,
         lasting: bool,
         made: bool = False,
         of_session: bool = False,
     ) -> None:
         super().__init__(fd)
         self.path = path
-        self.far, self.lasting = far, lasting
+        self.needs_copies, self.lasting = needs_copies, lasting
         self.made, self.of_session = made, of_session
 
     @classmethod
@@ -163,7 +163,7 @@ class PrivateFolder(Folder):
         return cls(
             fd,
             place.path / owner.key,
-            far=not places.can_link(place, workspace),
+            needs_copies=not places.can_link(place, workspace),
             lasting=owner.mark.lasting,
             made=made,
             of_session=of_session,
@@ -244,7 +244,7 @@ class PrivateFolders:
 
     def _known(self) -> Iterator[Place]:
         """Yields the existing places, the likeliest first; the caller closes each."""
-        ways: list[Callable[[], Place | None]] = [places.in_state]
+        ways: list[Callable[[], Place | None]] = [places.state_subfolder]
         ways += [partial(places.place_beside, path) for path in self._siblings]
         if self.named is not None:
             ways.insert(0, partial(places.own_place, self.named))
@@ -261,7 +261,7 @@ class PrivateFolders:
         """Returns the place for a new private folder. Raises `PrivateFolderError`."""
         if self.named is not None:
             return _noted(places.make_named(self.named))
-        state = places.in_state(make=True)
+        state = places.state_subfolder(make=True)
         if state is not None and places.can_link(state, workspace):
             return state
         sibling = self._new_sibling(workspace)

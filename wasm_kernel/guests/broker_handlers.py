@@ -20,7 +20,7 @@ from wasm_kernel.engine.flavours import FlavourName
 from wasm_kernel.errors import CompileError, HostFailed, PackageError, WasmKernelError, describe
 from wasm_kernel.folders.private import OpenPrivate
 from wasm_kernel.guests.base import load, prepare_on_own_thread
-from wasm_kernel.linux.broker import Done, Handlers
+from wasm_kernel.linux.broker import EmptyReply, Handlers
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import RuntimeType
@@ -117,9 +117,9 @@ def broker_handlers(
     kind, counter = RuntimeType(runtime), fetched or Fetched()
     part = partial(import_module, f"wasm_kernel.guests.{kind.value}.broker_handlers")
 
-    def compile_in_background(*_: object) -> Done:
+    def compile_in_background(*_: object) -> EmptyReply:
         part().compile_in_background()
-        return Done()
+        return EmptyReply()
 
     def fetch(request: FetchPackages, task: Task) -> FetchedPackages:
         if len(request.wanted) > _PACKAGES_MOST:
@@ -137,7 +137,7 @@ def broker_handlers(
     return {**handlers, FetchPackages: fetch} if pip else handlers
 
 
-def prepare_codec(request: PrepareCodec, task: Task) -> Done:
+def prepare_codec(request: PrepareCodec, task: Task) -> EmptyReply:
     """Compiles a codec, if the cache lacks it."""
     from wasm_kernel.codecs.table import CODECS
     from wasm_kernel.engine.cache import Cache
@@ -150,10 +150,10 @@ def prepare_codec(request: PrepareCodec, task: Task) -> Done:
         Compiler(Cache()).module(
             CODECS[request.name].binary, FLAVOURS[request.flavour], task.report
         )
-    return Done()
+    return EmptyReply()
 
 
-def prepare_shell(request: PrepareShell, task: Task) -> Done:
+def prepare_shell(request: PrepareShell, task: Task) -> EmptyReply:
     """Compiles the shell's interpreter and builds its base image, if either is missing."""
     from wasm_kernel.engine.flavours import FLAVOURS
 
@@ -162,7 +162,7 @@ def prepare_shell(request: PrepareShell, task: Task) -> Done:
     )
     with _told():
         prepare_on_own_thread(shell, FLAVOURS[request.flavour], task.report)
-    return Done()
+    return EmptyReply()
 
 
 @contextlib.contextmanager
@@ -176,15 +176,15 @@ def _told() -> Iterator[None]:
         raise HostFailed(describe(problem)) from problem
 
 
-def preparing(runtime: RuntimeType) -> Callable[[PrepareGuest, Task], Done]:
+def preparing(runtime: RuntimeType) -> Callable[[PrepareGuest, Task], EmptyReply]:
     """Returns the broker's handler for a language, which is loaded when it is first needed."""
 
-    def prepare_guest(request: PrepareGuest, task: Task) -> Done:
+    def prepare_guest(request: PrepareGuest, task: Task) -> EmptyReply:
         """Compiles the guest and builds its base image, if either is missing."""
         from wasm_kernel.engine.flavours import FLAVOURS
 
         with _told():
             prepare_on_own_thread(load(runtime), FLAVOURS[request.flavour], task.report)
-        return Done()
+        return EmptyReply()
 
     return prepare_guest

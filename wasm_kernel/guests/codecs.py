@@ -9,7 +9,7 @@ from wasm_kernel.engine.compiler import Compiled, Compiler
 from wasm_kernel.engine.flavours import UNCHECKED, Flavour
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.guests.broker_handlers import PrepareCodec
-from wasm_kernel.linux.broker import Broker, Done
+from wasm_kernel.linux.broker import Broker, EmptyReply
 
 _WAIT = "[wasm-kernel] compiling {}, once on this machine: some seconds\n"
 
@@ -26,7 +26,7 @@ def compiled_codec(
     if not _is_compiled(codec, flavour, compiler):
         streams.feed("stderr", _WAIT.format(codec.title).encode())
         streams.flush()
-        broker.call(PrepareCodec(codec.name, flavour.name), Done)
+        broker.call(PrepareCodec(codec.name, flavour.name), EmptyReply)
     return compiler.module(codec.binary, flavour, lambda text: None)
 
 

@@ -45,7 +45,7 @@ _MISSING = 127  # the exit status of a shell that does not find a command
 
 
 @dataclass(frozen=True)
-class Ran:
+class CompletedCommand:
     """A command that has ended."""
 
     status: int
@@ -106,7 +106,7 @@ class GuestCommands:
         environment: Mapping[str, str] | None = None,
         seconds: float | None = None,
         most_bytes: int = OUTPUT_BYTES,
-    ) -> Ran:
+    ) -> CompletedCommand:
         """Runs a script of the shell, or a command with its arguments.
 
         A command that is not there, and one that ends the guest, are exit statuses, with the reason
@@ -122,11 +122,15 @@ class GuestCommands:
             error = self._call(_RUN, given, stdin, most_bytes, seconds).error
             self._check_room(most_bytes)
             if error is None:
-                return Ran(self._status(), self._bytes("stdout"), self._bytes("stderr"))
+                return CompletedCommand(
+                    self._status(), self._bytes("stdout"), self._bytes("stderr")
+                )
         if error.ename == "CellTimeout":
             raise TimeoutError(f"the command took longer than {seconds} seconds")
         status = _MISSING if error.ename == "FileNotFoundError" else 1
-        return Ran(status, b"", f"{error.ename}: {error.evalue}\n".encode()[:most_bytes])
+        return CompletedCommand(
+            status, b"", f"{error.ename}: {error.evalue}\n".encode()[:most_bytes]
+        )
 
     def read(self, path: str, most_bytes: int = FILE_BYTES) -> bytes:
         """Reads a file. Raises `OSError` as `open` does, and `TooLarge`."""

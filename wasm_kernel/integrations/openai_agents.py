@@ -25,7 +25,7 @@ from agents.sandbox.session import (
 )
 
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox
-from wasm_kernel.integrations.guest_commands import Ran, TooLarge
+from wasm_kernel.integrations.guest_commands import CompletedCommand, TooLarge
 
 _ROOT, _DEFAULT_ROOT = "/app", "/workspace"
 _ARCHIVE = "/tmp/.openai-agents.tar"  # noqa: S108 - the guest's folder, not the machine's
@@ -57,7 +57,7 @@ class WasmSandboxSession(BaseSandboxSession):
         except TimeoutError as problem:
             raise ExecTimeoutError(command=words, timeout_s=timeout, cause=problem) from problem
         except TooLarge as problem:
-            ran = Ran(_FAILED, problem.begin, f"{problem}\n".encode())
+            ran = CompletedCommand(_FAILED, problem.begin, f"{problem}\n".encode())
         return ExecResult(stdout=ran.stdout, stderr=ran.stderr, exit_code=ran.status)
 
     async def read(self, path: Path, *, user: Any = None) -> io.IOBase:

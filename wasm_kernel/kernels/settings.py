@@ -44,7 +44,7 @@ from wasm_kernel.policy import (
 from wasm_kernel.publishing.names import PublishableNames, SuffixError, is_folder_name
 from wasm_kernel.result import DATA_SUFFIXES
 from wasm_kernel.sessions import ids
-from wasm_kernel.sessions.notebooks import Opening, opening
+from wasm_kernel.sessions.notebooks import SessionChoice, choose_session
 from wasm_kernel.sessions.root import SessionsRoot
 
 SESSION_NAME = "JPY_SESSION_NAME"
@@ -305,11 +305,11 @@ class SessionSettings(Configurable):
         self.published_into()
         _ = self.root, self.event_file
 
-    def opening(self, connection_file: Path) -> Opening:
+    def choose_session(self, connection_file: Path) -> SessionChoice:
         """Returns the named session, or the notebook's, or the connection file's."""
         notebook = notebook_of(os.environ) if self.reopen and not self.session_id else None
         session = self.session_id or session_of_file(connection_file)
-        return opening(self.root, session, notebook)
+        return choose_session(self.root, session, notebook)
 
     def policy(self, door: Door = Door.KERNEL) -> ExecutionPolicy:
         """Returns the limits of a sandbox that is used through a door.

@@ -51,7 +51,7 @@ class NoBroker(BrokerError):
     """The process that a language is loaded in has no broker yet."""
 
 
-class Done(Struct, frozen=True):
+class EmptyReply(Struct, frozen=True):
     """The reply to a request that returns nothing."""
 
 

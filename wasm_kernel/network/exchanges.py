@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.network.judge import Refused
+from wasm_kernel.network.judge import NetworkRefused
 from wasm_kernel.network.secrets import Headers
 from wasm_kernel.policy import ExecutionPolicy, NetworkMode
 
@@ -150,7 +150,7 @@ class Exchanges:
     # -- recording
 
     def record(self, cell: int) -> Recording:
-        """Begins to record an answer for a cell; raises `Refused` if nothing more fits."""
+        """Begins to record an answer for a cell; raises `NetworkRefused` if nothing more fits."""
         folder = self._folder
         if folder is None:
             folder = self._opened()
@@ -161,7 +161,7 @@ class Exchanges:
         return Recording(self, os.fdopen(folder.open_regular(name, _NEW), "wb"), name, cell)
 
     def spend(self, size: int) -> None:
-        """Counts bytes of a file; raises `Refused` if they do not fit."""
+        """Counts bytes of a file; raises `NetworkRefused` if they do not fit."""
         if self.total + size > self._most:
             raise self._refused(_FULL.format(most=self._most), "network_record_bytes")
         self.total += size
@@ -230,7 +230,7 @@ class Exchanges:
     # -- replaying
 
     async def answer(self, digest: RequestDigest) -> RecordedAnswer:
-        """Returns the next recorded answer to a request; raises `Refused` if there is none.
+        """Returns the next recorded answer to a request; raises `NetworkRefused` if there is none.
 
         Those of cells that ran before the session was opened come last.
         """
@@ -301,9 +301,9 @@ class Exchanges:
             raise self._refused(_NO_FOLDER.format(why=problem.strerror)) from None
         return self._folder
 
-    def _refused(self, text: str, setting: str = "network_mode") -> Refused:
+    def _refused(self, text: str, setting: str = "network_mode") -> NetworkRefused:
         """Returns the error, with the setting that its owner can change."""
-        return Refused(f"{text}. The setting is {self._door.name_of(setting)}.")
+        return NetworkRefused(f"{text}. The setting is {self._door.name_of(setting)}.")
 
 
 class Recording:
@@ -317,7 +317,7 @@ class Recording:
         self._is_over = False
 
     def add(self, data: bytes) -> None:
-        """Adds a part of the body; raises `Refused` if it does not fit."""
+        """Adds a part of the body; raises `NetworkRefused` if it does not fit."""
         try:
             self._exchanges.spend(len(data))
             self._file.write(data)

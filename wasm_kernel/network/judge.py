@@ -35,7 +35,7 @@ _FAST = "{host} may get {most:,} requests a minute from this session; wait, and 
 _MUCH = "this session's requests to {host} have moved {most:,} bytes, which is the most"
 
 
-class Refused(PermissionError):
+class NetworkRefused(PermissionError):
     """A request that the rules do not allow; the text names the setting that would."""
 
 
@@ -62,10 +62,10 @@ class Judge:
         }
 
     def host(self, given: str, port: int) -> str:
-        """Returns the plain spelling of a host that some rule allows; raises `Refused`."""
+        """Returns the plain spelling of a host that some rule allows; raises `NetworkRefused`."""
         host = plain_host(given)
         if not host:
-            raise Refused(_SPELLING.format(host=given[:100]))
+            raise NetworkRefused(_SPELLING.format(host=given[:100]))
         for rule in self._rules:
             if rule.deny and not (rule.methods or rule.paths) and rule.names(host, port):
                 raise self._refused(_DENIED.format(host=host))
@@ -74,7 +74,7 @@ class Judge:
         return host
 
     def addresses(self, host: str, port: int, found: list[str]) -> list[str]:
-        """Returns the addresses of a host that may be connected to; raises `Refused`."""
+        """Returns the addresses of a host that may be connected to; raises `NetworkRefused`."""
         rules = [rule for rule in self._spent if rule.names(host, port)]
         allowed = [
             each
@@ -87,7 +87,7 @@ class Judge:
         return allowed
 
     def request(self, scheme: str, host: str, port: int, method: str, target: str) -> NetworkRule:
-        """Returns the rule that allows a request, and counts the request; raises `Refused`."""
+        """Counts a request, and returns the rule that allows it; raises `NetworkRefused`."""
         path = plain_path(target)
         covering = [rule for rule in self._rules if rule.covers(scheme, host, port)]
         for rule in covering:
@@ -108,7 +108,7 @@ class Judge:
         return sum(each.count for each in spent), sum(each.total for each in spent)
 
     def spend(self, rule: NetworkRule, size: int, host: str) -> None:
-        """Counts bytes of a request or an answer; raises `Refused` if they are too many."""
+        """Counts bytes of a request or an answer; raises `NetworkRefused` if they are too many."""
         spent = self._spent[rule]
         spent.total += size
         if self._counts and spent.total > rule.session_bytes:
@@ -123,10 +123,10 @@ class Judge:
         spent.count += 1
         self.spend(rule, 0, host)
 
-    def _refused(self, text: str, limit: str = "") -> Refused:
+    def _refused(self, text: str, limit: str = "") -> NetworkRefused:
         """Returns the error, with the setting that its owner can change."""
         field = f"'s {limit}" if limit else ""
-        return Refused(f"{text}. The setting is {self._setting}{field}.")
+        return NetworkRefused(f"{text}. The setting is {self._setting}{field}.")
 
 
 def plain_path(target: str) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from wasm_kernel.network.judge import Refused
+from wasm_kernel.network.judge import NetworkRefused
 from wasm_kernel.network_rules import Secret, placeholder
 
 _VALUE_MOST = 4096
@@ -36,15 +36,15 @@ class RequestSecrets:
     def __init__(self, secrets: Sequence[Secret]) -> None:
         self._secrets = secrets
         self._known: dict[str, bytes] = {}
-        self._problems: dict[str, Refused] = {}
+        self._problems: dict[str, NetworkRefused] = {}
         self._values: list[bytes] = []  # as they may stand in an answer, the longest first
         self._held = b""
 
     async def fill(self, headers: Headers, target: str) -> tuple[Headers, str]:
         """Returns headers and a target with the values of secrets in place of placeholders.
 
-        Raises `Refused` if a value can't be had. The headers ask for an uncompressed answer, since
-        a value can't be found in a compressed one.
+        Raises `NetworkRefused` if a value can't be had. The headers ask for an uncompressed answer,
+        since a value can't be found in a compressed one.
         """
         if not self._secrets:
             return headers, target
@@ -59,7 +59,7 @@ class RequestSecrets:
         for each in self._secrets:
             try:
                 value = self._known[each.name] = _value(each)
-            except Refused as problem:
+            except NetworkRefused as problem:
                 self._problems[each.name] = problem
             else:
                 text = value.decode("ascii")
@@ -134,18 +134,18 @@ def has_placeholder(headers: Headers) -> bool:
 
 
 def _value(secret: Secret) -> bytes:
-    """Returns the value of a secret; raises `Refused`."""
+    """Returns the value of a secret; raises `NetworkRefused`."""
     try:
         given = _given(secret)
-    except Refused:
+    except NetworkRefused:
         raise
     except (OSError, ValueError) as problem:
         why = getattr(problem, "strerror", None) or "it is not text"
-        raise Refused(_UNREAD.format(name=secret.name, why=why)) from None
+        raise NetworkRefused(_UNREAD.format(name=secret.name, why=why)) from None
     value = given.strip()
     is_plain = value.isascii() and value.isprintable()
     if not (is_plain and 0 < len(value) <= _VALUE_MOST):
-        raise Refused(_ODD.format(name=secret.name))
+        raise NetworkRefused(_ODD.format(name=secret.name))
     return value.encode("ascii")
 
 
@@ -157,7 +157,7 @@ def _given(secret: Secret) -> str:
         return _of_keyring(secret)
     given = os.environ.get(secret.name)
     if given is None:
-        raise Refused(_UNSET.format(name=secret.name))
+        raise NetworkRefused(_UNSET.format(name=secret.name))
     return given
 
 
@@ -169,7 +169,7 @@ def _of_keyring(secret: Secret) -> str:
         found = keyring.get_password(service, user)
     except Exception as problem:  # of any backend
         why = type(problem).__name__
-        raise Refused(_UNREAD.format(name=secret.name, why=why)) from None
+        raise NetworkRefused(_UNREAD.format(name=secret.name, why=why)) from None
     if found is None:
-        raise Refused(_NOT_KEPT.format(name=secret.name))
+        raise NetworkRefused(_NOT_KEPT.format(name=secret.name))
     return str(found)

@@ -92,7 +92,7 @@ class Upstream:
     async def open(cls, host: str, port: int, judge: Judge) -> Upstream:
         """Connects to a host that the judge allows, by name and then by address.
 
-        Raises `Refused`, or an `OSError` as a socket does. A proxy finds the address by itself.
+        Raises `NetworkRefused`, or an `OSError` as a socket does. A proxy finds the address itself.
         """
         made = cls(host, port, judge)
         await made._connect()

@@ -20,7 +20,7 @@ from wasm_kernel.errors import describe
 from wasm_kernel.folders.hiding import MetadataAndPlacesHidden, PlacesHidden
 from wasm_kernel.folders.notebook import NotShown, check_target, open_here, shown
 from wasm_kernel.folders.notebook_file import NotebookFile
-from wasm_kernel.folders.places import in_state
+from wasm_kernel.folders.places import state_subfolder
 from wasm_kernel.folders.private import signing_key
 from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.task import Cancelled, Task
@@ -146,7 +146,7 @@ class PlaceBeside(Struct, frozen=True):
         with ExitStack() as held:
             workspace = held.enter_context(self._workspace(task))
             into = held.enter_context(self._target(names))
-            place = in_state(_PUBLISHED, make=True)
+            place = state_subfolder(_PUBLISHED, make=True)
             if place is None:
                 raise PublishError(_HOMELESS)
             writer = FolderWriter(

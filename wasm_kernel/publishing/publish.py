@@ -60,7 +60,7 @@ _BY_COMMAND = "`%session_publish {words}` copies files beside the notebook"
 _BY_SETTING = '`c.WasmKernel.publish_folder = "results"` copies results into a folder of that name'
 
 
-class Results(Struct, frozen=True):
+class ResultsNames(Struct, frozen=True):
     """The names that lead to the folder for results, none if unknown, and files' names there."""
 
     into: tuple[str, ...]
@@ -94,7 +94,7 @@ class PublishCommand:
     `links` maps published paths to their paths relative to the notebook.
     """
 
-    def __init__(self, session: LastUse, results: Results) -> None:
+    def __init__(self, session: LastUse, results: ResultsNames) -> None:
         self._session = session
         self.results = results
         self.links: dict[str, str] = {}
@@ -176,8 +176,8 @@ class CollectedFiles(PublishCommand):
     are those of this command, not those of the settings.
     """
 
-    def __init__(self, session: LastUse, results: Results) -> None:
-        super().__init__(session, Results(results.into, PublishableNames(DATA_SUFFIXES)))
+    def __init__(self, session: LastUse, results: ResultsNames) -> None:
+        super().__init__(session, ResultsNames(results.into, PublishableNames(DATA_SUFFIXES)))
 
     def run(self, line: CommandLine, context: CommandContext) -> Json:
         """Returns the links of files, and the reasons for files without a link."""

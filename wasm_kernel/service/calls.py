@@ -64,7 +64,7 @@ def _most_bytes(policy: ExecutionPolicy) -> int:
     return _MARGIN_BYTES + _CHARACTER_BYTES * text + 2 * (policy.display_bytes + policy.comm_bytes)
 
 
-def _seconds(request: messages.Asked, policy: ExecutionPolicy) -> float | None:
+def _seconds(request: messages.CallRequest, policy: ExecutionPolicy) -> float | None:
     """Returns the time limit that the worker enforces for a request; None if there is none."""
     match request:
         case messages.Execute(cell=cell):
@@ -123,7 +123,7 @@ class PendingCall:
 
     def __init__(
         self,
-        request: messages.Asked,
+        request: messages.CallRequest,
         policy: ExecutionPolicy,
         listener: Listener | None = None,
         progress: Callable[[str], None] | None = None,
@@ -163,7 +163,7 @@ class PendingCall:
         """Returns whether the worker should have ended it by now."""
         return time.monotonic() > self._overdue_at
 
-    def take(self, report: Report, size: int) -> messages.Line | None:
+    def take(self, report: Report, size: int) -> messages.InputReply | None:
         """Takes a message of `size` bytes about it; returns the answer, if it is a question.
 
         Raises `FrameError` if the worker sends more than it may.
@@ -189,13 +189,13 @@ class PendingCall:
         except Exception as problem:  # the application's own code
             log_failure("a listener", problem)
 
-    def _heard(self, report: Report) -> messages.Line | None:
+    def _heard(self, report: Report) -> messages.InputReply | None:
         match report:
             case messages.Text():
                 self.listener.emit(Stream(report.name, report.text))
-            case messages.Shown():
+            case messages.OutputShown():
                 self.listener.emit(report.output)
-            case messages.Said():
+            case messages.CommOut():
                 self.listener.comm(report.message)
             case messages.Terminating():
                 self.listener.terminate()
@@ -203,18 +203,18 @@ class PendingCall:
                 return self._ask(report)
         return None
 
-    def _ask(self, asked: messages.InputRequest) -> messages.Line:
+    def _ask(self, asked: messages.InputRequest) -> messages.InputReply:
         number = asked.question
         try:
             line = without_surrogates(self.listener.ask(asked.prompt, asked.password))
         except InputInterrupted:
-            return messages.Line(number, interrupted=True)
+            return messages.InputReply(number, interrupted=True)
         except InputRefused as refusal:
             why = without_surrogates(str(refusal)) or "input was refused"
-            return messages.Line(number, refused=why)
+            return messages.InputReply(number, refused=why)
         if len(line) > messages.TEXT_CHARACTERS:
-            return messages.Line(number, refused="the line is too long")
-        return messages.Line(number, line)
+            return messages.InputReply(number, refused="the line is too long")
+        return messages.InputReply(number, line)
 
     def outcome(self, report: messages.Ended | messages.Failed) -> Callable[[], None]:
         """Reads the worker's answer, and returns a function that ends the call with it.
@@ -269,11 +269,11 @@ class PendingCell(PendingCall):
         self._nothing = never_ran(Path(opened.workspace), opened.session_id)
         self.is_counted = cell.store_history
 
-    def _heard(self, report: Report) -> messages.Line | None:
+    def _heard(self, report: Report) -> messages.InputReply | None:
         match report:
             case messages.Text():
                 self._output.add_text(report.name, report.text)
-            case messages.Shown():
+            case messages.OutputShown():
                 self._count(report.output)
                 self._output.add(report.output)
         return super()._heard(report)

@@ -119,7 +119,7 @@ def get_session_sandbox(
         return _sandbox_of(session, runtime, limits, checked, pip=pip)
 
     def found(sandbox: Sandbox) -> None:
-        sandbox.adopt(policy, None if logger is None else bound)
+        sandbox.reconfigure(policy, None if logger is None else bound)
         if pip:
             sandbox.offer_pip()
         if checked.offered:

@@ -54,7 +54,7 @@ class _Line(Struct, eq=False):
     owner: int
 
 
-class _Worker(Struct, eq=False):
+class _ForkedWorker(Struct, eq=False):
     """A worker, its descriptor (-1 once it has ended), and the line on which it was asked for."""
 
     process: int
@@ -81,8 +81,8 @@ class WorkerForks:
         self._loaded: dict[ForkRequest, GuestLanguage] = {}
         self._served: set[ForkRequest] = set()
         self._lines: dict[int, _Line] = {}  # by their own descriptors, and by their owners'
-        self._workers: dict[int, _Worker] = {}  # by their descriptors
-        self._leaving: deque[tuple[float, _Worker]] = deque()  # with the time that ends each
+        self._workers: dict[int, _ForkedWorker] = {}  # by their descriptors
+        self._leaving: deque[tuple[float, _ForkedWorker]] = deque()  # with the time that ends each
 
     def add(self, line: socket.socket, owner: int) -> None:
         """Serves a line from now on; raises `OSError` if its owner, a process, has ended."""
@@ -234,7 +234,9 @@ class WorkerForks:
             return ForkReply(why=str(problem)), []
         return ForkReply(forked.process), [forked.descriptor]
 
-    def _fork(self, request: ForkRequest | CleanerRequest, channel: int, line: _Line) -> _Worker:
+    def _fork(
+        self, request: ForkRequest | CleanerRequest, channel: int, line: _Line
+    ) -> _ForkedWorker:
         serve = self._loaded_for(request)
         check_alone()
         own = os.getpid()
@@ -276,10 +278,10 @@ class WorkerForks:
         self._close_others()
         os.dup2(1, 2)  # standard error is not needed: logs go through the line
 
-    def _forked(self, process: int, line: _Line) -> _Worker:
+    def _forked(self, process: int, line: _Line) -> _ForkedWorker:
         """Notes a worker; ends it if it can't be watched."""
         try:
-            made = _Worker(process, os.pidfd_open(process), line)
+            made = _ForkedWorker(process, os.pidfd_open(process), line)
         except OSError:
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)

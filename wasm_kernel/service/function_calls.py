@@ -34,7 +34,7 @@ from wasm_kernel.service.running_call import (
     Answer,
     CallThread,
     RunningCall,
-    Stream,
+    RunningStream,
 )
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class FunctionCalls:
         self._made: Counter[str] = Counter()
         self._times: dict[str, deque[float]] = {}
         self._numbers = itertools.count(random.getrandbits(_NUMBER_BITS))
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, RunningStream] = {}
         self._awaited: dict[int, RunningCall] = {}
         self._thread = CallThread()
 
@@ -147,7 +147,7 @@ class FunctionCalls:
 
         def keep(items: Any) -> int:
             number = next(self._numbers)
-            self._streams[number] = Stream(bound, items, parts)
+            self._streams[number] = RunningStream(bound, items, parts)
             return number
 
         is_stream = bound.is_stream

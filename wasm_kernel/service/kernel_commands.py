@@ -18,7 +18,7 @@ from wasm_kernel.publishing.publish import (
     PUBLISHED,
     CollectedFiles,
     PublishCommand,
-    Results,
+    ResultsNames,
     UnpublishedNotice,
 )
 from wasm_kernel.service.open_message import KernelSession, NotebookFolder
@@ -105,7 +105,7 @@ def let_results_out(
     names = PublishableNames(kernel.suffixes)
     session = LastUse.of(session.id, session.folders, SandboxLogger())  # the front end logs files
     publishes = CollectedFiles if kernel.collects else PublishCommand
-    publishing = publishes(session, Results(kernel.results, names))
+    publishing = publishes(session, ResultsNames(kernel.results, names))
     link, notebook = publishing.link, session.folders.notebook
     beneath = notebook.beneath if notebook is not None else None
     if beneath is not None and kernel.notebook is not None and kernel.notebook.writes:

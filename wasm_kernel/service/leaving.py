@@ -10,13 +10,14 @@ from msgspec import Struct
 class Leaving(Struct, frozen=True):
     """A session that is falling asleep, since a monotonic time, for at most `seconds`.
 
-    Calls later than `last_call` wait for the next worker, which begins without variables if `anew`.
+    Calls later than `last_call` wait for the next worker. With `discard_variables` that one begins
+    without variables.
     """
 
     since: float
     seconds: float
     last_call: int
-    anew: bool
+    discard_variables: bool
 
     @property
     def passed(self) -> float:

@@ -108,7 +108,7 @@ class Comm(_Message, frozen=True, tag="comm"):
     parent: Mapping[str, str] = {}
 
 
-class Comms(_Message, frozen=True, tag="comms"):
+class OpenComms(_Message, frozen=True, tag="comms"):
     """Asks for the open comms."""
 
 
@@ -118,7 +118,7 @@ class Travel(_Message, frozen=True, tag="travel"):
     request: TravelRequest
 
 
-class Name(_Message, frozen=True, tag="name"):
+class NameState(_Message, frozen=True, tag="name"):
     """Asks the worker to name the current state of memory."""
 
     name: str
@@ -152,15 +152,15 @@ class Fork(_Message, frozen=True, tag="fork"):
     reseed: bool
 
 
-OfHistory = Travel | Name | Forget | Checkpoints | Timeline | Changes | Fork
-Asked = Start | Execute | Query | Comm | Comms | OfHistory
+OfHistory = Travel | NameState | Forget | Checkpoints | Timeline | Changes | Fork
+CallRequest = Start | Execute | Query | Comm | OpenComms | OfHistory
 """The requests that a call can carry; `REPLIES` has the type of each one's reply."""
 
 
 class Call(_Call, frozen=True, tag="call"):
     """A request with the number of its call."""
 
-    request: Asked
+    request: CallRequest
 
 
 class Interrupt(_Message, frozen=True, tag="interrupt"):
@@ -169,7 +169,7 @@ class Interrupt(_Message, frozen=True, tag="interrupt"):
     call: int = 0
 
 
-class Line(_Message, frozen=True, tag="line"):
+class InputReply(_Message, frozen=True, tag="line"):
     """The answer to the question of an `InputRequest`: a line, or the reason why there is none."""
 
     question: int
@@ -199,15 +199,15 @@ class Close(_Message, frozen=True, tag="close"):
     """Asks the worker to close the session, and to end.
 
     Attributes:
-        anew: Whether the session's next worker begins without variables.
+        discard_variables: Whether the session's next worker begins without variables.
         asleep: Whether this process will go on with the session in another worker.
     """
 
-    anew: bool = False
+    discard_variables: bool = False
     asleep: bool = False
 
 
-Request = Open | Call | Interrupt | Line | Offer | Claimed | BrokerAnswer | Ping | Close
+Request = Open | Call | Interrupt | InputReply | Offer | Claimed | BrokerAnswer | Ping | Close
 
 # -- from the worker
 
@@ -228,13 +228,13 @@ RichOutput = (
 )
 
 
-class Shown(_Call, frozen=True, tag="shown"):
+class OutputShown(_Call, frozen=True, tag="shown"):
     """A cell has shown a rich output."""
 
     output: RichOutput
 
 
-class Said(_Call, frozen=True, tag="said"):
+class CommOut(_Call, frozen=True, tag="said"):
     """The guest has sent a message on a comm."""
 
     message: CommMessage
@@ -304,9 +304,9 @@ REPLIES: Mapping[type[Struct], Any] = {
     Execute: CellResult | None,
     Query: Object,
     Comm: None,
-    Comms: dict[str, str],
+    OpenComms: dict[str, str],
     Travel: Travelled,
-    Name: None,
+    NameState: None,
     Forget: None,
     Checkpoints: list[Checkpoint],
     Timeline: States,
@@ -401,8 +401,8 @@ class Pong(_Message, frozen=True, tag="pong"):
 
 FromCell = (
     Text
-    | Shown
-    | Said
+    | OutputShown
+    | CommOut
     | InputRequest
     | Claim
     | Served
@@ -423,10 +423,10 @@ def read_report(data: bytes) -> Report:
     """Returns a worker's message, checked as untrusted input; or raises `FrameError`."""
     report: Report = channel.read(data, lambda text: _read(_reports, text))
     match report:
-        case Shown(output=output):
+        case OutputShown(output=output):
             protocol.check_depth(output)
             protocol.checked(output)
-        case Said(message=message):
+        case CommOut(message=message):
             protocol.check_depth(message)
     return report
 

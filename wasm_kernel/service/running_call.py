@@ -138,7 +138,7 @@ def _ended_by(end: BaseException) -> RuntimeError:
     return RuntimeError(f"it ended with {type(end).__name__}")
 
 
-class Stream:
+class RunningStream:
     """An open generator of a function, whose steps are awaited if the function is `async`.
 
     `parts` are the arguments of its call, and `steps` counts. A replayed one has no items.

@@ -238,7 +238,7 @@ class Sandbox:
 
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """Returns the target of each open comm, by the comm's id."""
-        return self.call(messages.Comms(), listener)
+        return self.call(messages.OpenComms(), listener)
 
     def process_usage(self) -> ProcessUsage:
         """Returns the resources that its workers use, and have used."""
@@ -252,7 +252,7 @@ class Sandbox:
         Returns when the state is on disk. This method and those that go back wait until the running
         cell is over. Raises `TravelError` if the name can't be used.
         """
-        self.call(messages.Name(name)).result()
+        self.call(messages.NameState(name)).result()
 
     def checkpoints(self) -> list[Checkpoint]:
         """Returns the states that memory can be brought back to, oldest first."""
@@ -345,7 +345,7 @@ class Sandbox:
         notices: list[str] = self.call(messages.Fork(tuple(names), reseed)).result()
         return notices
 
-    def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
+    def reconfigure(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
         """Replaces the limits and the logger, from the next cell on, which gets another worker.
 
         The variables stay. None leaves the current one. Raises `PolicyError` if a folder can't be
@@ -406,19 +406,19 @@ class Sandbox:
             self.close(why=why)
             return True
 
-    def close(self, *, anew: bool = False, why: str = CLOSED) -> None:
+    def close(self, *, discard_variables: bool = False, why: str = CLOSED) -> None:
         """Stops running code and frees the sandbox's resources. Safe to call twice.
 
         Files and variables stay; a service no longer counts the session.
 
         Args:
-            anew: Whether the session always begins without its variables when it is opened next.
+            discard_variables: Whether the session's next opening begins without its variables.
             why: The error text of later calls.
 
         Raises:
-            WasmKernelError: with `anew`, the session can't be woken for that; nothing has changed.
+            WasmKernelError: the session can't be woken to discard them; nothing has changed.
         """
-        if anew and not (self.closed or self._is_copy):
+        if discard_variables and not (self.closed or self._is_copy):
             self._put_away_anew(why)
         try:
             if not self._is_copy and self.worker.sleep(why):
@@ -447,7 +447,7 @@ class Sandbox:
         for _ in range(_TRIES):
             with suppress(GuestClosed, SandboxClosed):  # another reset, or a close, was faster
                 self.start().result()
-                self.worker.sleep(why, anew=True)
+                self.worker.sleep(why, discard_variables=True)
             self.worker.wait_asleep()
             if self.worker.resets > resets or self.closed:
                 return
@@ -474,7 +474,7 @@ class Sandbox:
 
     def call(
         self,
-        request: messages.Asked,
+        request: messages.CallRequest,
         listener: Listener | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> Future[Any]:

@@ -322,7 +322,7 @@ class SessionWorker:
             case messages.Closed():
                 if self._leaving is None:
                     raise FrameError("it was not closed")
-                self.resets += self._leaving.anew
+                self.resets += self._leaving.discard_variables
                 self.opened = self.opened.verified_by(report.verified)
             case messages.Ended() | messages.Failed():
                 self._ended(report, line)
@@ -433,18 +433,18 @@ class SessionWorker:
         """The seconds since it began to fall asleep; below 0 if it is not falling asleep."""
         return -1.0 if (leaving := self._leaving) is None else leaving.passed
 
-    def sleep(self, why: str = "", *, anew: bool = False) -> bool:
+    def sleep(self, why: str = "", *, discard_variables: bool = False) -> bool:
         """Has the worker close the session, if no call waits for it; returns whether it does so.
 
-        Later calls wait for the next worker. With `why`, no further call is taken, and waiting
-        calls do not prevent the close. With `anew` they do not either, and the session's next user
-        begins without its variables; a worker that is falling asleep already can't note that.
+        Later calls wait for the next worker; with `why`, they are refused. Waiting calls prevent
+        neither that nor `discard_variables`, which a worker that is falling asleep can't note.
         """
+        is_final = bool(why) or discard_variables
         with self._changed:
-            if anew and (self._thread is None or self._leaving is not None):
+            if discard_variables and (self._thread is None or self._leaving is not None):
                 return False
             self.why_closed = self.why_closed or why
-            if self._thread is None or (self._calls and not (why or anew)):
+            if self._thread is None or (self._calls and not is_final):
                 return False
             self._changed.notify_all()
             if self._leaving is not None:
@@ -453,7 +453,7 @@ class SessionWorker:
             if line is not None:  # measured by the system: a worker may report any number
                 seconds += self.opened.policy["grace_seconds"]
                 seconds += line.worker.resident_bytes / _DISK_SPEED
-            self._leaving = Leaving(time.monotonic(), seconds, self._calls.last, anew)
+            self._leaving = Leaving(time.monotonic(), seconds, self._calls.last, discard_variables)
             self._calls.forget_unsent()
             waiting = self._calls.take_until(self._calls.last) if line is None else []
         if line is None:  # no worker ends them
@@ -463,7 +463,7 @@ class SessionWorker:
 
         def say() -> None:
             with contextlib.suppress(OSError), self._sending:
-                line.worker.channel.send(messages.Close(anew, asleep=not (why or anew)))
+                line.worker.channel.send(messages.Close(discard_variables, asleep=not is_final))
 
         threading.Thread(target=say, daemon=True).start()  # the worker may not read
         return True

@@ -99,7 +99,7 @@ class _Worker:
 
     def __init__(self, channel: Channel, language: GuestLanguage, opened: Open) -> None:
         self._channel = channel
-        self._lines: queue.SimpleQueue[messages.Line] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[messages.InputReply] = queue.SimpleQueue()
         self._questions = itertools.count(1)
         self._cells: dict[int, QueuedCell] = {}
         self._answers: queue.SimpleQueue[BrokerAnswer | None] = queue.SimpleQueue()
@@ -186,18 +186,21 @@ class _Worker:
 
         If it is gone, the session is left as after a crash.
         """
-        anew = is_crash = is_asleep = False
+        discard = is_crash = is_asleep = False
         self._guest.start().add_done_callback(self._tell_opened)
         try:
             while not isinstance(message := self._next(), messages.Close):
                 self._take(message)
-            anew, is_asleep = message.anew, message.asleep and self._awake_seconds is not None
+            discard, is_asleep = (
+                message.discard_variables,
+                message.asleep and self._awake_seconds is not None,
+            )
             threading.Thread(target=self._hear_on, daemon=True).start()
         except (EOFError, OSError):
             is_crash = True
             self._answers.put(None)
         self._offers.close()
-        self._guest.close(anew=anew, crashed=is_crash, asleep=is_asleep)
+        self._guest.close(discard_variables=discard, crashed=is_crash, asleep=is_asleep)
         with contextlib.suppress(OSError, FrameError):
             self._channel.send(messages.Closed(self._guest.folders.verified))
 
@@ -237,7 +240,7 @@ class _Worker:
         match message:
             case messages.Ping():
                 self._channel.send(messages.Pong())
-            case messages.Line():
+            case messages.InputReply():
                 self._lines.put(message)
             case BrokerAnswer():
                 self._answers.put(message)
@@ -257,14 +260,14 @@ class _Worker:
             case _:
                 assert_never(message)
 
-    def _begin(self, call: int, request: messages.Asked) -> None:
+    def _begin(self, call: int, request: messages.CallRequest) -> None:
         """Begins a call; the thread on which it ends sends its answer."""
         try:
             self._when_done(call, self._served(call, request))
         except Exception as problem:  # such as SandboxClosed
             self.send(messages.failure(call, problem))
 
-    def _served(self, call: int, request: messages.Asked) -> Future[Any]:
+    def _served(self, call: int, request: messages.CallRequest) -> Future[Any]:
         guest, page = self._guest, _Page(self, call)
         served: Future[Any]
         match request:
@@ -276,7 +279,7 @@ class _Worker:
                 served = guest.query(request.request)
             case messages.Comm():
                 served = guest.comm(request.message, request.parent, page)
-            case messages.Comms():
+            case messages.OpenComms():
                 served = guest.comms(page)
             case _:
                 served = self._of_history(request)
@@ -288,7 +291,7 @@ class _Worker:
         match request:
             case messages.Travel():
                 served = guest.travel(request.request)
-            case messages.Name():
+            case messages.NameState():
                 served = guest.name_state(request.name)
             case messages.Forget():
                 served = guest.forget_name(request.name)
@@ -350,7 +353,7 @@ class _Worker:
         with contextlib.suppress(OSError):  # the service is gone; the main thread notices, too
             self._channel.send(message)
 
-    def ask(self, call: int, prompt: str, password: bool) -> messages.Line | None:
+    def ask(self, call: int, prompt: str, password: bool) -> messages.InputReply | None:
         """Asks the caller for a line, and waits for it; None if the cell was interrupted."""
         number = next(self._questions)
         self.send(messages.InputRequest(call, number, prompt, password))
@@ -367,7 +370,7 @@ def _opened(
 ) -> tuple[SandboxFolders, LastUse | None]:
     """Returns the folders of a sandbox, and its session if it belongs to one."""
     if opened.folders is not None:
-        folders, name = SandboxFolders.again(opened.folders), opened.session_id
+        folders, name = SandboxFolders.from_opened(opened.folders), opened.session_id
         folders.owned = opened.is_owned
         return folders, LastUse.of(name, folders, logger) if name else None
     root = SessionsRoot(opened.root, opened.private_root)
@@ -412,7 +415,7 @@ class _Page:
     def emit(self, output: Output) -> None:
         """Sends an output; splits a long text into pieces."""
         if not isinstance(output, Stream):
-            self._worker.send(messages.Shown(self._call, output))
+            self._worker.send(messages.OutputShown(self._call, output))
             return
         most = messages.TEXT_CHARACTERS
         name: Literal["stdout", "stderr"] = "stderr" if output.name == "stderr" else "stdout"
@@ -420,7 +423,7 @@ class _Page:
             self._worker.send(messages.Text(self._call, name, output.text[at : at + most]))
 
     def comm(self, message: CommMessage) -> None:
-        self._worker.send(messages.Said(self._call, message))
+        self._worker.send(messages.CommOut(self._call, message))
 
     def ask(self, prompt: str, password: bool) -> str:
         """Asks the caller for a line, and waits for it."""

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import describe
 from wasm_kernel.folders.notebook_file import NotebookFile, NotebookRefused
-from wasm_kernel.folders.places import Place, homeless, in_state
+from wasm_kernel.folders.places import Place, homeless, state_subfolder
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Closing, Folder
 from wasm_kernel.linux.locks import unlock, wait_lock
@@ -124,7 +124,7 @@ class Notebooks(Closing):
     @classmethod
     def locked(cls) -> Self | None:
         """Locks the list; None if this user has no folder for state, or the wait is too long."""
-        place = in_state(_FOLDER, make=True)
+        place = state_subfolder(_FOLDER, make=True)
         if place is None:
             return None
         with suppress(OSError):
@@ -158,7 +158,7 @@ def _read(place: Place) -> Iterator[Binding]:
 def notebooks_of(root: SessionsRoot) -> dict[str, list[Binding]]:
     """Returns the notebooks of a root's sessions, by the sessions' ids; last opened first."""
     by_session: dict[str, list[Binding]] = {}
-    place, here = in_state(_FOLDER), str(root.path)
+    place, here = state_subfolder(_FOLDER), str(root.path)
     if place is not None:
         with place:
             for each in _read(place):
@@ -182,7 +182,7 @@ def bind(root: SessionsRoot, session_id: str, notebook: Path) -> None:
             found.put(Binding(*facts, used=time.time()), *earlier)
 
 
-class Opening:
+class SessionChoice:
     """The session that a kernel is about to open. Until `opened`, no other kernel can choose one.
 
     `is_own` is False if the session is for this kernel alone, as the notebook has another one.
@@ -327,7 +327,7 @@ class Opening:
             self.file = None
 
 
-def opening(root: SessionsRoot, kernel: str, notebook: Path | None) -> Opening:
+def choose_session(root: SessionsRoot, kernel: str, notebook: Path | None) -> SessionChoice:
     """Chooses the session that a kernel opens: a session of its own if no notebook is named.
 
     A restarted kernel, which keeps its id, gets the session that it had. Any other kernel gets its
@@ -336,7 +336,7 @@ def opening(root: SessionsRoot, kernel: str, notebook: Path | None) -> Opening:
     """
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
-        found = Opening(root, kernel, notebook)
+        found = SessionChoice(root, kernel, notebook)
         if not found.is_taken or time.monotonic() >= until:
             return found
         found.close()

@@ -18,9 +18,9 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import (
+    FolderAncestry,
     Guards,
     OverlapError,
-    Spot,
     check,
     lies_in_session,
 )
@@ -146,7 +146,7 @@ class Session(LastUse):
         self.made = self._make(root)
         privates = self.root.privates
         with root.enter(self.id) as workspace:
-            check("The session's folder", Spot.of(workspace.fd), guards)
+            check("The session's folder", FolderAncestry.of(workspace.fd), guards)
             if not self.made:
                 self._check_unseen(workspace)
             is_there = partial(root.has, self.id, workspace.fd)

@@ -36,7 +36,7 @@ from msgspec.structs import replace
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.folders.locks import SERVED, is_served
-from wasm_kernel.folders.places import UPKEEP, WARNS, Place, in_state, upkeep_name
+from wasm_kernel.folders.places import UPKEEP, WARNS, Place, state_subfolder, upkeep_name
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import FileLock
 from wasm_kernel.sessions import ids
@@ -174,7 +174,7 @@ class Upkeep:
 
     def _since_last(self) -> float:
         """Returns the seconds since any kernel's last round."""
-        place = in_state(UPKEEP)
+        place = state_subfolder(UPKEEP)
         if place is None:
             return _OVERDUE_SECONDS + 1
         with place:
@@ -186,7 +186,7 @@ class Upkeep:
 
         Raises `OSError` if the round's records can't be written.
         """
-        place = in_state(UPKEEP, make=True)
+        place = state_subfolder(UPKEEP, make=True)
         if place is None:
             return
         with place:
@@ -250,7 +250,7 @@ class Upkeep:
 
     def deletions(self) -> dict[str, float]:
         """Returns when sessions' files will be deleted, in seconds since 1970, by their ids."""
-        place = in_state(UPKEEP)
+        place = state_subfolder(UPKEEP)
         if place is None:
             return {}
         with place:
@@ -259,7 +259,7 @@ class Upkeep:
 
     def warnings(self) -> tuple[str, ...]:
         """Returns the notices for a user at a kernel's start, once a day."""
-        place = in_state(UPKEEP)
+        place = state_subfolder(UPKEEP)
         if place is None:
             return ()
         with place:

@@ -43,7 +43,7 @@ from wasm_kernel.state.archive_out import (
 )
 from wasm_kernel.state.commits import CONTENTS
 from wasm_kernel.state.image import BaseImage
-from wasm_kernel.state.index import Commit, Origin, Reading, decode
+from wasm_kernel.state.index import Commit, ForkOrigin, IndexContents, decode
 from wasm_kernel.state.rebase import ImagePair, rebase_commit
 from wasm_kernel.state.stored import StoredState, write_state
 from wasm_kernel.state.tar import (
@@ -346,7 +346,7 @@ class _MemoryReader:
         except TooLong:
             raise HistoryError("the record of its states is damaged") from None
         entries = tuple(map(decode, data.splitlines()))
-        usable = StoredState.of(Reading("", b"", entries, 1, 0)).usable(())
+        usable = StoredState.of(IndexContents("", b"", entries, 1, 0)).usable(())
         if usable.is_damaged:
             raise HistoryError("the record of its states is damaged")
         check_states(usable.tree)
@@ -368,7 +368,7 @@ class _MemoryReader:
             finally:
                 remove_contents(self._folder.fd)
                 os.rmdir(_ARRIVING, dir_fd=self._private.fd)
-            origin = Origin(max(commits), reseed=True, files=identities)
+            origin = ForkOrigin(max(commits), reseed=True, files=identities)
             write_state(state, self._image.id, replace(self.tree, commits=commits, origin=origin))
         note_forked(self._private)
         return ""

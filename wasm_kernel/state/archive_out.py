@@ -29,7 +29,7 @@ from wasm_kernel.linux.folders import READ, Folder, closing_fd
 from wasm_kernel.state.commits import CONTENTS, ContentFile, missing_in
 from wasm_kernel.state.fork import identity_in
 from wasm_kernel.state.image import BaseImage, ImageRecord
-from wasm_kernel.state.index import ID_MOST, Commit, Origin
+from wasm_kernel.state.index import ID_MOST, Commit, ForkOrigin
 from wasm_kernel.state.index import NAME as INDEX
 from wasm_kernel.state.stored import OTHER_IMAGE, StoredState
 from wasm_kernel.state.tar import NAME_MOST, ArchiveWriter
@@ -154,7 +154,7 @@ def _variables(folders: SandboxFolders, state: Folder, images: Sequence[BaseImag
     open_files = _open_files(folders, commits, usable.tree.origin)
     head = usable.tree.head or max(usable.tree.commits)
     names = {name: one for name, one in usable.tree.names.items() if is_name(name)}
-    tree = replace(usable.tree, head=head, names=names, origin=Origin())
+    tree = replace(usable.tree, head=head, names=names, origin=ForkOrigin())
     check_states(tree)
     records = b"\n".join(map(msgspec.json.encode, tree.records()))
     if len(records) > STATES_MOST_BYTES:
@@ -195,7 +195,7 @@ def _unreadable(state: Folder, commits: Collection[Commit]) -> set[int]:
 
 
 def _open_files(
-    folders: SandboxFolders, commits: Iterable[Commit], origin: Origin
+    folders: SandboxFolders, commits: Iterable[Commit], origin: ForkOrigin
 ) -> dict[str, tuple[str, str]]:
     """Returns the files that were open at any commit and are still where they were.
 

@@ -30,7 +30,7 @@ _PERMISSIONS = 0o7777
 _PUT = ".put"
 
 
-class TooLarge(Exception):
+class ContentTooLarge(Exception):
     """The error of a content that is too large to be copied."""
 
 
@@ -118,7 +118,7 @@ class FileContents(_NumberedFiles):
             return _kept_file(number, found, kept)
 
     def keep_by_copy(self, source: int) -> KeptFile:
-        """Keeps a clone or a copy of an open file; `TooLarge` if it is too large to be copied."""
+        """Keeps a clone or a copy of an open file; raises `ContentTooLarge`."""
         found, number = os.fstat(source), self._next()
         checksum = self._copy(source, self._folder(), str(number))
         return _kept_file(number, found, source, checksum)
@@ -128,7 +128,7 @@ class FileContents(_NumberedFiles):
         try:
             with self._reading(number) as source:
                 self._copy(source, target, str(number))
-        except (OSError, TooLarge):
+        except (OSError, ContentTooLarge):
             return False
         return True
 
@@ -142,7 +142,7 @@ class FileContents(_NumberedFiles):
     def unshare(self, number: int) -> None:
         """Gives a shared content a file of its own, as the workspace's is about to be written to.
 
-        If that fails (`OSError`, `TooLarge`), the content must be dropped.
+        If that fails (`OSError`, `ContentTooLarge`), the content must be dropped.
         """
         folder, aside = self._folder(), f".{number}"
         folder.remove(aside)
@@ -175,7 +175,7 @@ class FileContents(_NumberedFiles):
         if self._copier.clone(source, target):
             return None
         if size > self.copy_bytes and not always:
-            raise TooLarge
+            raise ContentTooLarge
         self._copier.copy(source, target, size)
         return checksum_of(target, size)
 
@@ -202,7 +202,7 @@ class FileContents(_NumberedFiles):
                 always = found.st_nlink > 1 or here is self._workspace
                 try:
                     self._copy(source, here, aside, always=always)
-                except TooLarge:
+                except ContentTooLarge:
                     link_same_file(self._folder().fd, str(was.kept), found, here, aside)
                     self.shared[key_of(found)] = was.kept
                     return

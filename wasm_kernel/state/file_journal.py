@@ -102,7 +102,7 @@ class SameFile(Struct, frozen=True, tag_field="record", tag="same"):
     other: str
 
 
-class Closed(Struct, frozen=True, tag_field="record", tag="closed"):
+class JournalEnd(Struct, frozen=True, tag_field="record", tag="closed"):
     """The last record if the journal's holder ended in order: nothing is missing."""
 
 
@@ -119,7 +119,7 @@ class Beginning(Struct, frozen=True, tag_field="record", tag="journal"):
     salt: str
 
 
-FileRecord = FileChanged | ContentLost | SameFile | Closed
+FileRecord = FileChanged | ContentLost | SameFile | JournalEnd
 
 
 class FileJournal(DescriptorOwner):

@@ -18,11 +18,11 @@ from wasm_kernel.linux.files import boot_id
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.file_journal import (
     Absent,
-    Closed,
     ContentLost,
     FileChanged,
     FileJournal,
     FileRecord,
+    JournalEnd,
     KeptFile,
     NotKept,
     PreImage,
@@ -72,7 +72,7 @@ class FileLedger:
     def load(self, last: int, *, crashed: bool) -> bool:
         """Loads the journal on disk, up to the last commit; returns whether it is whole.
 
-        If the last holder did not crash, the journal must end with `Closed`.
+        If the last holder did not crash, the journal must end with `JournalEnd`.
         """
         self.begin(last, known=False)
         try:
@@ -83,7 +83,7 @@ class FileLedger:
             self.trouble = problem
             return False
         power_was_lost = "" != beginning.boot != boot_id() != ""
-        if records[-1:] != [Closed()] and (power_was_lost or not crashed):
+        if records[-1:] != [JournalEnd()] and (power_was_lost or not crashed):
             return False
         self.known_from = beginning.known_from
         for record in records:
@@ -120,13 +120,13 @@ class FileLedger:
     def close(self) -> bool:
         """Closes the journal. Safe to call twice.
 
-        Returns False if `Closed` could not be appended: the journal then counts as left by a crash.
-        After `trouble` there is no journal to end, and the result is True.
+        Returns False if `JournalEnd` could not be appended: the journal then counts as left by a
+        crash. After `trouble` there is no journal to end, and the result is True.
         """
         ended = True
         if self.trouble is None and self._journal.is_written:
             try:
-                self._journal.append(Closed())
+                self._journal.append(JournalEnd())
             except OSError:
                 ended = False
         self._journal.close()

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from wasm_kernel.folders.folders import KEPT, UNLINKED
 from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.walks import Lookup
-from wasm_kernel.state.file_contents import FileContents, TooLarge, UnlinkedFiles
+from wasm_kernel.state.file_contents import ContentTooLarge, FileContents, UnlinkedFiles
 from wasm_kernel.state.file_journal import (
     Absent,
     KeptFile,
@@ -157,11 +157,11 @@ class FileVersions(FileHistory):
     def _make_room(self, size: int) -> None:
         """Removes the oldest contents until there is room for `size` bytes.
 
-        Raises `TooLarge` if that is more than may be kept at all, `OSError` if the contents on hold
-        leave too little room.
+        Raises `ContentTooLarge` if that is more than may be kept at all, `OSError` if the contents
+        on hold leave too little room.
         """
         if size > self._most_bytes:
-            raise TooLarge
+            raise ContentTooLarge
         while self._own_bytes + size > self._most_bytes:
             oldest = next((number for number in self._own if number not in self._held), 0)
             if not oldest:
@@ -213,7 +213,7 @@ class FileVersions(FileHistory):
             found = os.fstat(fd)
             try:  # the descriptor need not be open for reading
                 self._add(path, self._content(f"/proc/self/fd/{fd}", None, found, Change.WRITE))
-            except (OSError, TooLarge) as problem:
+            except (OSError, ContentTooLarge) as problem:
                 self._add(path, NotKept(_why(problem), found.st_size))
         self._unshare(key)
 
@@ -248,7 +248,7 @@ class FileVersions(FileHistory):
         try:
             self.contents.unshare(number)
             self._count(self._files[number])
-        except (OSError, TooLarge) as problem:
+        except (OSError, ContentTooLarge) as problem:
             self._drop(number, _why(problem))
 
     def _add(self, path: str, was: PreImage) -> None:
@@ -270,7 +270,7 @@ class FileVersions(FileHistory):
                 return KeptLink(os.readlink(name, dir_fd=folder))
             if stat.S_ISREG(found.st_mode):
                 return self._content(name, folder, found, change)
-        except (OSError, TooLarge) as problem:
+        except (OSError, ContentTooLarge) as problem:
             return NotKept(_why(problem), found.st_size)
         return NotKept("unreadable")
 
@@ -279,7 +279,7 @@ class FileVersions(FileHistory):
     ) -> KeptFile:
         """Keeps a file's content; without a folder, the name is that of an open file.
 
-        Raises `TooLarge` or `OSError` if it can't be kept.
+        Raises `ContentTooLarge` or `OSError` if it can't be kept.
         """
         itself = self._files.get(self.contents.shared.get(key_of(found), 0))
         if itself is not None:
@@ -338,7 +338,7 @@ class FileVersions(FileHistory):
         return ended
 
 
-def _why(problem: OSError | TooLarge) -> Reason:
-    if isinstance(problem, TooLarge):
+def _why(problem: OSError | ContentTooLarge) -> Reason:
+    if isinstance(problem, ContentTooLarge):
         return "large"
     return "room" if problem.errno in _NO_ROOM else "unreadable"

@@ -27,7 +27,7 @@ from wasm_kernel.linux.trees import copy_tree
 from wasm_kernel.state.commits import CONTENTS, missing_in
 from wasm_kernel.state.file_contents import FileContents
 from wasm_kernel.state.file_ledger import FileLedger
-from wasm_kernel.state.index import GONE, Origin
+from wasm_kernel.state.index import GONE, ForkOrigin
 from wasm_kernel.state.stored import StoredState, write_state
 from wasm_kernel.state.tree import Tree
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
@@ -58,7 +58,7 @@ def fork_stored(
             with contextlib.suppress(OSError):  # the fork then knows fewer earlier versions
                 _copy_earlier(ledger, source, target, names)
             note_forked(target.private)
-            tree = replace(tree, origin=Origin(tree.last, reseed, names))
+            tree = replace(tree, origin=ForkOrigin(tree.last, reseed, names))
             with target.private.enter(STATE, make=True) as there:
                 copy_states(state, there, image, tree, task)
     except Cancelled as problem:
@@ -122,7 +122,7 @@ def _copy_files(source: SandboxFolders, target: SandboxFolders, task: Task) -> d
 def _names_in(
     target: SandboxFolders, source: SandboxFolders, tree: Tree, ledger: FileLedger
 ) -> Mapping[str, str]:
-    """Returns the copies' identities, by those of the files open at any commit (`Origin`).
+    """Returns the copies' identities, by those of the files open at any commit (`ForkOrigin`).
 
     A file is looked up at the path where it was open. If it is gone or replaced by another, the
     copy has no such file either (`GONE`). Mounted folders are the same for both, and left out.

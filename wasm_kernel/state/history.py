@@ -21,9 +21,9 @@ from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ForkError, HistoryError, describe
 from wasm_kernel.linux.folders import Folder, NotRegular
 from wasm_kernel.state.commits import CommitStore, GuestPages, Stamps, Unreadable
-from wasm_kernel.state.index import ID_MOST, Closed, Commit, Head, Index, RewriteNeeded
+from wasm_kernel.state.index import ID_MOST, Commit, Head, Index, IndexEnd, RewriteNeeded
 from wasm_kernel.state.pages import Content, split_zeros
-from wasm_kernel.state.stored import StateFolder, Usable
+from wasm_kernel.state.stored import RecoveredHistory, StateFolder
 from wasm_kernel.state.tree import Tree
 
 NOT_SAVED = "the variables of this session are not saved to disk"
@@ -57,11 +57,11 @@ class History:
         self._written, self._written_head = Tree(), Head()  # what the index says
         self._unsynced: set[str] = set()  # contents that may not be on the disk itself yet
 
-    def load(self, *, crashed: bool = False) -> Usable | None:
+    def load(self, *, crashed: bool = False) -> RecoveredHistory | None:
         """Loads the commits on disk; damaged ones, and those that stand on them, are set aside.
 
         Returns None if nothing was stored. If the last holder did not crash (`crashed`), the index
-        must end with `Closed`. Raises `HistoryError` if there are commits and none can be used;
+        must end with `IndexEnd`. Raises `HistoryError` if there are commits and none can be used;
         then they stay on disk.
         """
         if self.place is None or self._index is None:
@@ -420,7 +420,7 @@ class History:
         return pages + (0 if self.place is None else self.place.unused_bytes)
 
     def close(self, *, sync: bool = False) -> bool:
-        """Closes the folder; returns whether all is on disk and the index ends with `Closed`.
+        """Closes the folder; returns whether all is on disk and the index ends with `IndexEnd`.
 
         Safe to call twice. With `sync`, all is flushed to the disk itself, in case power is lost.
         """
@@ -428,7 +428,7 @@ class History:
         with contextlib.suppress(OSError):  # the next process finds the end missing, and says so
             if self._index is not None and not self.waiting:
                 self.save()
-                self._index.append(Closed())
+                self._index.append(IndexEnd())
                 if sync:
                     self.sync()
                 ended = True

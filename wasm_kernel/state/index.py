@@ -8,7 +8,7 @@ Format 2:
     NUMBER DIGEST JSON
     ...
 
-Records are numbered from 1 without gaps; the first one is an `Origin`. DIGEST is BLAKE2b with 128
+Records are numbered from 1 without gaps; the first is a `ForkOrigin`. DIGEST is BLAKE2b with 128
 bits over `NUMBER JSON`, keyed by the salt, so neither a changed record nor one of another index is
 believed. A last line without its end was never written as a whole, and the change that it announced
 had not begun. Anything else that does not fit is damage, and never "nothing happened".
@@ -157,7 +157,7 @@ class Name(Struct, frozen=True, tag="name", forbid_unknown_fields=True):
     id: Id
 
 
-class Origin(Struct, frozen=True, tag="origin", forbid_unknown_fields=True):
+class ForkOrigin(Struct, frozen=True, tag="origin", forbid_unknown_fields=True):
     """The record of a fork: the part of its history that comes from its parent.
 
     Inherited commits refer to the parent's files: they name an open file by its identity
@@ -187,11 +187,11 @@ class Origin(Struct, frozen=True, tag="origin", forbid_unknown_fields=True):
         )
 
 
-class Closed(Struct, frozen=True, tag="closed", forbid_unknown_fields=True):
+class IndexEnd(Struct, frozen=True, tag="closed", forbid_unknown_fields=True):
     """The last record if the session's holder ended in order: no later record was cut off."""
 
 
-Record = Commit | Drop | Head | Name | Origin | Closed
+Record = Commit | Drop | Head | Name | ForkOrigin | IndexEnd
 _DECODER = msgspec.json.Decoder(Record)
 
 
@@ -238,7 +238,7 @@ class _Header(Struct, frozen=True):
     salt: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 
 
-class Reading(Struct, frozen=True):
+class IndexContents(Struct, frozen=True):
     """The content of an index.
 
     In `entries`, None stands for one or more damaged or missing records. `length` is the file's
@@ -252,7 +252,7 @@ class Reading(Struct, frozen=True):
     length: int
 
 
-def read_index(folder: Folder) -> Reading:
+def read_index(folder: Folder) -> IndexContents:
     """Reads the index in a folder, and changes nothing.
 
     Raises `HistoryError` if no part of it can be used, `FileNotFoundError` if there is none.
@@ -280,7 +280,7 @@ def read_index(folder: Folder) -> Reading:
             expected = number
         if record is None or number >= expected:
             expected += 1
-    return Reading(header.image, salt, tuple(entries), expected, length)
+    return IndexContents(header.image, salt, tuple(entries), expected, length)
 
 
 def stored_image(folder: Folder) -> str:
@@ -327,7 +327,7 @@ class Index(DescriptorOwner):
         wasted = self._next - 1 > 2 * needed + _USELESS_MOST
         return wasted or self._end > max(2 * self._rewritten_bytes, MOST_BYTES // 8)
 
-    def go_on(self, reading: Reading) -> None:
+    def go_on(self, reading: IndexContents) -> None:
         """Opens an index that was read, so that records are appended to it."""
         self._open(reading.salt, reading.next_number, reading.length)
         os.ftruncate(self.fd, self._end)

@@ -10,7 +10,7 @@ from wasm_kernel.folders.locks import HistoryLock, Resume
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import texts
 from wasm_kernel.state.history import History
-from wasm_kernel.state.stored import Usable, may_have_names
+from wasm_kernel.state.stored import RecoveredHistory, may_have_names
 
 
 class Resumption:
@@ -75,7 +75,7 @@ class Resumption:
         if usable is not None and usable.tree.commits:
             self._tell_resumed(usable)
 
-    def _tell_resumed(self, usable: Usable) -> None:
+    def _tell_resumed(self, usable: RecoveredHistory) -> None:
         head, lock = usable.tree.commits.get(usable.tree.head), self._lock
         if head is None:
             self._notices.tell(texts.AT_THE_BEGINNING, error="no guest ran in the saved states")

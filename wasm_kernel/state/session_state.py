@@ -39,7 +39,7 @@ from wasm_kernel.state.index import Commit, stored_image
 from wasm_kernel.state.pages import Heap
 from wasm_kernel.state.recorder import Recorder
 from wasm_kernel.state.resumption import Resumption
-from wasm_kernel.state.tree import NAMES_MOST, Travel, Tree
+from wasm_kernel.state.tree import NAMES_MOST, TravelPlan, Tree
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.open_files import OpenFile
 from wasm_kernel.wasi_files.operations import FileOperations
@@ -288,7 +288,7 @@ class SessionState:
         """
         head, tree = self.head, self.tree
         target = 0 if begin or head is None else head.parent
-        self.travel(Travel(target, (), tree.undone_after_leaving()))
+        self.travel(TravelPlan(target, (), tree.undone_after_leaving()))
         return target != 0
 
     # -- commits
@@ -378,8 +378,8 @@ class SessionState:
         name: str = "",
         *,
         files: bool = False,
-        after: Travel | None = None,
-    ) -> Travel:
+        after: TravelPlan | None = None,
+    ) -> TravelPlan:
         """Plans a travel (`Tree.plan`), and pins its target until another one is planned.
 
         The travel `after` will be made before this one. Raises `TravelError`, with nothing changed.
@@ -399,7 +399,7 @@ class SessionState:
             raise TravelError(f"{problem}; nothing was changed.") from None
         return travel
 
-    def travel(self, travel: Travel) -> None:
+    def travel(self, travel: TravelPlan) -> None:
         """Makes the target of a travel the head; `attach` brings the next instance there.
 
         Raises `HistoryError`, with nothing changed, if the target is not kept any more.
@@ -422,7 +422,7 @@ class SessionState:
         if self.head is not None:
             self._notices.log(events.MEMORY_ROLLBACK, to_cell=self._cell)
 
-    def restore_files(self, travel: Travel, changes: FileChanges) -> RestoredFiles:
+    def restore_files(self, travel: TravelPlan, changes: FileChanges) -> RestoredFiles:
         """Restores a travel's files, while no guest lives, or finds those that stay as they are."""
         if travel.files is None:
             return RestoredFiles(left=left_files(self.files, travel.target))

@@ -21,14 +21,14 @@ from wasm_kernel.linux.folders import Folder, NotRegular
 from wasm_kernel.state.commits import CONTENTS, missing_in
 from wasm_kernel.state.index import NAME as INDEX
 from wasm_kernel.state.index import (
-    Closed,
     Commit,
     Drop,
+    ForkOrigin,
     Head,
     Index,
+    IndexContents,
+    IndexEnd,
     Name,
-    Origin,
-    Reading,
     read_index,
 )
 from wasm_kernel.state.tree import Tree
@@ -46,7 +46,7 @@ _OF_ANOTHER = (
 _USELESS = "what was saved of them can't be used ({why})"
 
 
-class Usable(Struct, frozen=True):
+class RecoveredHistory(Struct, frozen=True):
     """The usable part of a stored state: whole commits whose ancestors are whole, too.
 
     `lost` is the known number of lost states. `is_certain` is True if the session certainly ended
@@ -71,7 +71,7 @@ class StoredState(Struct, frozen=True):
         is_closed: True if the last holder ended in order.
     """
 
-    reading: Reading
+    reading: IndexContents
     tree: Tree
     head: Head
     heads: tuple[int, ...]
@@ -85,7 +85,7 @@ class StoredState(Struct, frozen=True):
         return cls.of(read_index(folder))
 
     @classmethod
-    def of(cls, reading: Reading) -> StoredState:
+    def of(cls, reading: IndexContents) -> StoredState:
         """Returns the state that the records of an index describe."""
         commits: dict[int, Commit] = {}
         names: dict[str, int] = {}
@@ -108,13 +108,13 @@ class StoredState(Struct, frozen=True):
                     heads.append(entry.at)
                 case Name(name=name, id=commit_id):
                     names[name] = commit_id
-                case Origin():
+                case ForkOrigin():
                     origin = entry
         if origin is None:  # it was damaged: take no file of a parent's, and fresh seeds
-            origin = Origin(last, reseed=True)
+            origin = ForkOrigin(last, reseed=True)
         at, undone = head.position(commits)
         tree = Tree(commits, at, names, undone, last, origin, head.count)
-        closed = reading.entries[-1:] == (Closed(),)
+        closed = reading.entries[-1:] == (IndexEnd(),)
         return cls(reading, tree, head, tuple(heads), frozenset(contents), certain, closed)
 
     @property
@@ -122,7 +122,9 @@ class StoredState(Struct, frozen=True):
         """The base image that the commits lie over."""
         return self.reading.image
 
-    def usable(self, missing: Collection[int], unnamed: int = 0, *, is_cut: bool = False) -> Usable:
+    def usable(
+        self, missing: Collection[int], unnamed: int = 0, *, is_cut: bool = False
+    ) -> RecoveredHistory:
         """Returns the usable part; `HistoryError` if something is damaged and no commit is usable.
 
         The contents of the commits `missing` do not exist; `unnamed` is the number of contents
@@ -146,7 +148,9 @@ class StoredState(Struct, frozen=True):
         undone = tuple(each for each in tree.undone if each in whole) if head == tree.head else ()
         names = {name: each for name, each in tree.names.items() if each in whole}
         used = replace(tree, commits=whole, head=head, names=names, undone=undone)
-        return Usable(used, max(lost, int(broken)), certain and head == tree.head, damaged)
+        return RecoveredHistory(
+            used, max(lost, int(broken)), certain and head == tree.head, damaged
+        )
 
     def _usable_head(self, whole: Mapping[int, Commit]) -> int:
         """Returns the commit that memory was at, or its nearest whole ancestor.
@@ -226,7 +230,7 @@ class StateFolder:
         self.has_come_back = True
         return True
 
-    def usable(self, stored: StoredState, *, is_cut: bool) -> Usable:
+    def usable(self, stored: StoredState, *, is_cut: bool) -> RecoveredHistory:
         """Returns the usable part, and sets aside or removes all other contents.
 
         Raises `HistoryError` if no state can be used; then the files stay in place.
@@ -351,4 +355,4 @@ def _free_name(unused: Folder, name: str) -> str:
 def write_state(folder: Folder, image: str, tree: Tree) -> None:
     """Writes the index of a new session that is not open yet, and whose contents exist."""
     with contextlib.closing(Index(folder, image)) as index:
-        index.rewrite((*tree.records(), Closed()))
+        index.rewrite((*tree.records(), IndexEnd()))

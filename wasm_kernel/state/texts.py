@@ -10,7 +10,7 @@ from wasm_kernel.result import readable
 from wasm_kernel.state.file_journal import NotKept, Reason
 from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.index import Commit, place_of
-from wasm_kernel.state.stored import Usable
+from wasm_kernel.state.stored import RecoveredHistory
 from wasm_kernel.wasi_files.preopens import covered_by
 
 FILES_KEPT = "The files in /app are as the cell left them."
@@ -114,7 +114,7 @@ def names_evicted(why: str) -> str:
     return _notice(f"Saved variables of earlier runs can't be restored: {evicted(why)}.")
 
 
-def names_missing(usable: Usable) -> str:
+def names_missing(usable: RecoveredHistory) -> str:
     """Returns the notice of damaged states, among which named ones may have been."""
     return _notice(
         f"Saved states that were damaged or missing are left out: {usable.lost}. Named checkpoints "
@@ -200,7 +200,7 @@ def dead(commit: Commit) -> str:
     )
 
 
-def damaged(usable: Usable, head: Commit) -> str:
+def damaged(usable: RecoveredHistory, head: Commit) -> str:
     """Returns the notice of damaged states; the session goes on at a whole one."""
     doubt = (
         ", the newest state that can be used; that may not be where the session was left, and "

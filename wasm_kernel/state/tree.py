@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import TravelError
 from wasm_kernel.result import Ran
-from wasm_kernel.state.index import Commit, Drop, Head, Name, Origin, Record
+from wasm_kernel.state.index import Commit, Drop, ForkOrigin, Head, Name, Record
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
 
 NAMES_MOST = 1000
@@ -24,7 +24,7 @@ _CELL = r"(?:In ?)?\[?(\d{1,10})\]?"
 _STATE = r"#(\d{1,10})"  # no name begins like that
 
 
-class Travel(Struct, frozen=True):
+class TravelPlan(Struct, frozen=True):
     """A way from one state to another.
 
     Attributes:
@@ -56,7 +56,7 @@ class Tree(Struct, frozen=True):
     names: Mapping[str, int] = {}
     undone: tuple[int, ...] = ()
     last: int = 0
-    origin: Origin = Origin()
+    origin: ForkOrigin = ForkOrigin()
     count: int = 0
 
     @property
@@ -150,11 +150,11 @@ class Tree(Struct, frozen=True):
 
     # -- going back and forth
 
-    def after(self, travel: Travel) -> Tree:
+    def after(self, travel: TravelPlan) -> Tree:
         """Returns the tree after a travel."""
         return replace(self, head=travel.target, undone=travel.undone)
 
-    def plan(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travel:
+    def plan(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> TravelPlan:
         """Plans a travel, without making it; `TravelError` if it is impossible.
 
         `name` is the checkpoint, the number of the cell, or `#` with the number of the commit, to
@@ -166,13 +166,13 @@ class Tree(Struct, frozen=True):
         elif how == "redo":
             travel = self._redo()
         elif how == "rollback" or (files and not name):
-            travel = Travel(self.head, (), self.undone, how)
+            travel = TravelPlan(self.head, (), self.undone, how)
             return replace(travel, files=self._last_cell() or self.head) if files else travel
         else:
             travel = self._restore(name)
         return replace(travel, how=how, files=travel.target if files else None)
 
-    def _undo(self, cells: int) -> Travel:
+    def _undo(self, cells: int) -> TravelPlan:
         """Plans an undo of the last `cells` cells, with all uncounted commits after the first."""
         if cells < 1:
             raise TravelError("%undo takes the number of cells to undo, at least 1.")
@@ -188,13 +188,13 @@ class Tree(Struct, frozen=True):
         if len(left) < cells:
             few = {0: "No cell", 1: "Only 1 cell"}.get(len(left), f"Only {len(left)} cells")
             raise TravelError(f"{few} can be undone here; nothing was changed.")
-        return Travel(at, tuple(reversed(left)), self.undone_after_leaving())
+        return TravelPlan(at, tuple(reversed(left)), self.undone_after_leaving())
 
     def undone_after_leaving(self) -> tuple[int, ...]:
         """Returns the commits that can be redone once memory has left the head."""
         return (*self.undone, self.head)[-_UNDONE_MOST:] if self.head else self.undone
 
-    def _redo(self) -> Travel:
+    def _redo(self) -> TravelPlan:
         if not self.undone or self.undone[-1] not in self.commits:
             raise TravelError(
                 "There is nothing to redo: %redo works until the next cell after %undo."
@@ -202,9 +202,9 @@ class Tree(Struct, frozen=True):
         target = self.undone[-1]
         before = {commit.id for commit in self.lineage(self.head)}
         back = [c for c in self.lineage(target) if c.id not in before and c.cells]
-        return Travel(target, tuple(reversed(back)), self.undone[:-1])
+        return TravelPlan(target, tuple(reversed(back)), self.undone[:-1])
 
-    def _restore(self, where: str) -> Travel:
+    def _restore(self, where: str) -> TravelPlan:
         numbered = re.fullmatch(_STATE, where)
         commit = self.commits.get(int(numbered[1])) if numbered is not None else None
         target = self.names.get(where) or self._after_cell(where)
@@ -215,7 +215,7 @@ class Tree(Struct, frozen=True):
                 f"There is no checkpoint and no kept cell {where[:80]!r}. Named checkpoints: "
                 f"{known}."
             )
-        return Travel(target, (), self.undone_after_leaving())
+        return TravelPlan(target, (), self.undone_after_leaving())
 
     def _after_cell(self, where: str) -> int:
         """Returns the state after the cell with a number; 0 if there is none."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from wasm_kernel.engine import abi
 from wasm_kernel.wasi_files.context import PathAt
 from wasm_kernel.wasi_files.operations import FileOperations
-from wasm_kernel.wasi_files.preopens import Refused
+from wasm_kernel.wasi_files.preopens import GuestOSError
 
 _PIECE_BYTES = 1024 * 1024
 _KINDS = {abi.FILE_TYPE: "file", abi.FOLDER_TYPE: "folder", abi.LINK_TYPE: "link"}
@@ -35,7 +35,7 @@ class FileAccess:
                 rest = plain[len(guest) + 1 :] or "."
                 ends_in_slash = path.endswith("/") and rest != "."
                 return fd, f"{rest}/" if ends_in_slash else rest
-        raise Refused(errno.ENOENT)
+        raise GuestOSError(errno.ENOENT)
 
     def read(self, path: str, start: int, most: int) -> bytes:
         """Returns a file's bytes from offset `start` on, `most` of them at most."""
@@ -84,16 +84,16 @@ class FileAccess:
 
 
 def text(words: str) -> str:
-    """Returns a path, or the text of a link, as it is; raises `Refused` if a guest may not use it.
+    """Returns a path, or the text of a link, as it is; raises `GuestOSError` if it may not be used.
 
     It must be UTF-8, as it is for a guest with WASI calls.
     """
     try:
         length = len(words.encode("utf-8"))
     except UnicodeEncodeError:
-        raise Refused(errno.EILSEQ) from None
+        raise GuestOSError(errno.EILSEQ) from None
     if length > abi.PATH_MAX:
-        raise Refused(errno.ENAMETOOLONG)
+        raise GuestOSError(errno.ENAMETOOLONG)
     if "\0" in words:
-        raise Refused(errno.EINVAL)
+        raise GuestOSError(errno.EINVAL)
     return words

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.file_history import FileHistory
-from wasm_kernel.wasi_files.preopens import Parts, Preopen, Refused
+from wasm_kernel.wasi_files.preopens import GuestOSError, Parts, Preopen
 from wasm_kernel.wasi_files.quota import Quota
 
 T = TypeVar("T")
@@ -53,9 +53,9 @@ class Bookkeeping:
         self.should_stop = should_stop
 
     def check_time(self) -> None:
-        """Raises `Refused` if an interrupt is asked for, or the cell's time is over."""
+        """Raises `GuestOSError` if an interrupt is asked for, or the cell's time is over."""
         if self.should_stop():
-            raise Refused(errno.EINTR)
+            raise GuestOSError(errno.EINTR)
 
     def until_stopped(self, entries: Iterable[T]) -> Iterator[T]:
         """Yields the entries of a folder; in a large one, calls `check_time` now and then."""

@@ -22,7 +22,7 @@ from wasm_kernel.wasi_files.listing import Listing, Listings
 from wasm_kernel.wasi_files.open_files import OpenDescriptor
 from wasm_kernel.wasi_files.operations import FileOperations
 from wasm_kernel.wasi_files.path_walk import Follow
-from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Refused
+from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, GuestOSError
 
 DEVICE_BYTES = 1024 * 1024  # copied out of the guest at once
 _CALLS = sorted(abi.SHAPES.keys() - {"clock_time_get", "poll_oneoff"})
@@ -78,13 +78,13 @@ class WasiFiles:
     def _text(self, at: int, length: int) -> str:
         """Reads a path, or the text of a new link."""
         if length > abi.PATH_MAX:
-            raise Refused(errno.ENAMETOOLONG)
+            raise GuestOSError(errno.ENAMETOOLONG)
         try:
             text = self._memory.read(at, length).decode("utf-8")
         except UnicodeDecodeError:
-            raise Refused(errno.EILSEQ) from None
+            raise GuestOSError(errno.EILSEQ) from None
         if "\0" in text:
-            raise Refused(errno.EINVAL)
+            raise GuestOSError(errno.EINVAL)
         return text
 
     def _path(self, fd: int, at: int, length: int) -> PathAt:
@@ -142,7 +142,7 @@ class WasiFiles:
 
     def _fd_seek(self, fd: int, offset: int, whence: int, out: int) -> None:
         if fd < FIRST_DESCRIPTOR:
-            raise Refused(errno.ESPIPE)
+            raise GuestOSError(errno.ESPIPE)
         signed = offset - (1 << 64) if offset >> 63 else offset
         self._memory.write(out, self._files.seek(fd, signed, whence).to_bytes(8, "little"))
 
@@ -161,11 +161,11 @@ class WasiFiles:
     def _fd_advise(self, fd: int, _offset: int, _length: int, advice: int) -> None:
         self._open_files.file(fd)
         if advice > _ADVICE_MOST:
-            raise Refused(errno.EINVAL)
+            raise GuestOSError(errno.EINVAL)
 
     def _fd_allocate(self, fd: int, _offset: int, _length: int) -> None:
         self._open_files.file(fd)
-        raise Refused(errno.ENOTSUP)
+        raise GuestOSError(errno.ENOTSUP)
 
     def _fd_sync(self, fd: int) -> None:
         self._files.sync(fd)
@@ -204,12 +204,12 @@ class WasiFiles:
     def _fd_prestat_dir_name(self, fd: int, at: int, room: int) -> None:
         name = self._preopened(fd)
         if room < len(name):
-            raise Refused(errno.ENAMETOOLONG)
+            raise GuestOSError(errno.ENAMETOOLONG)
         self._memory.write(at, name)
 
     def _preopened(self, fd: int) -> bytes:
         if not self._open_files.is_fixed(fd):
-            raise Refused(errno.EBADF)
+            raise GuestOSError(errno.EBADF)
         return self._open_files.get(fd).preopen.guest.encode()
 
     def _fd_readdir(self, fd: int, buffer: int, room: int, cookie: int, out: int) -> None:
@@ -266,7 +266,7 @@ class WasiFiles:
 
     def _path_link(self, fd: int, flags: int, path: int, length: int, *target: int) -> None:
         if flags & abi.LOOKUP_FOLLOW:
-            raise Refused(errno.EINVAL)
+            raise GuestOSError(errno.EINVAL)
         self._files.link(self._path(fd, path, length), self._path(*target))
 
     def _path_symlink(self, text: int, size: int, fd: int, path: int, length: int) -> None:

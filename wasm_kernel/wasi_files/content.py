@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from wasm_kernel.engine import abi
 from wasm_kernel.wasi_files.context import FileContext
 from wasm_kernel.wasi_files.open_files import OpenDescriptor
-from wasm_kernel.wasi_files.preopens import Refused
+from wasm_kernel.wasi_files.preopens import GuestOSError
 from wasm_kernel.wasi_files.quota import Full
 
 Buffers = Sequence[memoryview]
@@ -83,7 +83,7 @@ class ContentOperations(FileContext):
         """Moves the file's position; returns the new one."""
         opened = self.open_files.file(fd)
         if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
-            raise Refused(errno.EINVAL)
+            raise GuestOSError(errno.EINVAL)
         return os.lseek(opened.fd, offset, whence)
 
     def set_size(self, fd: int, size: int) -> None:
@@ -100,16 +100,16 @@ class ContentOperations(FileContext):
         """Sets the times of an open file or folder; see `times_of`."""
         opened = self.open_files.get(fd)
         if opened.fd < 0:
-            raise Refused(errno.EBADF)
+            raise GuestOSError(errno.EBADF)
         if not opened.preopen.writable or opened.is_merged or opened.in_lower:
-            raise Refused(errno.EPERM)
+            raise GuestOSError(errno.EPERM)
         os.utime(opened.fd, ns=times_of(os.fstat(opened.fd), accessed, changed, flags))
 
     def set_flags(self, fd: int, fdflags: int) -> None:
         """Sets WASI's `fdflags` of the file."""
         opened = self.open_files.file(fd)
         if fdflags & ~_FLAGS:
-            raise Refused(errno.EINVAL)
+            raise GuestOSError(errno.EINVAL)
         fcntl.fcntl(opened.fd, fcntl.F_SETFL, os.O_APPEND if fdflags & abi.FD_APPEND else 0)
         opened.fdflags = fdflags
 
@@ -147,7 +147,7 @@ def times_of(found: os.stat_result, accessed: int, changed: int, flags: int) -> 
     """
     both = (_ACCESSED | _ACCESSED_NOW, _CHANGED | _CHANGED_NOW)
     if any(flags & pair == pair for pair in both):
-        raise Refused(errno.EINVAL)
+        raise GuestOSError(errno.EINVAL)
     now = time.time_ns()
     if not flags & _ACCESSED:
         accessed = now if flags & _ACCESSED_NOW else found.st_atime_ns

@@ -11,7 +11,7 @@ from wasm_kernel.wasi_files.file_history import FileHistory
 from wasm_kernel.wasi_files.open_files import OpenDescriptor, OpenFiles
 from wasm_kernel.wasi_files.overlay import OverlayWalk
 from wasm_kernel.wasi_files.path_walk import Follow, GuestPath, Outside, PathWalk
-from wasm_kernel.wasi_files.preopens import Parts, Preopen, Preopens, Refused
+from wasm_kernel.wasi_files.preopens import GuestOSError, Parts, Preopen, Preopens
 from wasm_kernel.wasi_files.quota import Quota
 
 PathAt = tuple[int, str]
@@ -43,7 +43,7 @@ class FileContext(Bookkeeping):
         """
         fd, path = at
         if not path:
-            raise Refused(errno.ENOENT)
+            raise GuestOSError(errno.ENOENT)
         try:
             if fd == self._root:
                 found = self.preopens.mount_of(path)
@@ -52,13 +52,13 @@ class FileContext(Bookkeeping):
                     return resolve(mount, path[used:] or ".", follow=follow)
             opened = self.open_files.get(fd)
             if not opened.is_folder:
-                raise Refused(errno.ENOTDIR)
+                raise GuestOSError(errno.ENOTDIR)
             if opened.gone or opened.fd < 0 or opened.is_hidden_now:
-                raise Refused(errno.ENOENT)
+                raise GuestOSError(errno.ENOENT)
             return resolve(opened.preopen, path, start=opened, follow=follow)
         except Outside:
             if looks:
-                raise Refused(errno.ENOENT) from None
+                raise GuestOSError(errno.ENOENT) from None
             raise
 
 
@@ -72,13 +72,13 @@ def resolve(
     """Returns the place that a path leads to, links on the way followed; the caller closes it.
 
     The path begins at `start`, by default at the preopen, and can't leave the preopen. Raises
-    `Refused` if the path does not exist for the guest, `OSError` if a folder on the way can't be
-    entered.
+    `GuestOSError` if the path does not exist for the guest, `OSError` if a folder on the way can't
+    be entered.
     """
     if start is None:
         walk = walk_from(preopen)
     elif start.in_lower and preopen.beneath is None:
-        raise Refused(errno.ENOENT)  # from a lower folder, a walk could lead to changes in it
+        raise GuestOSError(errno.ENOENT)  # from a lower folder, a walk could lead to changes in it
     else:
         walk = walk_from(preopen, start.fd, start.parts)
     try:

@@ -19,7 +19,7 @@ from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.linux.task import Cancelled, OfCell
 from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, NameInFolder, status_at
 from wasm_kernel.wasi_files.file_history import Change
-from wasm_kernel.wasi_files.preopens import COVER, Refused
+from wasm_kernel.wasi_files.preopens import COVER, GuestOSError
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """The flags for making a new file."""
@@ -46,7 +46,7 @@ def copy_file(books: Bookkeeping, lower: int, place: NameInFolder, *, content: b
     with closing_fd(os.open(place.name, READ, dir_fd=lower)) as source:
         found = os.fstat(source)
         if not stat.S_ISREG(found.st_mode):
-            raise Refused(errno.ENOTSUP)
+            raise GuestOSError(errno.ENOTSUP)
         size = found.st_size if content else 0
         books.make(place, lambda: _copy(books, source, found, place, size), size)
 
@@ -66,7 +66,7 @@ def _copy(
     except BaseException as problem:
         os.unlink(part, dir_fd=place.folder)
         if isinstance(problem, Cancelled):
-            raise Refused(errno.EINTR) from None
+            raise GuestOSError(errno.EINTR) from None
         raise
     finally:
         os.close(target)

@@ -15,7 +15,7 @@ from wasm_kernel.wasi_files.content import times_of
 from wasm_kernel.wasi_files.context import FileContext, PathAt
 from wasm_kernel.wasi_files.file_history import Change
 from wasm_kernel.wasi_files.path_walk import Follow, GuestPath, check_length
-from wasm_kernel.wasi_files.preopens import Refused, is_hidden_folder
+from wasm_kernel.wasi_files.preopens import GuestOSError, is_hidden_folder
 from wasm_kernel.wasi_files.quota import key_of
 
 _Status = os.stat_result | None
@@ -63,7 +63,7 @@ class EditOperations(FileContext):
         """Gives a file another name."""
         with self._find(at) as old, self._find(target) as new:
             if new.is_folder:
-                raise Refused(errno.ENOENT)
+                raise GuestOSError(errno.ENOENT)
             old.required_status()
             old.lift(self)
             new.make_way(self)
@@ -76,13 +76,13 @@ class EditOperations(FileContext):
     def make_link(self, text: str, at: PathAt) -> None:
         """Makes a symbolic link that holds a relative path."""
         if text.startswith("/"):
-            raise Refused(errno.EPERM)
+            raise GuestOSError(errno.EPERM)
         with self._find(at) as place:
             hidden = place.preopen.hidden
             if any(hidden.hides_name(0, part) for part in text.split("/") if part):
-                raise Refused(errno.ENOENT)
+                raise GuestOSError(errno.ENOENT)
             if place.status() is None and place.is_folder:
-                raise Refused(errno.ENOENT)
+                raise GuestOSError(errno.ENOENT)
             place.make_way(self)
             self.make(place, lambda: os.symlink(text, place.name, dir_fd=place.folder))
             status = place.status()
@@ -94,14 +94,14 @@ class EditOperations(FileContext):
         with self._find(at) as old, self._find(target) as new:
             moved, replaced = old.status(), new.status()
             if moved is None:
-                raise Refused(errno.ENOENT)
+                raise GuestOSError(errno.ENOENT)
             if new.is_folder and not stat.S_ISDIR(moved.st_mode):
-                raise Refused(errno.ENOTDIR)
+                raise GuestOSError(errno.ENOTDIR)
             if replaced is not None and key_of(replaced) == key_of(moved):
                 return  # both are names of one file: nothing happens
             old.check_movable(moved)
             if is_hidden_folder(new.preopen.hidden, old.folder, old.name, len(new.parts) - 1):
-                raise Refused(errno.EACCES)  # there, it would be a session's folder
+                raise GuestOSError(errno.EACCES)  # there, it would be a session's folder
             inside = self._outline(old, new, moved)
             if not old.preopen.counted:
                 self.reserve(new, inside.count, inside.size)
@@ -120,12 +120,12 @@ class EditOperations(FileContext):
             self._moved(old, new, moved, inside)
 
     def _find(self, at: PathAt, follow: Follow = Follow.NEVER, *, looks: bool = False) -> GuestPath:
-        """Resolves a path. Raises `Refused` if the guest may not change files there."""
+        """Resolves a path. Raises `GuestOSError` if the guest may not change files there."""
         place = self.find(at, follow, looks=looks)
         if place.overlay.writable:
             return place
         place.close()
-        raise Refused(errno.EPERM)
+        raise GuestOSError(errno.EPERM)
 
     def _outline(self, old: GuestPath, new: GuestPath, moved: os.stat_result) -> TreeSummary:
         """Summarizes a file or folder to be renamed; refuses paths that would become too long."""
@@ -139,10 +139,10 @@ class EditOperations(FileContext):
         try:
             with Folder(old.folder).enter(old.name) as folder:
                 inside = summarize(self.until_stopped(walks.entries(folder.fd)), is_not_movable)
-        except Refused:
+        except GuestOSError:
             raise
         except OSError:
-            raise Refused(errno.EACCES) from None
+            raise GuestOSError(errno.EACCES) from None
         if inside.longest:
             check_length(new.parts, inside.longest + 1)
         return inside

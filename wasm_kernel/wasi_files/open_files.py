@@ -13,10 +13,10 @@ from wasm_kernel.wasi_files.bookkeeping import NameInFolder
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.preopens import (
     FIRST_DESCRIPTOR,
+    GuestOSError,
     Parts,
     Preopen,
     Preopens,
-    Refused,
 )
 from wasm_kernel.wasi_files.quota import Key, OpenFileSize, Quota, key_of
 
@@ -143,17 +143,17 @@ class OpenFiles:
             self._changes.linked(opened.key)
 
     def get(self, fd: int) -> OpenDescriptor:
-        """Returns an open descriptor. Raises `Refused` for streams and closed descriptors."""
+        """Returns an open descriptor. Raises `GuestOSError` for streams and closed descriptors."""
         opened = self._by_number.get(fd)
         if opened is None:
-            raise Refused(errno.EBADF)
+            raise GuestOSError(errno.EBADF)
         return opened
 
     def file(self, fd: int) -> OpenDescriptor:
-        """Returns an open file; raises `Refused` as `get`, and for folders."""
+        """Returns an open file; raises `GuestOSError` as `get`, and for folders."""
         opened = self._by_number.get(fd)
         if opened is None or opened.is_folder:
-            raise Refused(errno.EBADF)
+            raise GuestOSError(errno.EBADF)
         return opened
 
     def add(self, opened: OpenDescriptor) -> int:
@@ -169,9 +169,9 @@ class OpenFiles:
         self._by_number[number] = opened
 
     def own(self, number: int) -> OpenDescriptor:
-        """Returns a descriptor that the guest opened itself; raises `Refused` for any other."""
+        """Returns a descriptor that the guest opened itself; else raises `GuestOSError`."""
         if self.is_fixed(number):
-            raise Refused(errno.EBADF)
+            raise GuestOSError(errno.EBADF)
         return self.get(number)
 
     def take(self, number: int) -> OpenDescriptor:

@@ -19,7 +19,7 @@ from wasm_kernel.wasi_files.context import FileContext, PathAt, resolve
 from wasm_kernel.wasi_files.file_history import Change, is_unlinked_name
 from wasm_kernel.wasi_files.open_files import OpenDescriptor, OpenFile
 from wasm_kernel.wasi_files.path_walk import Follow, GuestPath, HiddenName
-from wasm_kernel.wasi_files.preopens import NULL_DEVICE, Preopen, Refused
+from wasm_kernel.wasi_files.preopens import NULL_DEVICE, GuestOSError, Preopen
 from wasm_kernel.wasi_files.quota import key_of
 
 _WRITES = abi.O_CREAT | abi.O_TRUNC  # either opens for writing, whatever the rights say
@@ -49,11 +49,11 @@ class OpeningOperations(FileContext):
         are not among them: no descriptor passes rights on.
         """
         if self.open_files.is_full:
-            raise Refused(errno.EMFILE)
+            raise GuestOSError(errno.EMFILE)
         if fdflags & _SYNCHRONOUS:
-            raise Refused(errno.ENOTSUP)
+            raise GuestOSError(errno.ENOTSUP)
         if how & abi.O_DIRECTORY and how & _ONCE:
-            raise Refused(errno.EINVAL)
+            raise GuestOSError(errno.EINVAL)
         creates = how & abi.O_CREAT
         follows = follow and not (creates and how & abi.O_EXCL)
         with self.find(
@@ -69,7 +69,7 @@ class OpeningOperations(FileContext):
         before = look_before_opening(place, how, opened.rights)
         if before is None and how & abi.O_CREAT:
             if place.is_folder:
-                raise Refused(errno.EISDIR)
+                raise GuestOSError(errno.EISDIR)
             status = self.make(place, lambda: open_file(place, opened), is_free=True)
         else:
             if how & abi.O_TRUNC and before is not None:
@@ -132,16 +132,16 @@ def is_null(place: GuestPath) -> bool:
 def look_before_opening(place: GuestPath, how: int, rights: int) -> os.stat_result | None:
     """Returns the status of the file at a place that is about to be opened; None if there is none.
 
-    Raises `Refused` for a pipe or a device, as opening it may have effects, and for writing in a
-    folder in which the guest may not write.
+    Raises `GuestOSError` for a pipe or a device, as opening it may have effects, and for writing in
+    a folder in which the guest may not write.
     """
     found = place.status()
     if found is not None and stat.S_IFMT(found.st_mode) not in _KINDS:
-        raise Refused(errno.ENOTSUP)
+        raise GuestOSError(errno.ENOTSUP)
     if not (place.preopen.writable or is_null(place)) and (
         how & _WRITES or rights & abi.RIGHT_WRITE
     ):
-        raise Refused(errno.EPERM)
+        raise GuestOSError(errno.EPERM)
     return found
 
 
@@ -160,7 +160,7 @@ def open_file(place: GuestPath, opened: OpenDescriptor) -> os.stat_result:
         status = os.fstat(fd)
         kind = stat.S_IFMT(status.st_mode)
         if kind not in kinds:
-            raise Refused(errno.ENOTSUP)
+            raise GuestOSError(errno.ENOTSUP)
         hidden, depth = place.preopen.hidden, len(place.parts) - 1
         below = place.parts and kind == stat.S_IFDIR  # the preopened folder itself is the guest's
         if below and hidden.hides_folders and hidden.hides_folder(fd, depth):
@@ -256,7 +256,7 @@ class ReopeningOperations(FileContext):
         try:
             name = open_file_identity(opened.fd)
             if wanted.identity and not self.history.same_file(wanted.identity, name):
-                raise Refused(errno.ESTALE)  # another file took its name
+                raise GuestOSError(errno.ESTALE)  # another file took its name
             if wanted.offset and not opened.is_folder:
                 os.lseek(opened.fd, wanted.offset, os.SEEK_SET)
         except BaseException:
@@ -273,7 +273,7 @@ class ReopeningOperations(FileContext):
     def _open_by_name(self, wanted: OpenFile) -> OpenDescriptor:
         preopen = self.preopens.at(wanted.guest)
         if preopen is None or wanted.path is None:
-            raise Refused(errno.ENOENT)
+            raise GuestOSError(errno.ENOENT)
         # a mount may have become read-only, and the records of an archive can't be trusted
         may_write = preopen.writable or (preopen.guest, wanted.path) == ("/", NULL_DEVICE)
         rights = wanted.rights if may_write else wanted.rights & ~abi.RIGHT_WRITE
@@ -284,7 +284,7 @@ class ReopeningOperations(FileContext):
             return OpenDescriptor(preopen, (), fd, *how, unlinked=wanted.path)
         with resolve(preopen, wanted.path or ".") as place:
             if "/".join(place.parts) != wanted.path:
-                raise Refused(errno.ELOOP)  # a link has appeared on the way
+                raise GuestOSError(errno.ELOOP)  # a link has appeared on the way
             look_before_opening(place, flags, rights)
             found = OpenDescriptor(place.preopen, place.parts, -1, *how)
             open_file(place, found)

@@ -20,7 +20,7 @@ from wasm_kernel.wasi_files.edits import EditOperations
 from wasm_kernel.wasi_files.listing import FolderEntry
 from wasm_kernel.wasi_files.opening import OpeningOperations, ReopeningOperations
 from wasm_kernel.wasi_files.path_walk import Follow
-from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Parts, Preopen, Refused
+from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, GuestOSError, Parts, Preopen
 
 
 class FileOperations(ContentOperations, EditOperations, OpeningOperations, ReopeningOperations):
@@ -58,9 +58,9 @@ class FileOperations(ContentOperations, EditOperations, OpeningOperations, Reope
         """Returns an iterator over the entries of an open folder, unordered."""
         opened = self.open_files.get(fd)
         if not opened.is_folder:
-            raise Refused(errno.EBADF)
+            raise GuestOSError(errno.EBADF)
         if opened.is_hidden_now:
-            raise Refused(errno.ENOENT)
+            raise GuestOSError(errno.ENOENT)
         return self.until_stopped(self._entries(opened.preopen, opened.parts, opened.fd))
 
     def _entries(self, preopen: Preopen, parts: Parts, fd: int) -> Iterator[FolderEntry]:

@@ -36,9 +36,9 @@ from wasm_kernel.wasi_files.path_walk import (
 from wasm_kernel.wasi_files.preopens import (
     COVER,
     NOTHING_HIDDEN,
+    GuestOSError,
     Parts,
     Preopen,
-    Refused,
     is_cover,
     is_hidden_folder,
 )
@@ -83,7 +83,7 @@ class OverlayPath(GuestPath):
     def make_way(self, books: Bookkeeping) -> None:
         """Makes the folders in the upper folder that lead to a new file."""
         if self.in_lower:
-            raise Refused(errno.EEXIST)
+            raise GuestOSError(errno.EEXIST)
         self._fill(books)
 
     def _fill(self, books: Bookkeeping) -> None:
@@ -113,21 +113,21 @@ class OverlayPath(GuestPath):
         writes = how & (abi.O_CREAT | abi.O_TRUNC) or rights & abi.RIGHT_WRITE
         if found is None:
             if not creates:
-                raise Refused(errno.ENOENT)
+                raise GuestOSError(errno.ENOENT)
             if not self.is_folder:
                 self.make_way(books)
         elif creates and how & abi.O_EXCL:
-            raise Refused(errno.EEXIST)
+            raise GuestOSError(errno.EEXIST)
         elif stat.S_ISREG(found.st_mode) and writes and not how & abi.O_DIRECTORY:
             self.lift(books, content=not how & abi.O_TRUNC)
         elif stat.S_ISDIR(found.st_mode) and writes and self.in_lower:
-            raise Refused(errno.EISDIR)
+            raise GuestOSError(errno.EISDIR)
 
     def check_movable(self, found: os.stat_result) -> None:
-        """Raises `Refused` for a folder of the lower layer, and if no cover can be made."""
+        """Raises `GuestOSError` for a folder of the lower layer, and if no cover can be made."""
         beneath = self.beneath
         if beneath is not None and stat.S_ISDIR(found.st_mode) and stat.S_ISDIR(beneath.st_mode):
-            raise Refused(errno.EXDEV)  # as in other overlays; programs copy it then
+            raise GuestOSError(errno.EXDEV)  # as in other overlays; programs copy it then
         self._check_cover()
 
     def lift_to_move(self, books: Bookkeeping) -> None:
@@ -142,7 +142,7 @@ class OverlayPath(GuestPath):
         if replaced is not None:
             is_folder = stat.S_ISDIR(moved.st_mode)
             if is_folder is not stat.S_ISDIR(replaced.st_mode):
-                raise Refused(errno.ENOTDIR if is_folder else errno.EISDIR)
+                raise GuestOSError(errno.ENOTDIR if is_folder else errno.EISDIR)
             replaced = None if self.in_lower else replaced
             if is_folder:
                 self._check_cover()
@@ -155,9 +155,9 @@ class OverlayPath(GuestPath):
     def hide_lower(self, books: Bookkeeping, found: os.stat_result, *, folder: bool) -> bool:
         """Covers the lower folder's file of a name to remove; returns whether only that existed."""
         if stat.S_ISDIR(found.st_mode) is not folder:
-            raise Refused(errno.ENOTDIR if folder else errno.EISDIR)
+            raise GuestOSError(errno.ENOTDIR if folder else errno.EISDIR)
         if self.name == ".":
-            raise Refused(errno.EINVAL)
+            raise GuestOSError(errno.EINVAL)
         self._check_cover()
         only_lower = self.in_lower
         if folder:
@@ -166,7 +166,7 @@ class OverlayPath(GuestPath):
         return only_lower
 
     def _check_cover(self) -> None:
-        """Raises `Refused` if the lower folder's file here can't be covered.
+        """Raises `GuestOSError` if the lower folder's file here can't be covered.
 
         That is so if the name is too long for a cover, or a folder has the cover's name.
         """
@@ -174,9 +174,9 @@ class OverlayPath(GuestPath):
             return
         name = COVER + self.name
         if len(os.fsencode(name)) > _NAME_MAX:
-            raise Refused(errno.ENAMETOOLONG)
+            raise GuestOSError(errno.ENAMETOOLONG)
         if _is_folder(self._both.upper_status(name)):
-            raise Refused(errno.EEXIST)
+            raise GuestOSError(errno.EEXIST)
 
     def _cover(self, books: Bookkeeping) -> None:
         """Covers the lower folder's file; does nothing if it shows none here."""
@@ -196,7 +196,7 @@ class OverlayPath(GuestPath):
             return
         with OverlayWalk(self.overlay, self.parts) as walk:
             if next(walk.entries(books.check_time), None) is not None:
-                raise Refused(errno.ENOTEMPTY)
+                raise GuestOSError(errno.ENOTEMPTY)
         if self.in_lower:
             return
         with closing_fd(os.open(self.name, READ | os.O_DIRECTORY, dir_fd=self.folder)) as folder:
@@ -218,7 +218,7 @@ class OverlayWalk(PathWalk):
         try:
             for name in parts:
                 if self._enter(name):
-                    raise Refused(errno.ENOENT)  # a link took the folder's place
+                    raise GuestOSError(errno.ENOENT)  # a link took the folder's place
         except BaseException:
             self.close()
             raise

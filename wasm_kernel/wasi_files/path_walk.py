@@ -19,7 +19,7 @@ from wasm_kernel.linux.folders import Closing
 from wasm_kernel.linux.walks import FolderWalk, link_text
 from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, NameInFolder, status_at
 from wasm_kernel.wasi_files.listing import FolderEntry, read_folder
-from wasm_kernel.wasi_files.preopens import Parts, Preopen, Refused, is_hidden_folder
+from wasm_kernel.wasi_files.preopens import GuestOSError, Parts, Preopen, is_hidden_folder
 
 _HOPS = 40  # the number of links that Linux follows
 
@@ -32,14 +32,14 @@ class Follow(Enum):
     NEVER = "never"
 
 
-class Outside(Refused):
+class Outside(GuestOSError):
     """A path leaves the folders of the guest."""
 
     def __init__(self) -> None:
         super().__init__(errno.EPERM)
 
 
-class HiddenName(Refused):
+class HiddenName(GuestOSError):
     """A path leads to, or through, a name that does not exist for the guest."""
 
     def __init__(self) -> None:
@@ -72,11 +72,11 @@ class GuestPath(NameInFolder, Closing):
     def status(self) -> os.stat_result | None:
         """Returns the status of the file there, links not followed; None if there is none.
 
-        Raises `Refused` if the path asks for a folder, and it is not one.
+        Raises `GuestOSError` if the path asks for a folder, and it is not one.
         """
         try:
             return self.required_status()
-        except Refused:
+        except GuestOSError:
             raise
         except (OSError, ValueError):
             return None
@@ -85,7 +85,7 @@ class GuestPath(NameInFolder, Closing):
         """Returns the same as `status`; raises `OSError` if there is no file."""
         found = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         if self.is_folder and not stat.S_ISDIR(found.st_mode):
-            raise Refused(errno.ENOTDIR)
+            raise GuestOSError(errno.ENOTDIR)
         return found
 
     def make_way(self, books: Bookkeeping) -> None:
@@ -101,7 +101,7 @@ class GuestPath(NameInFolder, Closing):
         """Does `lift` or `make_way` if an opening with these WASI arguments may change the file."""
 
     def check_movable(self, found: os.stat_result) -> None:
-        """Raises `Refused` if the file, which has this status, can't be moved away."""
+        """Raises `GuestOSError` if the file, which has this status, can't be moved away."""
 
     def lift_to_move(self, books: Bookkeeping) -> None:
         """Does `lift`, and hides the lower layer's file, before the name is gone."""
@@ -285,7 +285,7 @@ class PathWalk(Closing):
     def _followed(self, target: str) -> list[str]:
         self._hops += 1
         if self._hops > _HOPS:
-            raise Refused(errno.ELOOP)
+            raise GuestOSError(errno.ELOOP)
         if target.startswith("/"):
             raise Outside
         return _names(target)
@@ -305,6 +305,6 @@ def _names(path: str) -> list[str]:
 
 
 def check_length(parts: Parts, more: int = 0) -> None:
-    """Raises `Refused` for a path that is too long for the host's tools."""
+    """Raises `GuestOSError` for a path that is too long for the host's tools."""
     if len(os.fsencode("/".join(parts))) + more >= abi.PATH_MAX:
-        raise Refused(errno.ENAMETOOLONG)
+        raise GuestOSError(errno.ENAMETOOLONG)

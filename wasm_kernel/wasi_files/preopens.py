@@ -32,7 +32,7 @@ NULL_DEVICE = "dev/null"
 Parts = tuple[str, ...]
 
 
-class Refused(OSError):
+class GuestOSError(OSError):
     """The refusal of a guest's file operation, with an error number of Linux."""
 
     def __init__(self, number: int) -> None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from wasm_kernel.linux import walks
-from wasm_kernel.wasi_files.preopens import Preopen, Refused, visible
+from wasm_kernel.wasi_files.preopens import GuestOSError, Preopen, visible
 
 _SHARE = 50  # counting again may take a fiftieth of the time,
 _QUICK = 0.002  # or this many seconds in each turn
@@ -33,7 +33,7 @@ def key_of(status: os.stat_result) -> Key:
     return status.st_dev, status.st_ino
 
 
-class Full(Refused):
+class Full(GuestOSError):
     """The refusal of a call for which no space is left."""
 
     def __init__(self) -> None:

@@ -20,7 +20,12 @@ import pytest
 from tests.frontends.batch.conftest import Making, executed
 from wasm_kernel.frontends.batch import cluster, cluster_task
 from wasm_kernel.frontends.batch.cluster import checked, run_on_cluster
-from wasm_kernel.frontends.batch.cluster_task import Ran, Task, Told, run_task
+from wasm_kernel.frontends.batch.cluster_task import (
+    NotebookTask,
+    TaskOutcome,
+    TaskProgress,
+    run_task,
+)
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import find_sources
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
@@ -33,10 +38,10 @@ class FakeWorker:
     """A worker that records its reports."""
 
     def __init__(self) -> None:
-        self.told: list[Told] = []
+        self.told: list[TaskProgress] = []
 
     def log_event(self, topic: str, message: bytes) -> None:
-        self.told.append(msgspec.msgpack.decode(message, type=Told))
+        self.told.append(msgspec.msgpack.decode(message, type=TaskProgress))
 
 
 @pytest.fixture
@@ -62,7 +67,7 @@ def task(file: Path, **fields: Any) -> bytes:
         "place": "p",
         "resume": False,
     }
-    return msgspec.msgpack.encode(Task(**{**told, **fields}))
+    return msgspec.msgpack.encode(NotebookTask(**{**told, **fields}))
 
 
 def test_a_worker_takes_bytes_and_gives_bytes(
@@ -75,7 +80,7 @@ def test_a_worker_takes_bytes_and_gives_bytes(
     note = "open('/app/log', 'a').write('{}');"
     first = make("a.ipynb", note.format("a"), note.format("b") + "1/0", "open('/app/log').read()")
     shared = tmp_path / "shared"
-    ran = msgspec.msgpack.decode(run_task(task(first, shared=str(shared))), type=Ran)
+    ran = msgspec.msgpack.decode(run_task(task(first, shared=str(shared))), type=TaskOutcome)
     assert (ran.outcome.verdict, ran.outcome.cell) == ("error", 2)
     (lock,) = shared.glob(".*.lock")
     another = FileLock(lock)
@@ -83,11 +88,11 @@ def test_a_worker_takes_bytes_and_gives_bytes(
     data = task(first, shared=str(shared), budgets=Budgets(notebook_seconds=0.01))
     with monkeypatch.context() as patched:
         patched.setattr(cluster_task, "_SPARE_SECONDS", 0.0)
-        taken = msgspec.msgpack.decode(run_task(data), type=Ran)
+        taken = msgspec.msgpack.decode(run_task(data), type=TaskOutcome)
     assert taken.outcome.verdict == "kernel-lost" and "Another worker" in taken.outcome.reason
     threading.Timer(0.1, another.release).start()
     second = make("a.ipynb", note.format("a"), note.format("c"), "open('/app/log').read()")
-    again = msgspec.msgpack.decode(run_task(task(second, shared=str(shared))), type=Ran)
+    again = msgspec.msgpack.decode(run_task(task(second, shared=str(shared))), type=TaskOutcome)
     assert (again.outcome.verdict, again.outcome.kept) == ("ok", 1)
     (tmp_path / "got.ipynb").write_bytes(again.executed)
     assert executed(tmp_path / "got.ipynb")[2][1] == "'ac'"
@@ -104,7 +109,7 @@ def test_a_worker_takes_bytes_and_gives_bytes(
 
 def test_a_failure_of_the_worker_itself_is_an_outcome(make: Making, worker: FakeWorker) -> None:
     data = task(make("a.ipynb", "1"), shared="/proc/self/nothing")
-    ran = msgspec.msgpack.decode(run_task(data), type=Ran)
+    ran = msgspec.msgpack.decode(run_task(data), type=TaskOutcome)
     assert ran.outcome.verdict == "kernel-lost" and "/proc" not in ran.outcome.reason
 
 
@@ -143,11 +148,11 @@ class FakeFuture:
 class FakeClient:
     """A client of a cluster that answers by a rule: the fate of each attempt."""
 
-    rule: Callable[[Task], str]
+    rule: Callable[[NotebookTask], str]
     status = "running"
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self.tasks: list[Task] = []
+        self.tasks: list[NotebookTask] = []
 
     def register_plugin(self, plugin: Any) -> None: ...
 
@@ -155,16 +160,18 @@ class FakeClient:
         self.heard = handler
 
     def submit(self, function: Any, data: bytes, *, pure: bool) -> FakeFuture:
-        told = msgspec.msgpack.decode(data, type=Task)
-        self.heard((0.0, msgspec.msgpack.encode(Told(told.name, told.attempt, 0, 1))))
+        told = msgspec.msgpack.decode(data, type=NotebookTask)
+        self.heard((0.0, msgspec.msgpack.encode(TaskProgress(told.name, told.attempt, 0, 1))))
         self.heard((0.0, b"rubbish"))
         book = nbformat.v4.writes(nbformat.v4.new_notebook()).encode()
         names = ("r.csv", "../r.csv", "/r.csv", ".r.csv", "r.sh", "test_r.txt")
-        ran = Ran(Outcome(told.name, "ok", files=("../r",)), book, dict.fromkeys(names, b"1"))
+        ran = TaskOutcome(
+            Outcome(told.name, "ok", files=("../r",)), book, dict.fromkeys(names, b"1")
+        )
         if told.name == "good.ipynb" and not told.attempt:
-            ran = Ran(Outcome(told.name, "kernel-lost"), b"")
+            ran = TaskOutcome(Outcome(told.name, "kernel-lost"), b"")
         if told.name == "liar.ipynb":
-            ran = Ran(Outcome("good.ipynb", "ok", output="/etc/passwd"), b"rubbish")
+            ran = TaskOutcome(Outcome("good.ipynb", "ok", output="/etc/passwd"), b"rubbish")
         return FakeFuture(type(self).rule(told), msgspec.msgpack.encode(ran))
 
     def close(self) -> None: ...

@@ -18,7 +18,7 @@ from tests.frontends.batch.conftest import Making, code
 from wasm_kernel.frontends.batch import notebook_run, notebooks
 from wasm_kernel.frontends.batch.notebooks import (
     METADATA,
-    NotebookRefused,
+    NotebookError,
     Source,
     code_cells,
     find_sources,
@@ -88,7 +88,7 @@ STRANGE = '{"nbformat": 1, "nbformat_minor": 0, "cells": [{"cell_type": 7}]}'
     "text", ["", "[]", "{}", '{"nbformat": 4}', "[" * 100_000, "\xff", ENDLESS, STRANGE]
 )
 def test_a_file_that_is_not_a_notebook_is_refused_in_words(text: str) -> None:
-    with pytest.raises(NotebookRefused, match="no notebook"):
+    with pytest.raises(NotebookError, match="no notebook"):
         parse_notebook(text.encode("latin-1"))
 
 
@@ -112,9 +112,9 @@ def test_a_link_in_a_notebooks_place_is_not_followed(make: Making, tmp_path: Pat
     sources = {each.path: each for each in find_sources([str(tmp_path / "in/x")], tmp_path / "o")}
     read = {path.name: source for path, source in sources.items() if path is not None}
     assert read_notebook(read["same.ipynb"]).cells[0].source == "1"
-    with pytest.raises(NotebookRefused, match="leads out of its folder"):
+    with pytest.raises(NotebookError, match="leads out of its folder"):
         read_notebook(read["out.ipynb"])
-    with pytest.raises(NotebookRefused, match="no file"):
+    with pytest.raises(NotebookError, match="no file"):
         read_notebook(read["pipe.ipynb"])
 
 
@@ -126,7 +126,7 @@ def test_a_notebook_of_many_values_is_not_read(
     monkeypatch.setattr(notebooks, "MOST_VALUES", 1_000)
     book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}
     text = json.dumps(book | {"metadata": {"x": "@"}})
-    with pytest.raises(NotebookRefused, match=r"more than 1,000 values.* Clear its outputs"):
+    with pytest.raises(NotebookError, match=r"more than 1,000 values.* Clear its outputs"):
         parse_notebook(text.replace('"@"', f"[{values * 1_000}1]").encode())
     assert parse_notebook(text.replace("@", "1,[{" * 1_000).encode()).metadata.x
 
@@ -138,7 +138,7 @@ def test_notebooks_are_read_outside_the_event_loop(
 
     def read(source: Source) -> NoReturn:
         threads.append(threading.current_thread())
-        raise NotebookRefused("This is no notebook.")
+        raise NotebookError("This is no notebook.")
 
     monkeypatch.setattr(notebook_run, "read_notebook", read)
     source = source_of(tmp_path, "a", "1")

@@ -27,10 +27,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.frontends.batch.batch_session import session_id_of
-from wasm_kernel.frontends.batch.cluster_task import Ran, Task, Told, WarmGuest, run_task
+from wasm_kernel.frontends.batch.cluster_task import (
+    NotebookTask,
+    TaskOutcome,
+    TaskProgress,
+    WarmGuest,
+    run_task,
+)
 from wasm_kernel.frontends.batch.notebook_run import RunSettings, compared
 from wasm_kernel.frontends.batch.notebooks import (
-    NotebookRefused,
+    NotebookError,
     Source,
     code_cells,
     parse_notebook,
@@ -231,7 +237,7 @@ class _ClusterBatch:
             if attempt.future is None:
                 try:
                     data = self._task_of(attempt)
-                except NotebookRefused as problem:
+                except NotebookError as problem:
                     self._end(name, Outcome(name, "error", str(problem)))
                     continue
                 if data is not None:
@@ -240,7 +246,7 @@ class _ClusterBatch:
     def _task_of(self, attempt: _Attempt) -> bytes | None:
         """The task of a notebook; None if an earlier run did it.
 
-        Raises `NotebookRefused` if it can't be run.
+        Raises `NotebookError` if it can't be run.
         """
         settings, source = self._settings, attempt.source
         book = read_notebook(source)
@@ -253,7 +259,7 @@ class _ClusterBatch:
             files, output = earlier_files(source.output), str(source.output)
             self._end(source.name, replace(done, output=output, files=files))
             return None
-        task = Task(
+        task = NotebookTask(
             name=source.name,
             notebook=nbformat.v4.writes(book).encode(),
             topic=self._topic,
@@ -312,7 +318,7 @@ class _ClusterBatch:
     def _take(self, name: str, attempt: _Attempt) -> None:
         """Takes the result of a notebook, and writes it."""
         try:
-            ran = msgspec.msgpack.decode(attempt.future.result(), type=Ran)
+            ran = msgspec.msgpack.decode(attempt.future.result(), type=TaskOutcome)
         except (msgspec.DecodeError, distributed.CancelledError, OSError):
             self._again(name, attempt)
             return
@@ -323,13 +329,13 @@ class _ClusterBatch:
         outcome = replace(ran.outcome, notebook=name, output="", files=())
         try:
             self._end(name, self._written(attempt.source, outcome, ran))
-        except NotebookRefused as problem:
+        except NotebookError as problem:
             self._end(name, replace(outcome, verdict="kernel-lost", reason=str(problem)))
 
-    def _written(self, source: Source, outcome: Outcome, ran: Ran) -> Outcome:
+    def _written(self, source: Source, outcome: Outcome, ran: TaskOutcome) -> Outcome:
         """Writes an executed notebook and its results, and compares it if the settings ask for it.
 
-        Raises `NotebookRefused` if the worker's bytes are not a notebook.
+        Raises `NotebookError` if the worker's bytes are not a notebook.
         """
         if not ran.executed:
             return outcome
@@ -352,7 +358,7 @@ class _ClusterBatch:
     def _heard(self, event: tuple[float, bytes]) -> None:
         """Takes a worker's message; called on a thread of Dask's client."""
         with self._guard, suppress(msgspec.DecodeError):
-            told = msgspec.msgpack.decode(event[1], type=Told)
+            told = msgspec.msgpack.decode(event[1], type=TaskProgress)
             attempt = self._attempts.get(told.name)
             if attempt is None or attempt.number != told.attempt:
                 return

@@ -44,7 +44,7 @@ _POLL_SECONDS = 0.25
 _TAKEN = "Another worker goes on with this notebook in the shared folder. Nothing was changed."
 
 
-class Task(Struct, frozen=True):
+class NotebookTask(Struct, frozen=True):
     """A notebook to run, with its options; those not explained here are as in `run_notebooks`.
 
     Attributes:
@@ -69,7 +69,7 @@ class Task(Struct, frozen=True):
     resume: bool
 
 
-class Told(Struct, frozen=True):
+class TaskProgress(Struct, frozen=True):
     """The progress of an attempt at a notebook: the number of code cells `done`, and of all."""
 
     name: str
@@ -78,7 +78,7 @@ class Told(Struct, frozen=True):
     cells: int
 
 
-class Ran(Struct, frozen=True):
+class TaskOutcome(Struct, frozen=True):
     """The outcome of a notebook, the executed notebook (empty if there is none), and its results.
 
     `files` has the results by their paths in the folder for them.
@@ -90,24 +90,24 @@ class Ran(Struct, frozen=True):
 
 
 def run_task(data: bytes) -> bytes:
-    """Runs one notebook on a worker: takes a `Task`, and returns a `Ran`."""
-    task = msgspec.msgpack.decode(data, type=Task)
+    """Runs one notebook on a worker: takes a `NotebookTask`, and returns a `TaskOutcome`."""
+    task = msgspec.msgpack.decode(data, type=NotebookTask)
     try:
         with _alone(task) if task.shared else nullcontext():
             ran = _run(task)
     except SessionInUse as problem:
-        ran = Ran(Outcome(task.name, "kernel-lost", str(problem)), b"")
+        ran = TaskOutcome(Outcome(task.name, "kernel-lost", str(problem)), b"")
     except BatchError as problem:  # this worker can't meet its requirements
-        ran = Ran(Outcome(task.name, "error", str(problem)), b"")
+        ran = TaskOutcome(Outcome(task.name, "error", str(problem)), b"")
     except Exception as problem:  # Dask would pickle the error, with all that it refers to
         _LOG.exception("a notebook could not be run")
         reason = f"The worker failed ({type(problem).__name__}); its log says more."
-        ran = Ran(Outcome(task.name, "kernel-lost", reason), b"")
+        ran = TaskOutcome(Outcome(task.name, "kernel-lost", reason), b"")
     return msgspec.msgpack.encode(ran)
 
 
 @contextmanager
-def _alone(task: Task) -> Iterator[None]:
+def _alone(task: NotebookTask) -> Iterator[None]:
     """Keeps other workers from a notebook's place in the shared folder while the block runs.
 
     A worker that lost the scheduler was given up, but goes on until its notebook ends, and then
@@ -128,7 +128,7 @@ def _alone(task: Task) -> Iterator[None]:
         os.close(lock)
 
 
-def _run(task: Task) -> Ran:
+def _run(task: NotebookTask) -> TaskOutcome:
     relay = _Relay(distributed.get_worker(), task)
     with RunFolder() as here:
         kept = Path(task.shared) / task.place if task.shared else here
@@ -156,10 +156,10 @@ def _run(task: Task) -> Ran:
         files = read_results(output, outcome.files)
         if outcome.ok:
             shutil.rmtree(kept, ignore_errors=True)
-        return Ran(replace(outcome, output="", files=()), executed, files)
+        return TaskOutcome(replace(outcome, output="", files=()), executed, files)
 
 
-def _began_before(folder: Path, task: Task) -> bool:
+def _began_before(folder: Path, task: NotebookTask) -> bool:
     """Notes that a task begins; returns whether a lost worker had begun it."""
     mark = folder / _MARK
     with suppress(OSError):
@@ -173,7 +173,7 @@ def _began_before(folder: Path, task: Task) -> bool:
 class _Relay(Progress):
     """Sends the progress of a task to the client."""
 
-    def __init__(self, worker: Any, task: Task) -> None:
+    def __init__(self, worker: Any, task: NotebookTask) -> None:
         self._worker = worker
         self._task = task
 
@@ -181,7 +181,7 @@ class _Relay(Progress):
         self.cell_ended(name, 0, cells)
 
     def cell_ended(self, name: str, done: int, cells: int) -> None:
-        told = Told(name, self._task.attempt, done, cells)
+        told = TaskProgress(name, self._task.attempt, done, cells)
         self._worker.log_event(self._task.topic, msgspec.msgpack.encode(told))
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import describe
-from wasm_kernel.frontends.batch.notebooks import SUFFIX, NotebookRefused, parse_notebook
+from wasm_kernel.frontends.batch.notebooks import SUFFIX, NotebookError, parse_notebook
 from wasm_kernel.frontends.batch.outcome import BatchError
 
 Kind = Literal["probes", "inside", "doctest"]
@@ -228,7 +228,7 @@ def _nbgrader(file: Path, text: str) -> tuple[list[GradedTest], str]:
                 hidden, code = _HIDDEN in cell.source, cell.source
                 tests.append(GradedTest(str(name), "inside", points, hidden, code=code))
             by_hand += bool(not is_test and (told.get("grade") or told.get("task")))
-    except (NotebookRefused, KeyError, TypeError, AttributeError, ValueError) as problem:
+    except (NotebookError, KeyError, TypeError, AttributeError, ValueError) as problem:
         raise _refused(file, describe(problem)) from None
     if not tests:
         raise _refused(file, "none of its cells is an autograder test of nbgrader's")

@@ -16,7 +16,7 @@ from wasm_kernel.errors import Door, PolicyError
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.frontends.batch.notebook_run import HOOKS, NotebookRun, RunSettings
 from wasm_kernel.frontends.batch.notebook_sandbox import read_config, settings_of
-from wasm_kernel.frontends.batch.notebooks import NotebookRefused, Source, read_notebook
+from wasm_kernel.frontends.batch.notebooks import NotebookError, Source, read_notebook
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, require
 from wasm_kernel.frontends.batch.parameters import check_parameters
 from wasm_kernel.frontends.batch.reporting import Progress
@@ -139,7 +139,7 @@ def check(sources: Sequence[Source], settings: RunSettings) -> None:
             raise BatchError(f"There is no file {file}. Nothing was run.")
     for source in sources:
         if settings.parameters:
-            with contextlib.suppress(NotebookRefused):  # its verdict will say so
+            with contextlib.suppress(NotebookError):  # its verdict will say so
                 check_parameters(read_notebook(source), source.name, settings.parameters)
 
 

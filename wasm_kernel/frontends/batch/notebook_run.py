@@ -33,7 +33,7 @@ from wasm_kernel.frontends.batch.notebook_client import (
 from wasm_kernel.frontends.batch.notebook_sandbox import LimitsMet, open_sandbox, settings_of
 from wasm_kernel.frontends.batch.notebooks import (
     Cell,
-    NotebookRefused,
+    NotebookError,
     Source,
     code_cells,
     merge_streams,
@@ -146,7 +146,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     shared: str = ""
 
 
-class _Ended(Exception):
+class _NotebookEnded(Exception):
     """The end of a notebook, with a verdict, before its last cell is done."""
 
     def __init__(
@@ -182,7 +182,7 @@ class NotebookRun:
         self._cells: Sequence[Cell] = ()
         self._done = 0
         self._end = math.inf
-        self._failed: list[_Ended] = []
+        self._failed: list[_NotebookEnded] = []
         self._before: Sequence[str] = ()  # the results of an earlier run, until they are replaced
 
     async def run(self) -> Outcome:
@@ -193,7 +193,7 @@ class NotebookRun:
         began = time.monotonic()
         try:
             earlier = await asyncio.to_thread(self._read)
-        except NotebookRefused as problem:
+        except NotebookError as problem:
             self._note(verdict="error", reason=str(problem), output="")
             return self._outcome
         self._before = await asyncio.to_thread(earlier_files, self._source.output)
@@ -204,7 +204,7 @@ class NotebookRun:
         self._progress.began(self._source.name, len(self._cells))
         try:
             await self._run_all(earlier)
-        except _Ended as ended:
+        except _NotebookEnded as ended:
             self._note(**ended.fields)
         except BatchError:
             raise
@@ -269,7 +269,7 @@ class NotebookRun:
         self._book = put_in(book, self._settings.parameters) if self._settings.parameters else book
         self._cells = code_cells(self._book)
         if (language := runtime_of(self._book)) not in self._settings.languages:
-            raise NotebookRefused(_NOT_HERE.format(language=language.value))
+            raise NotebookError(_NOT_HERE.format(language=language.value))
         return (
             PreviousRun.found(self._source.output, self._cells) if self._settings.resume else None
         )
@@ -388,7 +388,7 @@ class NotebookRun:
         """Runs one cell; with `goes_on`, its own error does not end the notebook."""
         try:
             await self._run_cell(client, page, place, cell)
-        except _Ended as ended:
+        except _NotebookEnded as ended:
             if not self._settings.goes_on or not ended.can_go_on:
                 raise self._failed[0] if self._failed else ended from None
             self._failed.append(ended)
@@ -396,7 +396,7 @@ class NotebookRun:
     async def _run_cell(
         self, client: CellClient, page: NotebookPage, place: int, cell: NotebookNode
     ) -> None:
-        """Runs one cell; raises `_Ended`, or `WasmKernelError`."""
+        """Runs one cell; raises `_NotebookEnded`, or `WasmKernelError`."""
         self._limits.take()  # earlier ones do not belong to this cell
         try:
             await self._limited(client.run_cell(page, cell, place))
@@ -405,15 +405,15 @@ class NotebookRun:
                 raise KernelLost(plain(problem.evalue)) from None
             raise _failure(self._limits.take(), problem) from None
         except KernelEnded:
-            raise _Ended("error", _ENDED_IT) from None
+            raise _NotebookEnded("error", _ENDED_IT) from None
         except TooMuchKept as problem:
-            raise _Ended("output-limit", str(problem)) from None
+            raise _NotebookEnded("output-limit", str(problem)) from None
         finally:
             merge_streams(cell)
         met = self._limits.take()
         if limit := stopping_limit(met):
             hint = Door.BATCH.raising(limit, purpose="to see more")
-            raise _Ended(verdict_of(met, ""), _TOO_MUCH, hint=hint)
+            raise _NotebookEnded(verdict_of(met, ""), _TOO_MUCH, hint=hint)
 
     async def _limited(self, work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
         """Waits for `work` within the notebook's time, and until the batch is stopped."""
@@ -429,9 +429,9 @@ class NotebookRun:
             if task.done():
                 return task.result()
             if self._stopping.is_set():
-                raise _Ended("cancelled", _CANCELLED)
+                raise _NotebookEnded("cancelled", _CANCELLED)
             limit = self._settings.budgets.notebook_seconds
-            raise _Ended("timeout", _LATE.format(seconds=limit), hint=_MORE_TIME)
+            raise _NotebookEnded("timeout", _LATE.format(seconds=limit), hint=_MORE_TIME)
         finally:
             for each in (task, stopping):
                 each.cancel()
@@ -464,7 +464,7 @@ def _some(files: Sequence[str]) -> str:
     return ", ".join([*names, *([f"{more:,} more"] if more > 0 else [])])
 
 
-def _failure(limits: set[str], problem: CellExecutionError) -> _Ended:
+def _failure(limits: set[str], problem: CellExecutionError) -> _NotebookEnded:
     """Returns the end of a failed cell, by the limits that it met and its error.
 
     Of a kernel's text about a limit, only the first sentence is the reason; the rest says what was
@@ -478,4 +478,4 @@ def _failure(limits: set[str], problem: CellExecutionError) -> _Ended:
         hints = [each for each in map(Door.BATCH.raising, limits) if each in problem.evalue]
     hint = plain(hints[-1], HINT_CHARACTERS) if hints else ""
     told = {"hint": hint, "traceback": trace[-_TRACE_CHARACTERS:]}
-    return _Ended(verdict, reason, can_go_on=verdict == "error", **told)
+    return _NotebookEnded(verdict, reason, can_go_on=verdict == "error", **told)

@@ -51,7 +51,7 @@ Cell = tuple[int, NotebookNode]
 """A cell, with its place among all cells of its notebook."""
 
 
-class NotebookRefused(WasmKernelError):
+class NotebookError(WasmKernelError):
     """A notebook that can't be run."""
 
 
@@ -161,14 +161,14 @@ def _walk(folder: Path, out: Path) -> Iterable[Path]:
 def read_stored(source: Source) -> NotebookNode:
     """Returns a notebook as it is stored, with its outputs.
 
-    Raises `NotebookRefused` if it can't be read, is not a notebook, or is in an unknown language.
+    Raises `NotebookError` if it can't be read, is not a notebook, or is in an unknown language.
     """
     try:
         data = source.data
         if source.path is not None:
             data = _content(source.path)
     except OSError as problem:
-        raise NotebookRefused(f"The notebook can't be read ({describe(problem)}).") from None
+        raise NotebookError(f"The notebook can't be read ({describe(problem)}).") from None
     book = parse_notebook(data)
     runtime_of(book)
     return book
@@ -177,14 +177,14 @@ def read_stored(source: Source) -> NotebookNode:
 def _content(path: Path) -> bytes:
     """The content of a notebook's file, whose folder may hold the files of strangers.
 
-    Raises `NotebookRefused` if it is not a regular file, or is a link to a file of another folder.
+    Raises `NotebookError` if it is not a regular file, or is a link to a file of another folder.
     """
     real = path.resolve(strict=True)
     if not real.is_relative_to(path.parent):
-        raise NotebookRefused(_LEADS_OUT)
+        raise NotebookError(_LEADS_OUT)
     with os.fdopen(os.open(real, _READ_ONLY), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise NotebookRefused(_NO_FILE)
+            raise NotebookError(_NO_FILE)
         return file.read(MOST_BYTES + 1)
 
 
@@ -203,9 +203,9 @@ def read_notebook(source: Source) -> NotebookNode:
 def parse_notebook(data: bytes) -> NotebookNode:
     """Returns the notebook in a file's content, in the newest format; each cell has an id."""
     if len(data) > MOST_BYTES:
-        raise NotebookRefused(f"The notebook has more than {MOST_BYTES:,} bytes.")
+        raise NotebookError(f"The notebook has more than {MOST_BYTES:,} bytes.")
     if marks_in(data, MOST_VALUES) > MOST_VALUES:
-        raise NotebookRefused(
+        raise NotebookError(
             f"The notebook holds more than {MOST_VALUES:,} values of JSON. Clear its outputs."
         )
     try:
@@ -222,11 +222,11 @@ def parse_notebook(data: bytes) -> NotebookNode:
                     cell.id = f"cell-{number}"
             nbformat.validate(book)
     except KeyError as problem:
-        raise NotebookRefused(f"This is no notebook (it lacks {plain(str(problem))}).") from None
+        raise NotebookError(f"This is no notebook (it lacks {plain(str(problem))}).") from None
     except nbformat.ValidationError as problem:
-        raise NotebookRefused(f"This is no notebook ({plain(problem.message, 120)}).") from None
+        raise NotebookError(f"This is no notebook ({plain(problem.message, 120)}).") from None
     except Exception as problem:  # the file is untrusted: nbformat may raise anything
-        raise NotebookRefused(f"This is no notebook ({plain(describe(problem), 120)}).") from None
+        raise NotebookError(f"This is no notebook ({plain(describe(problem), 120)}).") from None
     found_book: NotebookNode = book
     return found_book
 
@@ -243,7 +243,7 @@ def _name_cells(cells: Sequence[Any]) -> None:
 
 
 def runtime_of(book: NotebookNode) -> RuntimeType:
-    """Returns a notebook's language, Python by default; or raises `NotebookRefused`."""
+    """Returns a notebook's language, Python by default; or raises `NotebookError`."""
     info, spec = book.metadata.get("language_info", {}), book.metadata.get("kernelspec", {})
     language = str(info.get("name") or spec.get("language") or "python")
     if language.lower() in _PYTHON:
@@ -252,7 +252,7 @@ def runtime_of(book: NotebookNode) -> RuntimeType:
         return RuntimeType.checked(language.lower())
     except ValueError:
         why = f"The notebook is in {plain(language)}, which no sandbox here runs."
-        raise NotebookRefused(why) from None
+        raise NotebookError(why) from None
 
 
 def code_cells(book: NotebookNode) -> list[Cell]:
@@ -307,7 +307,7 @@ def read_executed(output: Path) -> tuple[NotebookNode, dict[str, Any]] | None:
     """Returns the executed notebook of an earlier run and its record; None if there is none."""
     try:
         book = parse_notebook(output.read_bytes())
-    except (OSError, NotebookRefused):
+    except (OSError, NotebookError):
         return None
     record = book.metadata.get(METADATA)
     return (book, dict(record)) if isinstance(record, dict) else None

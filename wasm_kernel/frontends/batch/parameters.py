@@ -10,7 +10,7 @@ from typing import Any
 from nbformat import NotebookNode
 
 from wasm_kernel.errors import describe
-from wasm_kernel.frontends.batch.notebooks import NotebookRefused, runtime_of
+from wasm_kernel.frontends.batch.notebooks import NotebookError, runtime_of
 from wasm_kernel.frontends.batch.outcome import BatchError, require
 from wasm_kernel.policy import RuntimeType
 
@@ -67,12 +67,12 @@ def check_parameters(book: NotebookNode, name: str, parameters: Mapping[str, Any
 def put_in(book: NotebookNode, parameters: Mapping[str, Any]) -> NotebookNode:
     """Returns the notebook with a cell that sets parameters, after the cell that declares them.
 
-    Raises `NotebookRefused` if its language has no parameters.
+    Raises `NotebookError` if its language has no parameters.
     """
     from papermill.parameterize import parameterize_notebook
 
     if runtime_of(book) is not RuntimeType.PYTHON:
-        raise NotebookRefused("Parameters are for notebooks in Python.")
+        raise NotebookError("Parameters are for notebooks in Python.")
     book.metadata["papermill"] = {}
     for cell in book.cells:
         cell.metadata.setdefault("tags", [])  # papermill reads them from each cell

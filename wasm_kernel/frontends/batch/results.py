@@ -53,7 +53,7 @@ def folder_of(output: Path) -> Path:
     return output.with_suffix(".files")
 
 
-class Results(Struct, frozen=True):
+class CollectedResults(Struct, frozen=True):
     """The outcome of collecting.
 
     Attributes:
@@ -107,7 +107,9 @@ class ResultsFolder:
             yield found
 
 
-def collect(session: BatchSession, source: Source, inputs: Sequence[Path], most: int) -> Results:
+def collect(
+    session: BatchSession, source: Source, inputs: Sequence[Path], most: int
+) -> CollectedResults:
     """Copies the files that a notebook's cells wrote; returns what happened to each.
 
     Together the files take at most `most` bytes. Links and unchanged `inputs` are not results.
@@ -142,7 +144,7 @@ def collect(session: BatchSession, source: Source, inputs: Sequence[Path], most:
             left |= dict.fromkeys(packed, why)
         elif packed:
             files.append(f"{into.name}/{OTHERS}")
-    return Results(tuple(files), tuple(each for each in packed if each not in left), left)
+    return CollectedResults(tuple(files), tuple(each for each in packed if each not in left), left)
 
 
 def _pack(workspace: FileTree, paths: Sequence[str], file: BinaryIO) -> None:

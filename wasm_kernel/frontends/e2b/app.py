@@ -29,7 +29,7 @@ from wasm_kernel.frontends.e2b import openapi, operations
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.files import FILE_BYTES, too_large
 from wasm_kernel.frontends.e2b.messages import Connected
-from wasm_kernel.frontends.e2b.operations import Call, Operation, Plane
+from wasm_kernel.frontends.e2b.operations import ApiCall, Operation, Plane
 from wasm_kernel.frontends.e2b.sandboxes import GONE, Sandboxes
 from wasm_kernel.frontends.http.callers import Caller, MemoryLease, client_name, key_name
 from wasm_kernel.frontends.http.host_work import HostWork
@@ -123,7 +123,7 @@ class SandboxApi:
     async def _serve(
         self, operation: Operation, params: dict[str, Any], request: Request, send: Send
     ) -> None:
-        call = Call(operation, params, request.query_params, request.headers, self._sandboxes)
+        call = ApiCall(operation, params, request.query_params, request.headers, self._sandboxes)
         client = client_name("", request.scope)
         try:
             if operation.plane is Plane.CONTROL:
@@ -150,7 +150,7 @@ class SandboxApi:
             if not self._open[client]:
                 del self._open[client]
 
-    async def _act(self, call: Call, request: Request, send: Send) -> None:
+    async def _act(self, call: ApiCall, request: Request, send: Send) -> None:
         """Serves a call that its client's limits allow."""
         operation = call.operation
         try:
@@ -254,7 +254,7 @@ def _told(plane: Plane, refusal: Refusal) -> Response:
     return Response(content, status, headers, media_type="application/json")
 
 
-async def _openapi(_: Call) -> dict[str, Any]:
+async def _openapi(_: ApiCall) -> dict[str, Any]:
     return openapi.document(TABLE)
 
 

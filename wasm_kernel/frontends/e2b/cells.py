@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from wasm_kernel.errors import SessionInUse
-from wasm_kernel.frontends.e2b.sandbox import Context, Sandbox
+from wasm_kernel.frontends.e2b.sandbox import ClientSandbox, Context
 from wasm_kernel.frontends.http.callers import MemoryLease
 from wasm_kernel.frontends.http.metrics import Metrics
 from wasm_kernel.frontends.http.serving import CutOff
@@ -58,7 +58,7 @@ class CellStream(Response):
 
     def __init__(
         self,
-        sandbox: Sandbox,
+        sandbox: ClientSandbox,
         context: Context,
         code: str,
         lease: MemoryLease,

@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.files import HOME, guest_path
-from wasm_kernel.frontends.e2b.messages import Command, Start
-from wasm_kernel.frontends.e2b.sandbox import Sandbox
+from wasm_kernel.frontends.e2b.messages import ProcessConfig, StartRequest
+from wasm_kernel.frontends.e2b.sandbox import ClientSandbox
 from wasm_kernel.frontends.http.callers import MemoryLease
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.frontends.http.metrics import Metrics
@@ -40,7 +40,7 @@ class CommandStream(CellStream):
     media_type = STREAM
 
     def __init__(
-        self, sandbox: Sandbox, asked: Start, lease: MemoryLease, metrics: Metrics
+        self, sandbox: ClientSandbox, asked: StartRequest, lease: MemoryLease, metrics: Metrics
     ) -> None:
         expressions = {_STATUS: _expression(asked.process)}
         super().__init__(
@@ -99,11 +99,11 @@ def refusing(words: str) -> bytes:
     return message({"error": {"code": "unimplemented", "message": words}}, _LAST)
 
 
-def start_of(content: bytearray) -> Start:
+def start_of(content: bytearray) -> StartRequest:
     """Returns the one message of a request; raises `Refusal`, or `DecodeError`."""
     if len(content) < _HEAD.size or _HEAD.unpack_from(content)[0]:
         raise Refusal(400, "", "A command is one message, which is not compressed.")
-    return msgspec.json.decode(content[_HEAD.size :], type=Start)
+    return msgspec.json.decode(content[_HEAD.size :], type=StartRequest)
 
 
 def _event(**event: object) -> bytes:
@@ -114,7 +114,7 @@ def _data(name: str, text: str) -> bytes:
     return _event(data={name: b64encode(text.encode("utf-8", "replace")).decode()})
 
 
-def _expression(asked: Command) -> str:
+def _expression(asked: ProcessConfig) -> str:
     """Returns the Python that runs a command, and whose value is its exit status."""
     cwd = guest_path(asked.cwd or HOME)
     words = [posixpath.basename(asked.cmd), *asked.args]
@@ -124,6 +124,6 @@ def _expression(asked: Command) -> str:
     return _RUN.format(args=words, by_shell=False, cwd=cwd)
 
 
-def check(asked: Start) -> str:
+def check(asked: StartRequest) -> str:
     """Returns why a command can't be run, in words; empty if it can."""
     return _NO_INPUT if asked.pty is not None or asked.stdin else ""

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from wasm_kernel.errors import Door
-from wasm_kernel.frontends.e2b.messages import Entry
+from wasm_kernel.frontends.e2b.messages import EntryInfo
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.frontends.http.session_files import quota_of, workspace_in, write_file
 from wasm_kernel.linux.folders import Folder
@@ -154,19 +154,19 @@ def too_large() -> Refusal:
 # -- names
 
 
-def describe(session: AsyncSession, path: str) -> Entry:
+def describe(session: AsyncSession, path: str) -> EntryInfo:
     """Returns the facts about a file, a folder or a link."""
     with _opened(session) as files:
         return _entry(files, guest_path(path))
 
 
-def list_folder(session: AsyncSession, path: str, depth: int) -> list[Entry]:
+def list_folder(session: AsyncSession, path: str, depth: int) -> list[EntryInfo]:
     """Returns the facts about the files and folders in a folder, `depth` levels deep."""
     with _opened(session) as files:
         return [*_listed(files, guest_path(path), min(depth, _LEVELS_MOST) or 1)]
 
 
-def _listed(files: FileAccess, path: str, depth: int) -> Iterator[Entry]:
+def _listed(files: FileAccess, path: str, depth: int) -> Iterator[EntryInfo]:
     for name, kind in files.list(path):
         with contextlib.suppress(OSError):  # it is gone
             yield _entry(files, f"{path}/{name}")
@@ -174,7 +174,7 @@ def _listed(files: FileAccess, path: str, depth: int) -> Iterator[Entry]:
                 yield from _listed(files, f"{path}/{name}", depth - 1)
 
 
-def _entry(files: FileAccess, path: str) -> Entry:
+def _entry(files: FileAccess, path: str) -> EntryInfo:
     at = files.at(path)
     status = files.operations.status(at, Follow.NEVER)
     target, kind = "", _KINDS.get(stat.S_IFMT(status.st_mode), "FILE_TYPE_UNSPECIFIED")
@@ -183,7 +183,7 @@ def _entry(files: FileAccess, path: str) -> Entry:
         with contextlib.suppress(OSError):
             kind = _KINDS.get(stat.S_IFMT(files.operations.status(at).st_mode), _LINK)
     changed = datetime.fromtimestamp(min(max(int(status.st_mtime), 0), _YEAR_9999), UTC)
-    return Entry(
+    return EntryInfo(
         name=posixpath.basename(path),
         type=kind,
         path=path,
@@ -197,7 +197,7 @@ def _entry(files: FileAccess, path: str) -> Entry:
     )
 
 
-def make_folder(session: AsyncSession, path: str) -> Entry:
+def make_folder(session: AsyncSession, path: str) -> EntryInfo:
     """Makes a folder with those on its way; raises `FileExistsError` if there is something."""
     plain = guest_path(path)
     with _opened(session) as files:
@@ -220,7 +220,7 @@ def _make_way(files: FileAccess, path: str) -> None:
                 raise
 
 
-def move(session: AsyncSession, source: str, destination: str) -> Entry:
+def move(session: AsyncSession, source: str, destination: str) -> EntryInfo:
     """Renames a file or folder, with the folders on the way of its new path."""
     old, new = guest_path(source), guest_path(destination)
     if not (_parts(old)[1] and _parts(new)[1]):

@@ -108,14 +108,14 @@ class Pause(Body):
     memory: bool = True
 
 
-class Fork(Body):
+class SandboxFork(Body):
     """Copies a sandbox `count` times."""
 
     timeout: Seconds = 15
     count: Annotated[int, Meta(ge=1, le=_FORKS_MOST)] = 1
 
 
-class Forked(Body):
+class ForkedSandbox(Body):
     """One copy of a sandbox."""
 
     sandbox: Connected
@@ -138,7 +138,7 @@ class Metric(Body):
 # -- code
 
 
-class Execute(Body, rename=None):
+class ExecutionRequest(Body, rename=None):
     """A cell to run: in a context, or in the default one of a language."""
 
     code: str
@@ -184,7 +184,7 @@ class Move(Body):
     destination: Path
 
 
-class Entry(Body, omit_defaults=True):
+class EntryInfo(Body, omit_defaults=True):
     """A file, folder or link, as Protobuf writes it in JSON."""
 
     name: str
@@ -202,20 +202,20 @@ class Entry(Body, omit_defaults=True):
 class OneEntry(Body):
     """The answer to a call about one file or folder."""
 
-    entry: Entry
+    entry: EntryInfo
 
 
 class Entries(Body):
     """The answer to `ListDir`."""
 
-    entries: list[Entry]
+    entries: list[EntryInfo]
 
 
 class Nothing(Body):
     """An empty body."""
 
 
-class Written(Body):
+class WriteInfo(Body):
     """A written file."""
 
     name: str
@@ -226,7 +226,7 @@ class Written(Body):
 # -- commands
 
 
-class Command(Body):
+class ProcessConfig(Body):
     """A command: a program, its arguments, its environment and its folder."""
 
     cmd: Text
@@ -235,10 +235,10 @@ class Command(Body):
     cwd: Path | None = None
 
 
-class Start(Body):
+class StartRequest(Body):
     """A command to start."""
 
-    process: Command
+    process: ProcessConfig
     pty: Any = None
     stdin: bool = False
 

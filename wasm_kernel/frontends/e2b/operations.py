@@ -18,7 +18,7 @@ from starlette.responses import Response
 from wasm_kernel.frontends.e2b import commands, files, messages
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.messages import Connected, ContextFacts, Entries, Nothing, OneEntry
-from wasm_kernel.frontends.e2b.sandbox import Context, Kept, Sandbox
+from wasm_kernel.frontends.e2b.sandbox import ClientSandbox, Context, Kept
 from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
 from wasm_kernel.frontends.http.callers import Caller, MemoryLease
 from wasm_kernel.frontends.http.limits import Refusal
@@ -29,7 +29,7 @@ from wasm_kernel.wasi_files.preopens import APP
 _LISTED_MOST = 1_000
 _ALL, _ONE = ("/sandboxes", "/v2/sandboxes"), "/sandboxes/{sandbox_id}"
 _CONNECT = (f"{_ONE}/connect", f"/v2{_ONE}/connect", f"{_ONE}/resume")
-_FORKED = list[messages.Forked]
+_FORKED = list[messages.ForkedSandbox]
 _FILE_SERVICE, _PROCESSES = "/filesystem.Filesystem", "/process.Process"
 _NO_WATCHING = "Folders can't be watched here. List them instead."
 _NO_INPUT = "Commands have no input here, and a client can't connect to one that runs."
@@ -63,7 +63,7 @@ class Operation:
     method: str
     path: str
     plane: Plane
-    act: Callable[[Call], Awaitable[Any]]
+    act: Callable[[ApiCall], Awaitable[Any]]
     summary: str
     body: Any = None
     answer: Any = None
@@ -72,7 +72,7 @@ class Operation:
 
 TABLE: list[Operation] = []
 """The calls, in order: the first one that a request matches serves it."""
-_Act = Callable[["Call"], Awaitable[Any]]
+_Act = Callable[["ApiCall"], Awaitable[Any]]
 
 
 def _serves(
@@ -89,7 +89,7 @@ def _serves(
 
 
 @dataclass
-class Call:
+class ApiCall:
     """One call, and who makes it: `caller` for sandboxes, or the client of a `sandbox`."""
 
     operation: Operation
@@ -99,11 +99,11 @@ class Call:
     sandboxes: Sandboxes
     body: Any = None
     caller: Caller = field(init=False)
-    sandbox: Sandbox = field(init=False)
+    sandbox: ClientSandbox = field(init=False)
     lease: MemoryLease = field(init=False)
     metrics: Metrics = field(init=False)
 
-    async def named(self) -> Sandbox:
+    async def named(self) -> ClientSandbox:
         """Returns the sandbox that the path names; raises `Refusal`."""
         return await self.sandboxes.of(self.caller, self.params["sandbox_id"])
 
@@ -116,7 +116,7 @@ class Call:
 # -- sandboxes
 
 
-def _connected(sandbox: Sandbox) -> Connected:
+def _connected(sandbox: ClientSandbox) -> Connected:
     template, token = sandbox.kept.asked.template_id, sandbox.kept.token
     return Connected(sandbox.name, token, token, template_id=template)
 
@@ -148,13 +148,13 @@ def _described(
 
 
 @_serves(Plane.CONTROL, "POST", *_ALL, body=messages.NewSandbox, answer=Connected, status=201)
-async def _create(call: Call) -> Connected:
+async def _create(call: ApiCall) -> Connected:
     """Makes a sandbox."""
     return _connected(await call.sandboxes.create(call.caller, call.body))
 
 
 @_serves(Plane.CONTROL, "GET", *_ALL, answer=list[messages.Described])
-async def _list(call: Call) -> Response | list[messages.Described]:
+async def _list(call: ApiCall) -> Response | list[messages.Described]:
     """Lists the key's sandboxes."""
     query, found = call.query, await call.sandboxes.listed(call.caller)
     wanted = [tuple(map(unquote, each)) for each in parse_qsl(query.get("metadata", ""))]
@@ -188,20 +188,20 @@ def _seconds(text: str) -> float:
 
 
 @_serves(Plane.CONTROL, "GET", _ONE, answer=messages.Described)
-async def _get(call: Call) -> messages.Described:
+async def _get(call: ApiCall) -> messages.Described:
     """Describes a sandbox."""
     sandbox = await call.named()
     return _described(sandbox.name, sandbox.kept, sandbox.policy, token=sandbox.kept.token)
 
 
 @_serves(Plane.CONTROL, "DELETE", _ONE)
-async def _kill(call: Call) -> None:
+async def _kill(call: ApiCall) -> None:
     """Deletes a sandbox."""
     await call.sandboxes.kill(await call.named())
 
 
 @_serves(Plane.CONTROL, "POST", *_CONNECT, body=messages.Connect, answer=Connected, status=201)
-async def _connect(call: Call) -> Connected:
+async def _connect(call: ApiCall) -> Connected:
     """Lets a sandbox go on, and wakes it if it is paused."""
     sandbox, seconds = await call.named(), call.body.timeout
     await call.sandboxes.check_seconds(seconds)
@@ -214,7 +214,7 @@ async def _connect(call: Call) -> Connected:
 
 
 @_serves(Plane.CONTROL, "POST", f"{_ONE}/timeout", body=messages.Timeout)
-async def _set_timeout(call: Call) -> None:
+async def _set_timeout(call: ApiCall) -> None:
     """Sets when a sandbox ends."""
     sandbox, seconds = await call.named(), call.body.timeout
     await call.sandboxes.check_seconds(seconds)
@@ -224,21 +224,23 @@ async def _set_timeout(call: Call) -> None:
 
 
 @_serves(Plane.CONTROL, "POST", f"{_ONE}/pause", body=messages.Pause)
-async def _pause(call: Call) -> None:
+async def _pause(call: ApiCall) -> None:
     """Puts a sandbox to sleep."""
     await call.sandboxes.pause(await call.named(), memory=call.body.memory)
 
 
-@_serves(Plane.CONTROL, "POST", f"{_ONE}/fork", body=messages.Fork, answer=_FORKED, status=201)
-async def _fork(call: Call) -> list[messages.Forked]:
+@_serves(
+    Plane.CONTROL, "POST", f"{_ONE}/fork", body=messages.SandboxFork, answer=_FORKED, status=201
+)
+async def _fork(call: ApiCall) -> list[messages.ForkedSandbox]:
     """Copies a sandbox."""
     asked = call.body
     made = await call.sandboxes.fork(await call.named(), asked.timeout, asked.count)
-    return [messages.Forked(_connected(each)) for each in made]
+    return [messages.ForkedSandbox(_connected(each)) for each in made]
 
 
 @_serves(Plane.CONTROL, "GET", f"{_ONE}/metrics", answer=list[messages.Metric])
-async def _metrics(call: Call) -> list[messages.Metric]:
+async def _metrics(call: ApiCall) -> list[messages.Metric]:
     """Tells the resources that a sandbox uses now."""
     sandbox = await call.named()
     service = (await call.sandboxes.service()).sync
@@ -262,10 +264,10 @@ async def _metrics(call: Call) -> list[messages.Metric]:
 # -- code
 
 
-@_serves(Plane.CODE, "POST", "/execute", body=messages.Execute)
-async def _execute(call: Call) -> CellStream:
+@_serves(Plane.CODE, "POST", "/execute", body=messages.ExecutionRequest)
+async def _execute(call: ApiCall) -> CellStream:
     """Runs a cell; the answer is lines of JSON."""
-    asked: messages.Execute = call.body
+    asked: messages.ExecutionRequest = call.body
     language, code, env = asked.language, asked.code, asked.env_vars
     if asked.context_id is None and language is not None and language.lower() == _BASH:
         language, code = None, f"%%{_BASH}\n{code}"
@@ -278,13 +280,13 @@ def _facts(context: Context) -> ContextFacts:
 
 
 @_serves(Plane.CODE, "GET", "/contexts", answer=list[ContextFacts])
-async def _contexts(call: Call) -> list[ContextFacts]:
+async def _contexts(call: ApiCall) -> list[ContextFacts]:
     """Lists contexts."""
     return [_facts(each) for each in call.sandbox.contexts.values()]
 
 
 @_serves(Plane.CODE, "POST", "/contexts", body=messages.NewContext, answer=ContextFacts)
-async def _new_context(call: Call) -> ContextFacts:
+async def _new_context(call: ApiCall) -> ContextFacts:
     """Makes a context."""
     cwd = call.body.cwd
     if cwd is not None and files.guest_path(cwd) not in (files.HOME, APP):
@@ -292,18 +294,18 @@ async def _new_context(call: Call) -> ContextFacts:
     return _facts(await call.sandboxes.new_context(call.sandbox, call.body.language))
 
 
-async def _context(call: Call) -> Context:
+async def _context(call: ApiCall) -> Context:
     return await call.sandboxes.context(call.sandbox, call.params["context_id"], None)
 
 
 @_serves(Plane.CODE, "DELETE", "/contexts/{context_id}")
-async def _remove_context(call: Call) -> None:
+async def _remove_context(call: ApiCall) -> None:
     """Removes a context."""
     await call.sandboxes.remove_context(call.sandbox, await _context(call))
 
 
 @_serves(Plane.CODE, "POST", "/contexts/{context_id}/restart")
-async def _restart_context(call: Call) -> None:
+async def _restart_context(call: ApiCall) -> None:
     """Discards a context's variables."""
     await (await _context(call)).session.reset()
 
@@ -312,12 +314,12 @@ async def _restart_context(call: Call) -> None:
 
 
 @_serves(Plane.FILES, "GET", "/health")
-async def _health(_: Call) -> None:
+async def _health(_: ApiCall) -> None:
     """Succeeds if the sandbox runs."""
 
 
 @_serves(Plane.FILES, "GET", "/files")
-async def _read(call: Call) -> Response:
+async def _read(call: ApiCall) -> Response:
     """Downloads the file of ?path=."""
     data = await call.work(files.read, call.query.get("path", ""))
     if not call.lease.take(len(data)):
@@ -325,16 +327,16 @@ async def _read(call: Call) -> Response:
     return Response(data, media_type="application/octet-stream")
 
 
-@_serves(Plane.FILES, "POST", "/files", body=bytearray, answer=list[messages.Written])
-async def _write(call: Call) -> list[messages.Written]:
+@_serves(Plane.FILES, "POST", "/files", body=bytearray, answer=list[messages.WriteInfo])
+async def _write(call: ApiCall) -> list[messages.WriteInfo]:
     """Uploads files."""
     parts = await files.uploaded(call.headers, call.query.get("path"), call.body)
     paths = [await call.work(files.write, path, data) for path, data in parts]
-    return [messages.Written(path.rpartition("/")[2], path) for path in paths]
+    return [messages.WriteInfo(path.rpartition("/")[2], path) for path in paths]
 
 
 @_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/ListDir", body=messages.ListFolder, answer=Entries)
-async def _list_folder(call: Call) -> Response:
+async def _list_folder(call: ApiCall) -> Response:
     """Lists a folder."""
 
     def listed(session: Any) -> bytes:
@@ -346,25 +348,25 @@ async def _list_folder(call: Call) -> Response:
 
 
 @_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/Stat", body=messages.OnePath, answer=OneEntry)
-async def _stat(call: Call) -> OneEntry:
+async def _stat(call: ApiCall) -> OneEntry:
     """Describes a file or folder."""
     return OneEntry(await call.work(files.describe, call.body.path))
 
 
 @_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/MakeDir", body=messages.OnePath, answer=OneEntry)
-async def _make_folder(call: Call) -> OneEntry:
+async def _make_folder(call: ApiCall) -> OneEntry:
     """Makes a folder."""
     return OneEntry(await call.work(files.make_folder, call.body.path))
 
 
 @_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/Move", body=messages.Move, answer=OneEntry)
-async def _move(call: Call) -> OneEntry:
+async def _move(call: ApiCall) -> OneEntry:
     """Renames a file or folder."""
     return OneEntry(await call.work(files.move, call.body.source, call.body.destination))
 
 
 @_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/Remove", body=messages.OnePath, answer=Nothing)
-async def _remove(call: Call) -> Nothing:
+async def _remove(call: ApiCall) -> Nothing:
     """Deletes a file or folder."""
     await call.work(files.remove, call.body.path)
     return Nothing()
@@ -374,7 +376,7 @@ async def _remove(call: Call) -> Nothing:
 
 
 @_serves(Plane.RPC, "POST", f"{_PROCESSES}/Start", body=bytearray)
-async def _start(call: Call) -> Response:
+async def _start(call: ApiCall) -> Response:
     """Runs a command; the answer is a stream of Connect."""
     asked = commands.start_of(call.body)
     if words := commands.check(asked):
@@ -383,13 +385,13 @@ async def _start(call: Call) -> Response:
 
 
 @_serves(Plane.RPC, "POST", f"{_PROCESSES}/List", body=Nothing)
-async def _running(call: Call) -> dict[str, Any]:
+async def _running(call: ApiCall) -> dict[str, Any]:
     """Lists the running commands, by their numbers alone."""
     return {"processes": [{"pid": number} for number in call.sandbox.commands]}
 
 
 @_serves(Plane.RPC, "POST", f"{_PROCESSES}/SendSignal", body=messages.Signal, answer=Nothing)
-async def _signal(call: Call) -> Nothing:
+async def _signal(call: ApiCall) -> Nothing:
     """Ends a command."""
     found = call.sandbox.commands.get(call.body.process.pid)
     if found is None:
@@ -399,7 +401,7 @@ async def _signal(call: Call) -> Nothing:
 
 
 @_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/{{call}}", f"{_PROCESSES}/{{call}}")
-async def _unimplemented(call: Call) -> Response:
+async def _unimplemented(call: ApiCall) -> Response:
     """Refuses to watch folders, and to connect to commands."""
     words = _NO_WATCHING if call.operation.path.startswith(_FILE_SERVICE) else _NO_INPUT
     if not call.headers.get("content-type", "").startswith(commands.STREAM):
@@ -409,6 +411,6 @@ async def _unimplemented(call: Call) -> Response:
 
 @_serves(Plane.CONTROL, "POST", f"{_ONE}/snapshots")
 @_serves(Plane.CONTROL, "PUT", f"{_ONE}/network")
-async def _refused(call: Call) -> None:
+async def _refused(call: ApiCall) -> None:
     """Refuses snapshots and networks."""
     raise Refusal(400, "", _NO_NETWORK if call.operation.method == "PUT" else _NO_SNAPSHOTS)

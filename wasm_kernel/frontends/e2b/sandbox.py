@@ -1,4 +1,4 @@
-"""`Sandbox`: a sandbox of E2B's clients: a session, its contexts, and `Kept`, its facts on disk."""
+"""`ClientSandbox`, a sandbox of E2B's clients: a session, its contexts, and `Kept`, its facts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Context:
 
 
 @dataclass(eq=False)
-class Sandbox:
+class ClientSandbox:
     """A sandbox of a client, on the server that its requests come to.
 
     Attributes:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import PolicyError, SessionInUse, WasmKernelError
 from wasm_kernel.frontends.e2b.messages import TEMPLATES, NewSandbox
-from wasm_kernel.frontends.e2b.sandbox import Context, Kept, Sandbox
+from wasm_kernel.frontends.e2b.sandbox import ClientSandbox, Context, Kept
 from wasm_kernel.frontends.http.callers import Caller
 from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import Refusal
@@ -61,14 +61,14 @@ class Sandboxes:
         self.policy = policy
         self.host = host
         self.service = service
-        self._known: dict[str, Sandbox] = {}
+        self._known: dict[str, ClientSandbox] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._credentials: dict[str, str] = {}  # by session; empty for other doors
         self._ending: set[asyncio.Future[None]] = set()
 
     # -- find
 
-    async def of(self, caller: Caller, name: str) -> Sandbox:
+    async def of(self, caller: Caller, name: str) -> ClientSandbox:
         """Returns a sandbox of a client; otherwise raises `Refusal`."""
         async with self._changing(name):
             kept = await self._kept(name)
@@ -77,7 +77,7 @@ class Sandboxes:
             found = await self._opened(name, kept)
         return await self._in_time(found)
 
-    async def running(self, name: str, tokens: Iterable[str]) -> Sandbox:
+    async def running(self, name: str, tokens: Iterable[str]) -> ClientSandbox:
         """Returns the sandbox that a request with these access tokens is for.
 
         Wakes a paused one if it was made with `autoResume`. Raises `Refusal`.
@@ -135,7 +135,7 @@ class Sandboxes:
             return known.kept
         return await on_thread(_read, (await self.service()).sync, name)
 
-    async def _opened(self, name: str, kept: Kept) -> Sandbox:
+    async def _opened(self, name: str, kept: Kept) -> ClientSandbox:
         """Returns the sandbox with these facts, while its lock is held; raises `Refusal`."""
         found = self._known.get(name)
         if found is None or found.is_gone:
@@ -144,11 +144,11 @@ class Sandboxes:
                 main = await self._session(kept, name)
             except FileNotFoundError:
                 raise Refusal(502, "", GONE.format(name=name)) from None
-            found = self._known[name] = Sandbox(kept, main, self._policy(kept.asked))
+            found = self._known[name] = ClientSandbox(kept, main, self._policy(kept.asked))
         await self._take(found, kept)
         return found
 
-    async def _in_time(self, sandbox: Sandbox) -> Sandbox:
+    async def _in_time(self, sandbox: ClientSandbox) -> ClientSandbox:
         """Returns the sandbox; raises `Refusal` if its time is over."""
         if sandbox.seconds_left <= 0:
             await self._end(sandbox)
@@ -156,7 +156,7 @@ class Sandboxes:
                 raise Refusal(502, "", GONE.format(name=sandbox.name))
         return sandbox
 
-    async def _take(self, sandbox: Sandbox, kept: Kept) -> None:
+    async def _take(self, sandbox: ClientSandbox, kept: Kept) -> None:
         """Goes on with the facts that another server may have changed."""
         sandbox.kept = kept
         for name, language in kept.contexts.items():
@@ -186,14 +186,14 @@ class Sandboxes:
         for name in [name for name, each in self._known.items() if each.is_gone]:
             self._stop_timer(self._known.pop(name))
 
-    async def _keep(self, sandbox: Sandbox) -> None:
+    async def _keep(self, sandbox: ClientSandbox) -> None:
         """Writes the facts of a sandbox to its session, while its lock is held."""
         service, facts = (await self.service()).sync, msgspec.json.encode(sandbox.kept).decode()
         await on_thread(service.note, sandbox.name, facts)
 
     # -- sandboxes come and go
 
-    async def create(self, caller: Caller, asked: NewSandbox) -> Sandbox:
+    async def create(self, caller: Caller, asked: NewSandbox) -> ClientSandbox:
         """Makes a sandbox, and begins to start it; raises `Refusal` or `LimitReached`."""
         _check(asked)
         await self.check_seconds(asked.timeout)
@@ -202,38 +202,39 @@ class Sandboxes:
         service = await self.service()
         main = await service.create("python", owner=caller.owner, policy=policy, pip=True)
         kept = Kept(caller.credential, caller.owner, asked)
-        return await self._added(Sandbox(kept, main, policy), asked.timeout)
+        return await self._added(ClientSandbox(kept, main, policy), asked.timeout)
 
-    async def fork(self, sandbox: Sandbox, seconds: int, count: int) -> list[Sandbox]:
+    async def fork(self, sandbox: ClientSandbox, seconds: int, count: int) -> list[ClientSandbox]:
         """Copies the files and the variables of a sandbox's default context."""
         await self.check_seconds(seconds)
         made = await sandbox.main.fork(count)
         asked, own = replace(sandbox.kept.asked, timeout=seconds), sandbox.kept
         kept = [Kept(own.credential, own.owner, asked) for _ in made]
         forks = [
-            Sandbox(facts, each, sandbox.policy) for facts, each in zip(kept, made, strict=True)
+            ClientSandbox(facts, each, sandbox.policy)
+            for facts, each in zip(kept, made, strict=True)
         ]
         return [await self._added(each, seconds) for each in forks]
 
-    async def _added(self, made: Sandbox, seconds: int) -> Sandbox:
+    async def _added(self, made: ClientSandbox, seconds: int) -> ClientSandbox:
         made.kept.defaults[RuntimeType.PYTHON] = made.add(made.main, RuntimeType.PYTHON).name
         self._known[made.name] = made
         self._credentials[made.name] = made.kept.credential
         await self.end_in(made, seconds)
         return made
 
-    async def kill(self, sandbox: Sandbox) -> None:
+    async def kill(self, sandbox: ClientSandbox) -> None:
         """Deletes a sandbox with all its contexts. Running cells are stopped."""
         async with self._changing(sandbox.name):
             await self._kill(sandbox, _KILLED)
 
-    async def _kill(self, sandbox: Sandbox, why: str) -> None:
+    async def _kill(self, sandbox: ClientSandbox, why: str) -> None:
         self._known.pop(sandbox.name, None)
         self._stop_timer(sandbox)
         for each in sandbox.contexts.values():
             await self._delete(sandbox, each, why)
 
-    async def _delete(self, sandbox: Sandbox, context: Context, why: str) -> None:
+    async def _delete(self, sandbox: ClientSandbox, context: Context, why: str) -> None:
         service = (await self.service()).sync
         with contextlib.suppress(FileNotFoundError):  # the service has deleted it
             delete = partial(service.delete, context.name, why)
@@ -247,31 +248,31 @@ class Sandboxes:
         if most is not None and seconds > most:
             raise Refusal(400, "", f"A sandbox may live {most:g} seconds here, not {seconds}.")
 
-    async def end_in(self, sandbox: Sandbox, seconds: float) -> None:
+    async def end_in(self, sandbox: ClientSandbox, seconds: float) -> None:
         """Sets the time that a sandbox has from now on, and lets requests in."""
         async with self._changing(sandbox.name):
             sandbox.kept.ends, sandbox.kept.is_paused = time.time() + seconds, False
             self._arm(sandbox)
             await self._keep(sandbox)
 
-    def _arm(self, sandbox: Sandbox) -> None:
+    def _arm(self, sandbox: ClientSandbox) -> None:
         """Ends the sandbox when its time is over."""
         self._stop_timer(sandbox)
         if not sandbox.kept.is_paused:
             loop = asyncio.get_running_loop()
             sandbox.timer = loop.call_later(sandbox.seconds_left, self._time_out, sandbox)
 
-    def _stop_timer(self, sandbox: Sandbox) -> None:
+    def _stop_timer(self, sandbox: ClientSandbox) -> None:
         if sandbox.timer is not None:
             sandbox.timer.cancel()
             sandbox.timer = None
 
-    def _time_out(self, sandbox: Sandbox) -> None:
+    def _time_out(self, sandbox: ClientSandbox) -> None:
         ending = asyncio.ensure_future(self._end(sandbox))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def _end(self, sandbox: Sandbox) -> None:
+    async def _end(self, sandbox: ClientSandbox) -> None:
         """Ends a sandbox whose time is over, unless another server has given it more."""
         with contextlib.suppress(WasmKernelError, OSError):
             async with self._changing(sandbox.name):
@@ -287,7 +288,7 @@ class Sandboxes:
                     return
             await self._pause_when_done(sandbox)
 
-    async def _pause_when_done(self, sandbox: Sandbox) -> None:
+    async def _pause_when_done(self, sandbox: ClientSandbox) -> None:
         sandbox.kept.is_paused = True  # so that no further cells come
         while sandbox.is_busy:
             for each in sandbox.contexts.values():
@@ -297,7 +298,7 @@ class Sandboxes:
 
     # -- sleep
 
-    async def pause(self, sandbox: Sandbox, *, memory: bool) -> None:
+    async def pause(self, sandbox: ClientSandbox, *, memory: bool) -> None:
         """Puts a sandbox to sleep on disk; without `memory` its variables are gone.
 
         Raises `Refusal` if it is paused, or a cell runs.
@@ -308,7 +309,7 @@ class Sandboxes:
             raise Refusal(503, "", _BUSY)
         await self._pause(sandbox, memory=memory)
 
-    async def _pause(self, sandbox: Sandbox, *, memory: bool) -> None:
+    async def _pause(self, sandbox: ClientSandbox, *, memory: bool) -> None:
         self._stop_timer(sandbox)
         async with self._changing(sandbox.name):
             sandbox.kept.is_paused = True
@@ -319,14 +320,16 @@ class Sandboxes:
             for each in sandbox.contexts.values():
                 await each.session.reset()
 
-    async def leave(self, sandbox: Sandbox) -> None:
+    async def leave(self, sandbox: ClientSandbox) -> None:
         """Puts the sessions of a sandbox to sleep, so that another server can wake them."""
         for each in sandbox.contexts.values():
             await on_thread(_sleep, each.session)
 
     # -- contexts
 
-    async def context(self, sandbox: Sandbox, name: str | None, language: str | None) -> Context:
+    async def context(
+        self, sandbox: ClientSandbox, name: str | None, language: str | None
+    ) -> Context:
         """Returns a context by its name, or the default one of a language; raises `Refusal`."""
         if name is not None:
             if (found := sandbox.contexts.get(name)) is None:
@@ -341,7 +344,7 @@ class Sandboxes:
                     await self._keep(sandbox)
         return sandbox.contexts[defaults[runtime]]
 
-    async def new_context(self, sandbox: Sandbox, language: str | None) -> Context:
+    async def new_context(self, sandbox: ClientSandbox, language: str | None) -> Context:
         """Makes a context; raises `Refusal` or `LimitReached`."""
         runtime = runtime_of(language)
         async with self._changing(sandbox.name):
@@ -349,7 +352,7 @@ class Sandboxes:
             await self._keep(sandbox)
             return made
 
-    async def _new_context(self, sandbox: Sandbox, runtime: RuntimeType) -> Context:
+    async def _new_context(self, sandbox: ClientSandbox, runtime: RuntimeType) -> Context:
         if sandbox.is_gone:
             raise Refusal(502, "", GONE.format(name=sandbox.name))
         service = await self.service()
@@ -359,7 +362,7 @@ class Sandboxes:
         )
         return sandbox.add(session, runtime)
 
-    async def remove_context(self, sandbox: Sandbox, context: Context) -> None:
+    async def remove_context(self, sandbox: ClientSandbox, context: Context) -> None:
         """Deletes a context; raises `Refusal` for the one that has the sandbox's files."""
         if context.session is sandbox.main:
             words = "This context has the sandbox's files. Restart it, or kill the sandbox."

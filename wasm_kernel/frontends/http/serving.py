@@ -68,7 +68,7 @@ class Address(Struct, frozen=True):
         )
 
 
-class Line(H11Protocol):
+class HttpConnection(H11Protocol):
     """A connection, which takes a descriptor. It ends if the head of a request does not arrive.
 
     uvicorn's own time-out begins only after the first response, and any byte ends it.
@@ -138,7 +138,7 @@ async def serve(
     """
     config = uvicorn.Config(
         app,
-        http=Line,
+        http=HttpConnection,
         log_level="warning",
         access_log=False,
         proxy_headers=has_tokens,  # otherwise any program could pose as another client

@@ -63,7 +63,7 @@ from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.place import PlaceBeside, PublishFiles
-from wasm_kernel.publishing.publish import PublishCommand, Results
+from wasm_kernel.publishing.publish import PublishCommand, ResultsNames
 from wasm_kernel.service.fork_server import flavours_of
 from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.program_home import opened_in
@@ -71,11 +71,11 @@ from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
-    from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
+    from wasm_kernel.frontends.jupyter.connection import KernelConnection, KernelSockets
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
     from wasm_kernel.frontends.jupyter.startup import StartProgress
     from wasm_kernel.frontends.jupyter.timeline import GiveFork
-    from wasm_kernel.sessions.notebooks import Opening
+    from wasm_kernel.sessions.notebooks import SessionChoice
     from wasm_kernel.sessions.upkeep import Upkeep
 
 _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
@@ -141,9 +141,9 @@ class WasmKernelApp(ConfiguredApp):
 
         It does not list options of other kernels, which are accepted without effect.
         """
-        from wasm_kernel.frontends.jupyter.connection import Connection
+        from wasm_kernel.frontends.jupyter.connection import KernelConnection
 
-        self.classes = [*self.classes, Connection]
+        self.classes = [*self.classes, KernelConnection]
         named = {kind.__name__ for kind in (type(self), *self.classes)}
         self.aliases = {k: v for k, v in self.aliases.items() if v.split(".")[0] in named}
         super().print_help(classes)
@@ -168,10 +168,10 @@ class WasmKernelApp(ConfiguredApp):
     ) -> tuple[KernelSandbox, Confinement]:
         policy = self.settings.policy()
         confinement = Confinement(self.settings.confinement)
-        opening = self.settings.opening(path)
-        ending.callback(opening.close)
-        place = self._place_beside(opening, path, policy)
-        handlers = self._handlers(place, policy, lambda: _folder_of(opening))
+        choice = self.settings.choose_session(path)
+        ending.callback(choice.close)
+        place = self._place_beside(choice, path, policy)
+        handlers = self._handlers(place, policy, lambda: _folder_of(choice))
 
         def begin() -> None:
             if confinement.is_closing:  # `begin` runs in the broker's process
@@ -186,22 +186,22 @@ class WasmKernelApp(ConfiguredApp):
             language=self.settings.runtime.value,
             flavours=flavours_of(plain_policy(policy), self.settings.confinement),
             begin=begin,
-            at_end=opening.ended,
+            at_end=choice.ended,
         )
         logger = self._logger(ending)
-        session = Session(place.root, opening.session_id, logger, mounts=policy.mounts)
+        session = Session(place.root, choice.session_id, logger, mounts=policy.mounts)
         ending.callback(session.closed)
-        opening.opened(session)
+        choice.opened(session)
         if notebook_of(os.environ) and has_warnings():  # a person reads its output
             session.folders.notices += self._upkeep().warnings()
         home = KernelHome(session, source, served_by(self._broker, handlers, confinement))
-        opened = home.owned(self._opened(home, session, opening, place, policy))
+        opened = home.owned(self._opened(home, session, choice, place, policy))
         source.begin(opened)
         info_of(self.settings.runtime)  # of files that the process gives up
         published = (session.folders.real,) if self._publishes_at_end else ()
         confinement.close_files(kept_by(path, self.config, published))
         if self._publishes_at_end:
-            publishing = PublishCommand(session, Results(place.into, place.names))
+            publishing = PublishCommand(session, ResultsNames(place.into, place.names))
             ending.callback(publishing.publish_all, self._broker)
         sandbox = factory(opened, session, policy, home, self._note)
         ending.callback(sandbox.close)
@@ -211,16 +211,16 @@ class WasmKernelApp(ConfiguredApp):
         self,
         home: KernelHome,
         session: Session,
-        opening: Opening,
+        choice: SessionChoice,
         place: PlaceBeside,
         policy: ExecutionPolicy,
     ) -> Open:
         """Returns the message that opens the session in its worker."""
         self._give_fork = home.give_fork if self.settings.fork else None
-        tomorrow, awake = opening.tomorrow, AWAKE_SECONDS
+        tomorrow, awake = choice.tomorrow, AWAKE_SECONDS
         kernel = replace(
             kernel_session(self.settings, session, place, tomorrow=tomorrow, awake_seconds=awake),
-            of_notebook=opening.is_of_notebook,
+            of_notebook=choice.is_of_notebook,
             publishes_at_end=self._publishes_at_end,
             logs=self._has_log,
         )
@@ -262,15 +262,17 @@ class WasmKernelApp(ConfiguredApp):
             later.daemon = True
             later.start()
 
-    def _place_beside(self, opening: Opening, secret: Path, policy: ExecutionPolicy) -> PlaceBeside:
+    def _place_beside(
+        self, choice: SessionChoice, secret: Path, policy: ExecutionPolicy
+    ) -> PlaceBeside:
         return place_beside(
             self.settings,
             policy,
             self.settings.root,
-            opening.session_id,
+            choice.session_id,
             self.settings.published_into(),
             secret=secret,
-            follows=None if self.settings.publish_folder else opening.file,
+            follows=None if self.settings.publish_folder else choice.file,
         )
 
     @property
@@ -327,9 +329,9 @@ class WasmKernelApp(ConfiguredApp):
         for package in ("ipykernel", "jupyter_client", "IPython"):
             startup.lazily(package)
         with startup.without("curses"):  # tornado would colour its log on a terminal
-            from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
+            from wasm_kernel.frontends.jupyter.connection import KernelConnection, KernelSockets
 
-        connection = Connection(parent=self, connection_file=str(path))
+        connection = KernelConnection(parent=self, connection_file=str(path))
         connection.open(allow_unsigned=self.settings.allow_unsigned)
         sockets = KernelSockets(connection, self.launch.ports)
         try:
@@ -351,7 +353,7 @@ class WasmKernelApp(ConfiguredApp):
         self,
         sandbox: KernelSandbox,
         starting: StartProgress,
-        connection: Connection,
+        connection: KernelConnection,
         sockets: KernelSockets,
     ) -> WasmKernel:
         from zmq.eventloop.zmqstream import ZMQStream
@@ -400,9 +402,9 @@ class WasmKernelApp(ConfiguredApp):
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
 
-def _folder_of(opening: Opening) -> Path | None:
+def _folder_of(choice: SessionChoice) -> Path | None:
     """Returns the folder in which a kernel's notebook lies now; None if that is not known."""
-    file = opening.file if opening.is_own else None
+    file = choice.file if choice.is_own else None
     return None if file is None else file.moved().parent
 
 

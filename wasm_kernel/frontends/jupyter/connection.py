@@ -41,7 +41,7 @@ class ConnectionFileError(WasmKernelError):
     """A connection file that can't be used; no kernel was started."""
 
 
-class Connection(ConnectionFileMixin):
+class KernelConnection(ConnectionFileMixin):
     """The kernel's side of a connection file. Only the main thread uses it.
 
     An existing file is read. Otherwise a file is written, for its owner only, and removed at the
@@ -110,7 +110,7 @@ def _unpack(data: bytes) -> Any:
         return json_unpacker(data)
 
 
-def ports_of(connection: Connection) -> dict[str, int]:
+def ports_of(connection: KernelConnection) -> dict[str, int]:
     """The ports by name, for the reply to `connect_request`."""
     names = ("shell", "iopub", "stdin", "hb", "control")
     return {f"{name}_port": getattr(connection, f"{name}_port") for name in names}
@@ -134,7 +134,7 @@ class ListenError(WasmKernelError):
 class HeartbeatThread(Heartbeat):
     """The heartbeat's thread, which binds its own socket; `start` returns when it listens."""
 
-    def __init__(self, connection: Connection, ports: Ports) -> None:
+    def __init__(self, connection: KernelConnection, ports: Ports) -> None:
         self._listens: Future[None] = Future()
         self._ports = ports
         super().__init__(
@@ -196,7 +196,7 @@ class KernelSockets:
         ports: The ports on which this process already listens.
     """
 
-    def __init__(self, connection: Connection, ports: Ports) -> None:
+    def __init__(self, connection: KernelConnection, ports: Ports) -> None:
         self._connection, self._ports = connection, ports
         self._context: zmq.Context[Any] = zmq.Context()
         self.shell = self._bound(zmq.ROUTER, "shell")

@@ -32,7 +32,7 @@ from wasm_kernel.frontends.jupyter.page import (
 )
 from wasm_kernel.frontends.jupyter.startup import StartProgress
 from wasm_kernel.frontends.jupyter.timeline import GiveFork
-from wasm_kernel.frontends.jupyter.usage import Usage
+from wasm_kernel.frontends.jupyter.usage import KernelUsage
 from wasm_kernel.guests.protocol import Error, without_surrogates
 from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.settings import SECTION
@@ -92,7 +92,7 @@ class WasmKernel(Kernel):
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_interrupted = False  # since the last message of the shell channel came
         self._narrated: set[str | None] = set()  # clients that were shown the progress of the start
-        self._usage = Usage(sandbox)
+        self._usage = KernelUsage(sandbox)
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
         stdin = StdinChannel(self.stdin_socket, session)
         self._page = Page(
@@ -420,7 +420,7 @@ class WasmKernel(Kernel):
 
         A restart begins without variables, so that "Restart and run all" depends on cells only.
         """
-        close = partial(self.sandbox.close, anew=restart)
+        close = partial(self.sandbox.close, discard_variables=restart)
         closing = threading.Thread(target=close, name="closing", daemon=True)
         closing.start()
         for _ in range(int(CLOSE_SECONDS / CLOSE_POLL)):

@@ -81,13 +81,13 @@ class KernelSandbox(Protocol):
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """As `Sandbox.comms`."""
 
-    def call(self, request: messages.Asked) -> Future[Any]:
+    def call(self, request: messages.CallRequest) -> Future[Any]:
         """As `Sandbox.call`."""
 
     def process_usage(self) -> ProcessUsage:
         """As `Sandbox.process_usage`."""
 
-    def close(self, *, anew: bool = False) -> None:
+    def close(self, *, discard_variables: bool = False) -> None:
         """As `Sandbox.close`."""
 
 

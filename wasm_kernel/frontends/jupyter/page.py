@@ -15,7 +15,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import OfferedMessage
 from wasm_kernel.frontends.jupyter.channels import StdinChannel
 from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
-from wasm_kernel.frontends.jupyter.timeline import Timeline
+from wasm_kernel.frontends.jupyter.timeline import KernelTimeline
 from wasm_kernel.guests.protocol import Display, Output, Result, Stream
 from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.page import CleanListener, CleanPage
@@ -53,7 +53,7 @@ class Page(CleanPage):
         super().__init__(sandbox, cleaner)
         self._gate = cleaner
         self.sandbox = sandbox
-        self.timeline = Timeline(sandbox, self.send)
+        self.timeline = KernelTimeline(sandbox, self.send)
         self.stdin = stdin
         self._session = session
         self._iopub = iopub

@@ -131,5 +131,5 @@ class RefusingSandbox:
         """Returns zeros: there is no guest."""
         return ProcessUsage()
 
-    def close(self, *, anew: bool = False) -> None:
+    def close(self, *, discard_variables: bool = False) -> None:
         """Does nothing."""

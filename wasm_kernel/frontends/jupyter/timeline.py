@@ -40,17 +40,17 @@ GiveFork = Callable[[str, str], None]
 """Makes a fork, by its session's id, the session of a notebook beside the kernel's."""
 
 
-class _Request(Struct, frozen=True, tag_field="request", forbid_unknown_fields=True):
+class _ViewRequest(Struct, frozen=True, tag_field="request", forbid_unknown_fields=True):
     """A request of a view; the reply has the same `id`."""
 
     id: int
 
 
-class _Tree(_Request, frozen=True, tag="tree"):
+class _Tree(_ViewRequest, frozen=True, tag="tree"):
     pass
 
 
-class _Go(_Request, frozen=True, tag="go"):
+class _Go(_ViewRequest, frozen=True, tag="go"):
     """Asks for memory as at a state."""
 
     state: Annotated[int, Meta(ge=1, le=2**31)]
@@ -61,7 +61,7 @@ class _Go(_Request, frozen=True, tag="go"):
         return TravelRequest("restore", where=f"#{self.state}", files=self.files)
 
 
-class _Undo(_Request, frozen=True, tag="undo"):
+class _Undo(_ViewRequest, frozen=True, tag="undo"):
     files: bool = False
 
     @property
@@ -69,7 +69,7 @@ class _Undo(_Request, frozen=True, tag="undo"):
         return TravelRequest("undo", files=self.files)
 
 
-class _Redo(_Request, frozen=True, tag="redo"):
+class _Redo(_ViewRequest, frozen=True, tag="redo"):
     files: bool = False
 
     @property
@@ -77,25 +77,25 @@ class _Redo(_Request, frozen=True, tag="redo"):
         return TravelRequest("redo", files=self.files)
 
 
-class _Checkpoint(_Request, frozen=True, tag="checkpoint"):
+class _Checkpoint(_ViewRequest, frozen=True, tag="checkpoint"):
     """Asks for a name for the current state."""
 
     name: str
 
 
-class _Forget(_Request, frozen=True, tag="forget"):
+class _Forget(_ViewRequest, frozen=True, tag="forget"):
     """Asks for the end of a checkpoint's name."""
 
     name: str
 
 
-class _Fork(_Request, frozen=True, tag="fork"):
+class _Fork(_ViewRequest, frozen=True, tag="fork"):
     """Asks for a fork that belongs to a new notebook, a file beside the kernel's."""
 
     notebook: Annotated[str, Meta(pattern=r"^[^/\x00]{1,200}\.ipynb$")]
 
 
-class _Changes(_Request, frozen=True, tag="changes"):
+class _Changes(_ViewRequest, frozen=True, tag="changes"):
     """Asks for the variables that differ between two states."""
 
     state: Annotated[int, Meta(ge=1, le=2**31)]
@@ -116,7 +116,7 @@ class Run(Struct, frozen=True):
     files: dict[str, list[str]]
 
 
-class Timeline:
+class KernelTimeline:
     """The views of the session's states in pages, and the cells that this kernel ran.
 
     All but `takes` is for the main thread's loop. Without a view, a cell costs the note of its run.
@@ -266,7 +266,7 @@ class Timeline:
             case _Go() | _Undo() | _Redo():
                 return await self._travel(asked.travel)
             case _Checkpoint(name=name):
-                await self._call(messages.Name(name.strip()))
+                await self._call(messages.NameState(name.strip()))
             case _Forget(name=name):
                 await self._call(messages.Forget(name))
             case _Changes(state=state, since=since):
@@ -277,7 +277,7 @@ class Timeline:
         self.changed()
         return {}
 
-    def _call(self, request: messages.Asked) -> asyncio.Future[Any]:
+    def _call(self, request: messages.CallRequest) -> asyncio.Future[Any]:
         return asyncio.wrap_future(self._sandbox.call(request))
 
     async def _travel(self, request: TravelRequest) -> Content:

@@ -15,7 +15,7 @@ from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.result import SandboxResult
 
 
-class Usage:
+class KernelUsage:
     """The resources that the last cell used. The main thread notes them, the control thread asks.
 
     In the reply to `usage_request`, `kernel_memory` is the memory in bytes of this process and the

@@ -37,7 +37,7 @@ from wasm_kernel.frontends.mcp.tools import (
     Blocks,
     Handle,
     Language,
-    Refused,
+    ToolRefused,
     guest_of,
     offer,
     said,
@@ -155,11 +155,11 @@ class FileTools:
         try:
             data = content.encode() if encoding == "utf-8" else b64decode(content, validate=True)
         except (binascii.Error, UnicodeEncodeError) as problem:
-            raise Refused(
+            raise ToolRefused(
                 f"Nothing was written: the content is not {encoding} ({problem})."
             ) from None
         if len(data) > FILE_BYTES:
-            raise Refused(
+            raise ToolRefused(
                 f"Nothing was written: a call writes {readable(FILE_BYTES)} at most, and this is "
                 f"{readable(len(data))}."
             )
@@ -183,10 +183,10 @@ class FileTools:
         return said(found, f"Deleted /app/{name} in {found.name}.")
 
     def _writable(self, path: str) -> str:
-        """Returns a path below `/app`; `Refused` if it leads into a mount."""
+        """Returns a path below `/app`; `ToolRefused` if it leads into a mount."""
         name = _relative(path)
         if self._mounts.holds(name):
-            raise Refused(
+            raise ToolRefused(
                 f"Nothing was changed: this tool changes files in /app alone. There are also "
                 f"{self._mounts}; a cell can write into a writable one."
             )
@@ -252,11 +252,11 @@ class FileTools:
 
 @contextlib.contextmanager
 def _missing_there(session: AgentSession, path: str) -> Iterator[None]:
-    """Turns a missing file into a `Refused` that names the session: another one may have it."""
+    """Turns a missing file into a `ToolRefused` that names the session: another one may have it."""
     try:
         yield
     except FileNotFoundError:
-        raise Refused(f"There is no file {path[:200]!r} in {session.name}.") from None
+        raise ToolRefused(f"There is no file {path[:200]!r} in {session.name}.") from None
 
 
 def _paths(session: AgentSession, pattern: str | None) -> list[str]:

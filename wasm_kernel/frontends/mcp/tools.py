@@ -63,7 +63,7 @@ _NAMED = 20  # files that an undo leaves as they are, in a reply
 Blocks = list[ContentBlock]
 
 
-class Refused(WasmKernelError):
+class ToolRefused(WasmKernelError):
     """A call that can't be served; `str()` says why."""
 
 
@@ -125,7 +125,7 @@ class CellTools:
         Shows what is printed, the value of the last line, and matplotlib figures.
         """
         if len(code) > _CODE_CHARACTERS:
-            raise Refused(_TOO_LONG)
+            raise ToolRefused(_TOO_LONG)
         asked = guest_of(language) or (None if session else RuntimeType.PYTHON.value)
         found = await self._sessions.of(self._caller(), session, asked)
         answer = await self._run(ctx, found, code, timeout_seconds)
@@ -149,9 +149,11 @@ class CellTools:
         texts = [packages] if isinstance(packages, str) else packages or []
         words = [word for text in texts for word in text.split()]
         if not (words or requirements) or any(word.startswith("-") for word in words):
-            raise Refused("Name packages, such as humanize or tomlkit==0.13.2, without options.")
+            raise ToolRefused(
+                "Name packages, such as humanize or tomlkit==0.13.2, without options."
+            )
         if requirements and found.language != RuntimeType.PYTHON:
-            raise Refused(f"A requirements file names packages of Python, not of {found.name}.")
+            raise ToolRefused(f"A requirements file names packages of Python, not of {found.name}.")
         if requirements:
             words.append(f"-r {shlex.quote(posixpath.join('/app', requirements))}")
         command = "%pip" if found.language == RuntimeType.PYTHON else "%npm"
@@ -196,7 +198,7 @@ class CellTools:
     async def list_active_sessions(self) -> Blocks:
         """List the sessions of all clients, with what they use. For administrators."""
         if not self._caller().is_admin:
-            raise Refused("Only administrators may list the sessions of all clients.")
+            raise ToolRefused("Only administrators may list the sessions of all clients.")
         service, host = (await self._sessions.service()).sync, self._sessions.host
         look = partial(usage_of, self._sessions.all(), service)
         usage = await host.work(self._caller(), look)
@@ -276,13 +278,13 @@ class CellTools:
         return said(found, f"Made {len(made)}:\n{handles}\n{words}")
 
     async def _quiet(self, handle: str | None, language: str | None) -> AgentSession:
-        """Returns a session without a running cell, or raises `Refused`.
+        """Returns a session without a running cell, or raises `ToolRefused`.
 
         Otherwise a call would wait for the cell silently.
         """
         found = await self._sessions.of(self._caller(), handle, guest_of(language))
         if found.running:
-            raise Refused(_BUSY)
+            raise ToolRefused(_BUSY)
         return found
 
 

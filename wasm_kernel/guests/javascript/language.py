@@ -40,7 +40,7 @@ from wasm_kernel.guests.javascript.modules import ModuleLoader
 from wasm_kernel.guests.javascript.quickjs import QuickJs
 from wasm_kernel.guests.javascript.stripper import StripperFactory
 from wasm_kernel.guests.prepared import PreparedFiles
-from wasm_kernel.linux.broker import Broker, Done
+from wasm_kernel.linux.broker import Broker, EmptyReply
 from wasm_kernel.linux.task import Reporting
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image
@@ -109,7 +109,7 @@ class JavaScriptLanguage:
         with self._guard:
             check_pages()
             if self._broker is not None and not self._is_prepared(flavour):
-                self._broker.call(self._request(flavour.name), Done, Reporting(progress))
+                self._broker.call(self._request(flavour.name), EmptyReply, Reporting(progress))
             self.compiler.module(self.files.stripper, flavour, progress)
             compiled = self.compiler.module(self.files.interpreter, flavour, progress)
             builder, name = ImageBuilder(compiled, self.files), self.prepared.image_name

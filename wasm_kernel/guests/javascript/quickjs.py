@@ -219,7 +219,7 @@ class QuickJs:
 class _Given:
     """Bytes in the guest's memory for the time of a `with` block."""
 
-    def __init__(self, call: _Call, memory: GuestMemory, data: bytes) -> None:
+    def __init__(self, call: _CallExport, memory: GuestMemory, data: bytes) -> None:
         self._call, self._memory, self._data = call, memory, data
 
     def __enter__(self) -> int:
@@ -235,7 +235,7 @@ class _Given:
             self._call("qjs_free", self._at, len(self._data))
 
 
-class _Call(Protocol):
+class _CallExport(Protocol):
     def __call__(self, export: str, *args: int) -> int: ...
 
 

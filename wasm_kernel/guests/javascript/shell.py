@@ -33,13 +33,13 @@ _NO_MEMORY = "the script needs more memory than the sandbox has"
 _TOO_DEEP = "too many scripts wait for programs that run other scripts"
 
 
-class _Frame(Struct, frozen=True):
+class _ShellFrame(Struct, frozen=True):
     """The beginning of a shell's frame: `done` or `program`."""
 
     op: str
 
 
-_op = msgspec.json.Decoder(_Frame)
+_op = msgspec.json.Decoder(_ShellFrame)
 
 
 Depth = Annotated[int, Meta(ge=0, le=_MOST_SHELLS)]

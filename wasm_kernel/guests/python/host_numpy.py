@@ -57,7 +57,7 @@ class _Refused(Exception):
     """A request that the host does not serve."""
 
 
-class _Ended(Exception):
+class _CallEnded(Exception):
     """The guest's call ends as soon as the request is answered."""
 
 
@@ -110,7 +110,7 @@ class HostNumpy:
         try:
             with self._numpy.errstate(all="ignore"):
                 _KINDS[kind](self, variant, first, second, third)
-        except _Ended:
+        except _CallEnded:
             return _DONE
         except (_Refused, OutOfBounds, IndexError, MemoryError):  # an order may name any index
             return _NOT_DONE
@@ -121,7 +121,7 @@ class HostNumpy:
 
     def _count(self, fuel: int) -> None:
         if not self._guest.count_work(fuel):
-            raise _Ended
+            raise _CallEnded
 
     # -- products
 

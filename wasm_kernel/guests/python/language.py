@@ -39,7 +39,7 @@ from wasm_kernel.guests.python.guest import (
     ImageBuilder,
     PythonGuest,
 )
-from wasm_kernel.linux.broker import Broker, Done, NoBroker
+from wasm_kernel.linux.broker import Broker, EmptyReply, NoBroker
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Reporting
 from wasm_kernel.policy import ExecutionPolicy
@@ -172,7 +172,7 @@ class PythonLanguage:
         with self._guard:
             check_pages()
             if self._broker is not None and not self._use_remembered(flavour):
-                self._broker.call(PrepareGuest(flavour.name), Done, Reporting(progress))
+                self._broker.call(PrepareGuest(flavour.name), EmptyReply, Reporting(progress))
             with self.compiler.being_kept(
                 self.files.wasm, flavour, progress, self._lay_out
             ) as compiled:
@@ -211,7 +211,7 @@ class PythonLanguage:
             background.begin(self.cache)
         else:
             with suppress(NoBroker):  # the owner of this process has seen to it
-                self._broker.call(CompileInBackground(), Done)
+                self._broker.call(CompileInBackground(), EmptyReply)
 
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns the flavour that a guest is started with now; as `GuestLanguage` has it."""
