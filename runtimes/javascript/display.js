@@ -1,6 +1,6 @@
 // Rich output: MIME bundles of values, and `display`.
 
-import { print, send } from "wasm-kernel:host";
+import { latin1, print, send } from "wasm-kernel:host";
 import { inspect, typedName } from "wasm-kernel:inspect";
 import { tableHtml, tableText } from "wasm-kernel:tables";
 
@@ -42,18 +42,9 @@ function ownBundle(value) {
 function imageOf(value) {
   if (typedName(value) !== "Uint8Array") return undefined;
   for (const [mime, bytes] of Object.entries(BYTES_OF)) {
-    if (bytes.every((byte, at) => value[at] === byte)) return { [mime]: base64(value) };
+    if (bytes.every((byte, at) => value[at] === byte)) return { [mime]: btoa(latin1(value)) };
   }
   return undefined;
-}
-
-/** Returns bytes as base64, in pieces that a call can take. */
-export function base64(data) {
-  let text = "";
-  for (let start = 0; start < data.length; start += 8190) {
-    text += String.fromCharCode(...data.subarray(start, start + 8190));
-  }
-  return btoa(text);
 }
 
 function show(data, { metadata = {}, id, update = false } = {}) {
@@ -74,7 +65,7 @@ const hasMimeTypes = (value) => {
   return keys.length > 0 && keys.every((key) => /^[a-z]+\/[\w.+-]+$/.test(key));
 };
 
-const png = (value) => (typeof value === "string" ? value : base64(value));
+const png = (value) => (typeof value === "string" ? value : btoa(latin1(value)));
 display.html = (text, options) => show({ "text/html": String(text), "text/plain": String(text) }, options);
 display.markdown = (text, options) => show({ "text/markdown": String(text), "text/plain": String(text) }, options);
 display.svg = (text, options) => show({ "image/svg+xml": String(text), "text/plain": "[SVG]" }, options);

@@ -3,7 +3,7 @@
 
 import { AbortController } from "wasm-kernel:abort";
 import { networkCalls } from "wasm-kernel:functions";
-import { encode, joined, parse, stringify } from "wasm-kernel:host";
+import { encode, joined, latin1, parse, stringify } from "wasm-kernel:host";
 import { URL, URLSearchParams } from "wasm-kernel:url";
 import { bytesOf, textOf } from "wasm-kernel:web";
 
@@ -252,9 +252,9 @@ class Wire {
   /** Returns the text up to a line end, or to the empty line. */
   async upTo(mark) {
     for (let start = 0; ; ) {
-      const text = String.fromCharCode(...this.#data.subarray(start, start + 8192)), at = text.indexOf(mark);
+      const text = latin1(this.#data.subarray(start, start + 8192)), at = text.indexOf(mark);
       if (at >= 0) {
-        const found = Array.from(this.#data.subarray(0, start + at), (byte) => String.fromCharCode(byte)).join("");
+        const found = latin1(this.#data.subarray(0, start + at));
         this.#data = this.#data.slice(start + at + mark.length);
         return found;
       }

@@ -1,16 +1,17 @@
 // Files, in the style of Node's `fs`: the calls are synchronous; `node:fs/promises` makes promises of them.
 
-import { encode, fileCall } from "wasm-kernel:host";
+import { encode, fileCall, latin1 } from "wasm-kernel:host";
 import { absolute } from "wasm-kernel:process";
 import { bytesOf, textOf as decoded } from "wasm-kernel:web";
 
 const PIECE = 32 * 1024 * 1024; // bytes that the host holds at once
+const MOST_LINKS = 40; // as on Linux
 const optionsOf = (options) => (typeof options === "string" ? { encoding: options } : options ?? {});
 const textOf = (data, encoding) => {
   const name = String(encoding).toLowerCase();
   if (name === "utf8" || name === "utf-8") return decoded(data, "utf-8");
-  if (name === "latin1" || name === "binary") return Array.from(data, (byte) => String.fromCharCode(byte)).join("");
-  if (name === "base64") return data.toBase64?.() ?? btoa(textOf(data, "latin1"));
+  if (name === "latin1" || name === "binary") return latin1(data);
+  if (name === "base64") return btoa(latin1(data));
   if (name === "hex") return Array.from(data, (byte) => byte.toString(16).padStart(2, "0")).join("");
   throw new TypeError(`The encoding ${name} is not known here.`);
 };
@@ -47,17 +48,22 @@ export function writeFile(path, content, options) {
 
 export const appendFile = (path, content, options) => writeFile(path, content, { ...optionsOf(options), flag: "a" });
 
-export class Stats {
-  constructor(found) {
-    const { kind, ...numbers } = found;
-    Object.assign(this, numbers, { birthtimeMs: numbers.ctimeMs, mode: kind === "folder" ? 0o40755 : 0o100644 });
+class Entry {
+  constructor(kind) {
     Object.defineProperty(this, "kind", { value: kind });
-    for (const name of ["atime", "mtime", "ctime", "birthtime"]) this[name] = new Date(this[`${name}Ms`]);
   }
 
   isFile() { return this.kind === "file"; }
   isDirectory() { return this.kind === "folder"; }
   isSymbolicLink() { return this.kind === "link"; }
+}
+
+class Stats extends Entry {
+  constructor({ kind, ...numbers }) {
+    super(kind);
+    Object.assign(this, numbers, { birthtimeMs: numbers.ctimeMs, mode: kind === "folder" ? 0o40755 : 0o100644 });
+    for (const name of ["atime", "mtime", "ctime", "birthtime"]) this[name] = new Date(this[`${name}Ms`]);
+  }
 }
 
 export const stat = (path) => new Stats(fileCall("status", [absolute(path), true]));
@@ -73,15 +79,11 @@ export function exists(path) {
 
 export const access = (path) => void stat(path);
 
-class Dirent {
+class Dirent extends Entry {
   constructor(name, kind, parentPath) {
+    super(kind);
     Object.assign(this, { name, parentPath });
-    Object.defineProperty(this, "kind", { value: kind });
   }
-
-  isFile() { return this.kind === "file"; }
-  isDirectory() { return this.kind === "folder"; }
-  isSymbolicLink() { return this.kind === "link"; }
 }
 
 export function readDir(path, options) {
@@ -161,8 +163,20 @@ export function mkdtemp(prefix) {
   }
 }
 
-export const realpath = (path) => {
-  stat(path);
-  return absolute(path).replace(/(.)\/$/, "$1");
-};
+/** Returns the path of a file or folder without links. */
+export function realpath(path) {
+  let parts = absolute(path).split("/").filter(Boolean), real = "", links = 0;
+  while (parts.length > 0) {
+    const [name, ...rest] = parts, here = `${real}/${name}`;
+    parts = rest;
+    if (exists(here) && real !== "" && lstat(here).isSymbolicLink()) {
+      if ((links += 1) > MOST_LINKS) throw new Error(`ELOOP: too many symbolic links, realpath '${path}'`);
+      const target = absolute(`${real}/${readlink(here)}`);
+      parts = [...target.split("/").filter(Boolean), ...rest];
+      real = "";
+    } else real = here;
+  }
+  stat(real || "/");
+  return real || "/";
+}
 export const constants = { F_OK: 0, X_OK: 1, W_OK: 2, R_OK: 4 };

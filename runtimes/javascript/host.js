@@ -29,7 +29,7 @@ export function beginTime() {
   origin = clock();
 }
 const text = String;
-const MOST_FRAME = 64 * 1024 * 1024, PIECE = 1024 * 1024, MOST_RANDOM = 65_536;
+const MOST_FRAME = 64 * 1024 * 1024, PIECE = 1024 * 1024, MOST_RANDOM = 65_536, MOST_LETTERS = 8192;
 
 /** Sends a frame of the protocol (PROTOCOL.md) with its bytes, and returns the host's answer; its bytes are `raw`. */
 export function send(frame, raw) {
@@ -121,6 +121,13 @@ export function joined(pieces) {
     length += piece.length;
   }
   return all;
+}
+
+/** Returns bytes as a text with one character for each. */
+export function latin1(bytes) {
+  let found = "";
+  for (let at = 0; at < bytes.length; at += MOST_LETTERS) found += String.fromCharCode(...bytes.subarray(at, at + MOST_LETTERS));
+  return found;
 }
 
 /** Returns undefined for a pending promise, otherwise [whether it was fulfilled, its value]. */

@@ -219,6 +219,17 @@ function keyText(key) {
   return /^[\p{ID_Start}$_][\p{ID_Continue}$]*$/u.test(key) ? key : quoted(key);
 }
 
+/** Returns the descriptor of a value's property, which it may inherit; undefined if there is none. */
+export function find(value, name) {
+  let holder = value === null || value === undefined ? null : Object(value);
+  for (let steps = 0; holder !== null && steps < 100; steps += 1) {
+    const found = getOwnPropertyDescriptor(holder, name);
+    if (found !== undefined) return found;
+    holder = getPrototypeOf(holder);
+  }
+  return undefined;
+}
+
 /** Returns the name of a value's class; empty if it has none. */
 export function nameOf(value) {
   let prototype = value;
@@ -282,30 +293,18 @@ function errorsOf(error) {
 
 /** Returns an error's message; empty if only a getter knows it. */
 export function errorMessage(error) {
-  let holder = error;
-  for (let steps = 0; steps < 100 && holder !== null; steps += 1) {
-    const found = getOwnPropertyDescriptor(holder, "message");
-    if (typeof found?.value === "string") return found.value;
-    if (found !== undefined) break;
-    holder = getPrototypeOf(holder);
-  }
-  return exceptionText(error) ?? "";
+  const found = find(error, "message");
+  return typeof found?.value === "string" ? found.value : exceptionText(error) ?? "";
 }
 
 /** Returns an error's name, from its classes. */
 export function errorName(error) {
   const native = exceptionName(error);
   if (native !== undefined) return native;
-  let holder = error;
-  for (let steps = 0; steps < 100 && holder !== null; steps += 1) {
-    const found = getOwnPropertyDescriptor(holder, "name");
-    if (found !== undefined) {
-      const own = typeof found.value === "string" ? found.value : "Error";
-      return own === "Error" ? nameOf(error) || own : own;
-    }
-    holder = getPrototypeOf(holder);
-  }
-  return "Error";
+  const found = find(error, "name");
+  if (found === undefined) return "Error";
+  const own = typeof found.value === "string" ? found.value : "Error";
+  return own === "Error" ? nameOf(error) || own : own;
 }
 
 const data = (holder, name) => {

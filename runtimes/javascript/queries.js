@@ -1,7 +1,7 @@
 // Questions of a front end: completion, inspection, completeness, history.
 
 import { getOwnPropertyDescriptor, getPrototypeOf } from "wasm-kernel:host";
-import { inspect, keysOf, nameOf } from "wasm-kernel:inspect";
+import { find, inspect, keysOf, nameOf } from "wasm-kernel:inspect";
 import { completeness } from "wasm-kernel:source";
 import { variables } from "wasm-kernel:variables";
 
@@ -62,16 +62,6 @@ function follow(path) {
   let value = getOwnPropertyDescriptor(globalThis, first)?.value;
   for (const name of rest) value = find(value, name)?.value;
   return value;
-}
-
-function find(value, name) {
-  let holder = value === null || value === undefined ? null : Object(value);
-  for (let steps = 0; holder !== null && steps < 100; steps += 1) {
-    const found = getOwnPropertyDescriptor(holder, name);
-    if (found !== undefined) return found;
-    holder = getPrototypeOf(holder);
-  }
-  return undefined;
 }
 
 function namesOf(value) {

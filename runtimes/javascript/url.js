@@ -7,13 +7,12 @@ const PORTS = { "http:": "80", "https:": "443", "ws:": "80", "wss:": "443", "ftp
 const isSpecial = (scheme) => Object.hasOwn(PORTS, scheme);
 const CONTROL = /[\u0000-\u001f\u007f-\u{10ffff}]/u;
 const sets = {
-  fragment: / ["<>`]/,
+  fragment: /[ "<>`]/,
   query: /["#<> ]/,
   specialQuery: /["#<> ']/,
   path: /["#<> ?`{}^]/,
   userinfo: /["#<> ?`{}/:;=@[\]^|]/,
 };
-sets.fragment = /[ "<>`]/;
 const FORBIDDEN_HOST = /[\u0000-\u0020"#%/:<>?@[\\\]^`{|}\u007f]/;
 
 function percentEncode(text, set) {
@@ -139,8 +138,7 @@ function parseUrl(input, base) {
   const rest = found ? withoutFragment.slice(found[0].length) : withoutFragment;
   const isRelative = scheme === undefined || (base !== undefined && scheme === base.scheme && isSpecial(scheme) && scheme !== "file:" && !/^[/\\]/.test(rest));
   const record = isRelative ? relative(rest, base) : absolute(scheme, rest, base);
-  if (record !== undefined && (fragment !== null || !isRelative || rest !== "")) record.fragment = fragment;
-  else if (record !== undefined) record.fragment = fragment;
+  if (record !== undefined) record.fragment = fragment;
   return record;
 }
 

@@ -23,13 +23,6 @@ export function bytesOfText(text) {
   return found.subarray(0, size);
 }
 
-/** Returns bytes as a text with one character for each, which just-bash passes through pipes. */
-export function latin1(data) {
-  let text = "";
-  for (let at = 0; at < data.length; at += PIECE) text += String.fromCharCode(...data.subarray(at, at + PIECE));
-  return text;
-}
-
 /** Returns the length of the character that begins at a place, by UTF-8; 0 if none does. */
 function lengthAt(data, at) {
   const first = data[at], second = data[at + 1];

@@ -1,12 +1,11 @@
 // The session's files, in the interface that just-bash has for file systems.
 
-import { bytesOfText, latin1, textOfBytes } from "wasm-kernel:bytes";
-import { fileCall } from "wasm-kernel:host";
-import { cp, exists, lstat, mkdir, readFile, rm, stat, writeFile } from "wasm-kernel:files";
+import { bytesOfText, textOfBytes } from "wasm-kernel:bytes";
+import { fileCall, latin1 } from "wasm-kernel:host";
+import { cp, exists, lstat, mkdir, readFile, realpath, rm, stat, writeFile } from "wasm-kernel:files";
 import { absolute } from "wasm-kernel:process";
 import { bytesOf } from "wasm-kernel:web";
 
-const MOST_LINKS = 40; // as on Linux
 const EXECUTABLE = 0o755; // the sandbox has no modes
 
 const dataOf = (content, encoding) => {
@@ -26,23 +25,6 @@ const told = (found) => ({
   mtime: found.mtime,
   identity: `${found.dev} ${found.ino}`,
 });
-
-/** Returns a path without links; the last name need not exist. */
-function realpath(path) {
-  let parts = absolute(path).split("/").filter(Boolean), real = "", links = 0;
-  while (parts.length > 0) {
-    const [name, ...rest] = parts, here = `${real}/${name}`;
-    parts = rest;
-    if (exists(here) && real !== "" && lstat(here).isSymbolicLink()) {
-      if ((links += 1) > MOST_LINKS) throw new Error(`ELOOP: too many symbolic links, realpath '${path}'`);
-      const target = absolute(`${real}/${fileCall("readlink", [here])}`);
-      parts = [...target.split("/").filter(Boolean), ...rest];
-      real = "";
-    } else real = here;
-  }
-  stat(real);
-  return real;
-}
 
 /** One folder of the session, at the path at which Python sees it. */
 export class SessionFolder {

@@ -6,8 +6,8 @@
 
 import "wasm-kernel:environment";
 import { Bash, InMemoryFs, MountableFs, defineCommand } from "just-bash";
-import { send } from "wasm-kernel:host";
-import { bytesOfText, latin1, textOfBytes, withBytes } from "wasm-kernel:bytes";
+import { latin1, send } from "wasm-kernel:host";
+import { bytesOfText, textOfBytes, withBytes } from "wasm-kernel:bytes";
 import { SessionFolder } from "wasm-kernel:folders";
 import { nextDue, takeDue } from "wasm-kernel:timers";
 

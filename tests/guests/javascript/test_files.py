@@ -33,9 +33,10 @@ def test_files_are_written_read_and_listed(javascript: BaseSandbox) -> None:
     await fs.truncate('copy', 1); await fs.symlink('copy', 'link')
     await fs.rm('a', { recursive: true })
     ;[(await fs.readFile('link')).length, await fs.readlink('link'),
-      (await fs.lstat('link')).isSymbolicLink(), await fs.readdir('.')].flat().join()
+      (await fs.lstat('link')).isSymbolicLink(), await fs.realpath('./link'),
+      await fs.readdir('.')].flat().join()
     """
-    assert value(javascript, IMPORT + code) == "'1,copy,true,copy,link,moved'"
+    assert value(javascript, IMPORT + code) == "'1,copy,true,/app/copy,copy,link,moved'"
 
 
 def test_the_result_names_files_and_undo_brings_them_back(javascript: BaseSandbox) -> None:
