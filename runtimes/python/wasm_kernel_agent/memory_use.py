@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import opcode
 import sys
 import types
-from collections.abc import Iterable
 from typing import Any
 
-from wasm_kernel_agent import tracebacks
+from wasm_kernel_agent import tracebacks, variables
 
 _OBJECTS_MOST = 5_000  # the objects of a variable that are counted, as memory is short
 _NAMED_MOST = 3
@@ -66,13 +64,5 @@ def _size(value: Any) -> int:
             continue
         seen.add(id(each))
         total += sys.getsizeof(each, 0)
-        waiting += itertools.islice(_held(each), _OBJECTS_MOST)
+        waiting += itertools.islice(variables.held_by(each, type(each)), _OBJECTS_MOST)
     return total
-
-
-def _held(value: Any) -> Iterable[Any]:
-    if type(value) in (list, tuple, set, frozenset):
-        return value  # type: ignore[no-any-return]
-    if type(value) is dict:
-        return itertools.chain.from_iterable(value.items())
-    return gc.get_referents(value)

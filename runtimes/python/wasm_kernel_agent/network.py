@@ -16,7 +16,7 @@ import socket
 import ssl
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, ClassVar, Protocol
 
@@ -56,33 +56,21 @@ class Host:
     told: ClassVar[set[tuple[int, str]]] = set()
 
 
-def _call(name: str, *args: Any) -> Any:
-    """Returns the value of the host's function; its error is one that sockets raise."""
+def of_host(work: Callable[..., Any], *args: Any) -> Any:
+    """Returns the value of a call of the host; its error is one that sockets raise."""
     __tracebackhide__ = True
     try:
-        return Host.functions[name].now(*args)
+        return work(*args)
     except Exception as problem:
-        raise own_error(problem) from None
+        raise _own_error(problem) from None
 
 
-class HostCall:
-    """Calls of the host's functions that the event loop awaits."""
-
-    @staticmethod
-    def begin(name: str, *args: Any) -> asyncio.Future[dict[str, Any]]:
-        """Begins a call for the running loop; raises the errors of sockets."""
-        try:
-            return Host.functions[name].begin(*args)
-        except Exception as problem:
-            raise own_error(problem) from None
-
-    @staticmethod
-    def ended(name: str, future: asyncio.Future[dict[str, Any]]) -> Any:
-        """Returns the value of a call that was begun; raises the host's error."""
-        return Host.functions[name].ended(future)
+def _call(name: str, *args: Any) -> Any:
+    __tracebackhide__ = True
+    return of_host(Host.functions[name].now, *args)
 
 
-def own_error(problem: Exception) -> Exception:
+def _own_error(problem: Exception) -> Exception:
     """Returns the error that sockets raise in place of the host's."""
     name, text = type(problem).__name__, str(problem)
     if name == "gaierror":

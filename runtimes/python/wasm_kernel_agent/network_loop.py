@@ -8,21 +8,11 @@ import socket
 from typing import Any
 
 from wasm_kernel_agent.event_loop import GuestLoop
-from wasm_kernel_agent.network import HostCall, Wire, address_of, own_error
+from wasm_kernel_agent.network import TLS, Host, Wire, address_of, of_host
 
 _HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes that wait to be sent, for a protocol to pause
 _WAIT_SECONDS = 5.0
 _LOST = "ends with its cell"  # of a call that an earlier cell began
-
-
-class _SecureFacts:
-    """The facts of a secure connection, as clients look at them."""
-
-    version = staticmethod(lambda: "TLSv1.3")
-    cipher = staticmethod(lambda: ("TLS_AES_256_GCM_SHA384", "TLSv1.3", 256))
-    selected_alpn_protocol = staticmethod(lambda: "http/1.1")
-    compression = staticmethod(lambda: None)
-    getpeercert = staticmethod(lambda binary_form=False: b"" if binary_form else {})
 
 
 class NetworkTransport(asyncio.Transport):
@@ -31,7 +21,7 @@ class NetworkTransport(asyncio.Transport):
     def __init__(self, sock: Any, protocol: Any, context: Any) -> None:
         extra = {"socket": sock, "peername": sock.getpeername(), "sockname": sock.getsockname()}
         if context is not None:
-            facts = _SecureFacts()
+            facts = TLS.SecureFacts(sock.wire.secure_name)
             extra |= {"sslcontext": context, "ssl_object": facts, "cipher": facts.cipher()}
             extra["peercert"] = facts.getpeercert()
         super().__init__(extra)
@@ -51,9 +41,9 @@ class NetworkTransport(asyncio.Transport):
     def _read(self) -> None:
         if self._reading is None and not (self._is_paused or self._closing):
             wire = self._wire
-            step = ("receive", wire.number, wire.received, _WAIT_SECONDS)
+            step = (wire.number, wire.received, _WAIT_SECONDS)
             try:
-                self._reading = HostCall.begin(*step)
+                self._reading = _begun("receive", *step)
             except Exception as problem:
                 self._end(problem)
                 return
@@ -64,10 +54,10 @@ class NetworkTransport(asyncio.Transport):
         if future.cancelled() or self._is_over:
             return
         try:
-            data = self._wire.take(HostCall.ended("receive", future))
+            data = self._wire.take(_ended("receive", future))
         except Exception as problem:
             if _LOST not in str(problem):
-                self._end(own_error(problem))
+                self._end(problem)
                 return
             data = b""
         self._wire.incoming.clear()
@@ -124,7 +114,7 @@ class NetworkTransport(asyncio.Transport):
                 self._end(None)
             return
         try:
-            self._sending = HostCall.begin(*step)
+            self._sending = _begun(*step)
         except Exception as problem:
             self._end(problem)
             return
@@ -135,9 +125,9 @@ class NetworkTransport(asyncio.Transport):
         if future.cancelled() or self._is_over:
             return
         try:
-            HostCall.ended(name, future)
+            _ended(name, future)
         except Exception as problem:
-            self._end(own_error(problem))
+            self._end(problem)
             return
         if self._holds and len(self._wire.outgoing) < _LOW:
             self._holds = False
@@ -195,19 +185,26 @@ class NetworkTransport(asyncio.Transport):
 
 
 async def _connected(wire: Wire, address: Any) -> None:
-    future = HostCall.begin("connect", *wire.prepare(address))
-    wire.connected(await _value("connect", future))
+    wire.connected(await _value("connect", *wire.prepare(address)))
 
 
-async def _value(name: str, future: asyncio.Future[Any]) -> Any:
+def _begun(name: str, *args: Any) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = of_host(Host.functions[name].begin, *args)
+    return future
+
+
+def _ended(name: str, future: asyncio.Future[Any]) -> Any:
+    return of_host(Host.functions[name].ended, future)
+
+
+async def _value(name: str, *args: Any) -> Any:
+    future = _begun(name, *args)
     try:
         await asyncio.wait([future])
-        return HostCall.ended(name, future)
     except asyncio.CancelledError:
         future.cancel()
         raise
-    except Exception as problem:
-        raise own_error(problem) from None
+    return _ended(name, future)
 
 
 async def _sock_connect(_: GuestLoop, sock: Any, address: Any) -> None:
@@ -237,7 +234,7 @@ async def _create_connection(
         context = library.create_default_context() if ssl is True else ssl
         wire = sock.wire
         wire.secure_name = wire.name_for(server_hostname)
-        await _value("secure", HostCall.begin("secure", wire.number, wire.secure_name))
+        await _value("secure", wire.number, wire.secure_name)
     protocol = protocol_factory()
     transport = NetworkTransport(sock, protocol, context)
     transport.begin()

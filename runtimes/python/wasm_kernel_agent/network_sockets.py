@@ -212,15 +212,11 @@ class NetworkSocket(socket.socket):
         return f"<{type(self).__name__} {where}>"
 
 
-class SecureSocket(NetworkSocket):
+class SecureSocket(NetworkSocket, TLS.SecureFacts):  # type: ignore[misc]
     """A secure connection; the host encrypts, and checks the certificate."""
 
-    session = None
-    session_reused = False
-    server_side = False
-
     def __init__(self, plain: NetworkSocket, context: Any, name: str | None) -> None:
-        super().__init__(plain.family, proto=plain.proto)
+        NetworkSocket.__init__(self, plain.family, proto=plain.proto)
         self._wire, self._seconds = plain.wire, plain.gettimeout()
         self.context, self.server_hostname = context, name
         plain.detach()
@@ -251,31 +247,9 @@ class SecureSocket(NetworkSocket):
         """Returns how many bytes can be read at once."""
         return len(self.wire.incoming)
 
-    def getpeercert(self, binary_form: bool = False) -> Any:
-        """Returns a certificate for the name, which the host has checked."""
-        return TLS.peer_certificate(self.server_hostname, binary_form)
-
     def unwrap(self) -> NetworkSocket:
         """Ends the secure connection, which ends with its socket."""
         return self
-
-    def selected_alpn_protocol(self) -> str:
-        """Returns the protocol that the host reads."""
-        return "http/1.1"
-
-    def selected_npn_protocol(self) -> None:
-        """Returns None."""
-
-    def compression(self) -> None:
-        """Returns None: nothing is compressed here."""
-
-    def cipher(self) -> Any:
-        """Returns a cipher, as far as clients look at one."""
-        return TLS.CIPHER
-
-    def version(self) -> Any:
-        """Returns a version of TLS, as far as clients look at one."""
-        return TLS.CIPHER[1]
 
 
 def _wrap_socket(

@@ -40,12 +40,7 @@ class KernelFace:
     def __init__(self, shell: Any, comm_manager: Any) -> None:
         self.shell = shell
         self.comm_manager = comm_manager
-        self.language_info = {
-            "name": "python",
-            "version": platform.python_version(),
-            "mimetype": "text/x-python",
-            "file_extension": ".py",
-        }
+        self.language_info = _INFO
 
     def get_parent(self, channel: str | None = None) -> dict[str, Any]:
         """Returns the request that is being served, as far as the guest knows it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getopt
 import gzip
 import sys
 import tarfile
@@ -17,35 +18,16 @@ _PACKERS = {"z": "gz", "j": "bz2", "J": "xz"}
 _STRIP = "--strip-components="
 
 
-def options_of(
-    words: Sequence[str], flags: str, valued: str = ""
-) -> tuple[dict[str, str], list[str]]:
-    """Returns the one-letter options of a command, with their values, and the other words.
+def _options(words: list[str], letters: str) -> tuple[dict[str, str], list[str]]:
+    """Returns a command's options of one letter, with their values, and the other words.
 
-    Options in `valued` have a value, those in `flags` have none.
-
-    Raises:
-        Usage: An option is not known, or has no value.
+    A colon follows the letters that have a value. Raises `Usage` for an option that is not known.
     """
-    found: dict[str, str] = {}
-    rest: list[str] = []
-    left = list(words)
-    while left:
-        word = left.pop(0)
-        if not word.startswith("-") or word == "-":
-            rest.append(word)
-            continue
-        letters = word[1:]
-        while letters:
-            letter, letters = letters[0], letters[1:]
-            if letter not in flags + valued:
-                raise Usage(f"the option -{letter} is not known here")
-            if letter in valued and not (letters or left):
-                raise Usage(f"the option -{letter} needs a value")
-            found[letter] = ""
-            if letter in valued:
-                found[letter], letters = letters or left.pop(0), ""
-    return found, rest
+    try:
+        found, names = getopt.gnu_getopt(words, letters)
+    except getopt.GetoptError as problem:
+        raise Usage(problem.msg) from None
+    return {option[1:]: value for option, value in found}, names
 
 
 def tar(words: list[str]) -> None:
@@ -54,7 +36,7 @@ def tar(words: list[str]) -> None:
         words = [f"-{words[0]}", *words[1:]]
     strip = sum(int(word.removeprefix(_STRIP)) for word in words if word.startswith(_STRIP))
     words = [word for word in words if not word.startswith("--")]
-    options, names = options_of(words, "cxtzjJvk", "fC")
+    options, names = _options(words, "cxtzjJvkf:C:")
     packer = next((_PACKERS[letter] for letter in _PACKERS if letter in options), "")
     if len(options.keys() & {"c", "x", "t"}) != 1:
         raise Usage("one of -c, -x and -t is needed")
@@ -94,7 +76,7 @@ def _wanted(
 
 def unzip(words: list[str]) -> None:
     """Lists or unpacks a zip file."""
-    options, names = options_of(words, "oqlpn", "d")
+    options, names = _options(words, "oqlpnd:")
     if not names:
         raise Usage("the name of a zip file is needed")
     with zipfile.ZipFile(names[0]) as archive:
@@ -113,7 +95,7 @@ def unzip(words: list[str]) -> None:
 
 def zip_up(words: list[str]) -> None:
     """Makes a zip file."""
-    options, names = options_of(words, "rqj123456789")
+    options, names = _options(words, "rqj123456789")
     if len(names) < 2:
         raise Usage("the names of a zip file and of files are needed")
     target = names[0] if "." in Path(names[0]).name else f"{names[0]}.zip"
@@ -128,7 +110,7 @@ def zip_up(words: list[str]) -> None:
 
 def gzip_up(words: list[str]) -> None:
     """Packs files, or unpacks them with `-d`."""
-    options, names = options_of(words, "dckfnqv123456789")
+    options, names = _options(words, "dckfnqv123456789")
     level = max((int(letter) for letter in options if letter.isdigit()), default=6)
     for name in names or ["-"]:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()

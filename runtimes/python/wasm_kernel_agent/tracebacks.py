@@ -134,7 +134,7 @@ def without_agent(trace: TracebackType | None) -> tuple[TracebackType | None, in
     while step is not None:
         steps.append(step)
         step = step.tb_next
-    kept = [each for each in steps if not _is_agents(each)]
+    kept = [each for each in steps if not _is_of(_AGENT, each)]
     cut = 0
     if len(kept) > _MOST:
         # The innermost frames would hold all others, and tens of thousands overflow the stack when
@@ -210,9 +210,9 @@ def with_hints_first(lines: list[str], name: str) -> list[str]:
     return lines[:at] + ours + [line for line in lines[at:] if line not in ours]
 
 
-def _is_agents(step: TracebackType) -> bool:
+def _is_of(package: str, step: TracebackType) -> bool:
     name = step.tb_frame.f_globals.get("__name__")
-    return isinstance(name, str) and name.partition(".")[0] == _AGENT
+    return isinstance(name, str) and name.partition(".")[0] == package
 
 
 def holds_group(error: BaseException | None) -> bool:
@@ -242,14 +242,9 @@ def group_lines(error: BaseException, trace: TracebackType | None, compiler: Any
 
 def _without_shell(trace: TracebackType | None) -> TracebackType | None:
     """`trace` from the first frame on that is not IPython's; None if there is no other."""
-    while trace is not None and _is_ipythons(trace):
+    while trace is not None and _is_of("IPython", trace):
         trace = trace.tb_next
     return trace
-
-
-def _is_ipythons(step: TracebackType) -> bool:
-    name = step.tb_frame.f_globals.get("__name__")
-    return isinstance(name, str) and name.partition(".")[0] == "IPython"
 
 
 def hint_for(error: BaseException) -> str:

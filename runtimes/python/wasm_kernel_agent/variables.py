@@ -135,7 +135,7 @@ def _measured(value: Any, most: int) -> tuple[int, list[int], bool]:
             size += _size(each, kind)
             trace = hash((trace, _mark(each, kind, max(_BYTES_LEAST, _BYTES_MOST // (count + 1)))))
             if kind not in _apart and not issubclass(kind, type):
-                queue += itertools.islice(_held(each, kind), most + 1 - len(queue))
+                queue += itertools.islice(held_by(each, kind), most + 1 - len(queue))
     return size, [*traces, trace], True
 
 
@@ -173,7 +173,8 @@ def _array_mark(value: Any, most: int) -> Any:
     return len(data), zlib.crc32(data[:most]), zlib.crc32(data[-most:])
 
 
-def _held(value: Any, kind: type) -> Any:
+def held_by(value: Any, kind: type) -> Any:
+    """Returns the objects that an object of a type holds, as an iterable."""
     if kind is dict:
         return itertools.chain.from_iterable(value.items())
     if kind in _containers:

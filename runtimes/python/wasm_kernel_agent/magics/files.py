@@ -149,7 +149,7 @@ class Workspace:
             draft = Path(f"{self._scratch}/.write-{secrets.token_hex(8)}")
             try:
                 draft.write_bytes(data)
-                _move(draft, place)
+                shutil.move(draft, place, shutil.copyfile)
             finally:
                 draft.unlink(missing_ok=True)
 
@@ -198,15 +198,6 @@ def _pattern_regex(pattern: str) -> re.Pattern[str]:
     parts = [part for part in plain.split("/") if part not in ("", ".")]
     text = _glob.translate("/".join(parts), recursive=True, include_hidden=True, seps="/")
     return re.compile(text)
-
-
-def _move(draft: Path, place: Path) -> None:
-    try:
-        draft.replace(place)
-    except OSError as problem:
-        if problem.errno != errno.EXDEV:
-            raise
-        shutil.copyfile(draft, place)
 
 
 @contextmanager

@@ -161,7 +161,7 @@ class _SSLContext:
 SECURE: bytes = b"\x16wasm-kernel: secure, please: "
 """The first bytes from `ssl` to the socket of a secure connection; a name and a line end follow."""
 
-CIPHER: tuple[str, str, int] = ("TLS_AES_256_GCM_SHA384", "TLSv1.3", 256)
+_CIPHER = ("TLS_AES_256_GCM_SHA384", "TLSv1.3", 256)
 
 
 class MemoryBIO:
@@ -200,20 +200,38 @@ class MemoryBIO:
         return self._ended and not self._data
 
 
-class _Plain:
+class SecureFacts:
+    """The facts of a secure connection, which the host has made, as far as clients look at them."""
+
+    session = None
+    session_reused = False
+    server_side = False
+
+    def __init__(self, name: str | None) -> None:
+        self.server_hostname = name
+
+    def getpeercert(self, binary_form: bool = False) -> Any:
+        """Returns a certificate for the name, which the host has checked."""
+        name = self.server_hostname or ""
+        return b"" if binary_form else {"subjectAltName": (("DNS", name),)}
+
+    selected_alpn_protocol = staticmethod(lambda: "http/1.1")
+    selected_npn_protocol = compression = staticmethod(lambda: None)
+    cipher = staticmethod(lambda: _CIPHER)
+    version = staticmethod(lambda: _CIPHER[1])
+
+
+class _Plain(SecureFacts):
     """A secure connection over two buffers: the bytes pass as they are.
 
     The first ones ask the socket to have the host make its own connection a secure one.
     """
 
-    session = None
-    session_reused = False
-
     def __init__(
         self, context: Any, incoming: MemoryBIO, outgoing: MemoryBIO, name: str | None, owner: Any
     ) -> None:
+        super().__init__(name)
         self.context, self.owner = context, owner
-        self.server_side, self.server_hostname = False, name
         self._in, self._out = incoming, outgoing
         self._began = False
 
@@ -246,25 +264,13 @@ class _Plain:
     def shutdown(self) -> None:
         """Ends the connection."""
 
-    def getpeercert(self, binary_form: bool = False) -> Any:
-        """Returns a certificate for the name, which the host has checked."""
-        return peer_certificate(self.server_hostname, binary_form)
-
     @staticmethod
     def get_verified_chain() -> list[Any]:
         """Returns no certificates: the host has them."""
         return []
 
     get_unverified_chain = get_verified_chain
-    selected_alpn_protocol = staticmethod(lambda: "http/1.1")
-    compression = shared_ciphers = get_channel_binding = staticmethod(lambda *_: None)
-    cipher = staticmethod(lambda: CIPHER)
-    version = staticmethod(lambda: CIPHER[1])
-
-
-def peer_certificate(name: str | None, binary_form: bool) -> Any:
-    """Returns a certificate for a name, as far as clients look at one."""
-    return b"" if binary_form else {"subjectAltName": (("DNS", name or ""),)}
+    shared_ciphers = get_channel_binding = staticmethod(lambda *_: None)
 
 
 class SSLSession:
