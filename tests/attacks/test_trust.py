@@ -37,10 +37,10 @@ BREAKING = {
     "agent emptied": "vars(get_ipython().agent).clear()",
     "agent channel": "get_ipython().agent.channel = None",
     "agent class": "type(get_ipython().agent).turn = None",
-    "agent class raises": "type(get_ipython().agent).turn = lambda self: 1 / 0",
-    "agent exits": "type(get_ipython().agent).turn = lambda self: None",
-    "anchor": "complex.__subclasses__()[0].turn = None",
-    "anchor agent": "complex.__subclasses__()[0].agent = None",
+    "agent class raises": "type(get_ipython().agent).turn = lambda *a: 1 / 0",
+    "agent exits": "type(get_ipython().agent).turn = lambda *a: None",
+    "no own displayhook": "import sys; del sys.__displayhook__",
+    "display": "import sys\ndef f(*a): sys.displayhook = print\nsys.setprofile(f)",
     "host module": "import _host; _host.call = lambda data: b'{}'",
     "host module raises": "import _host\ndef f(data): raise OSError\n_host.call = f",
     "signals": "import signal; signal.signal = signal.default_int_handler = None",
@@ -87,7 +87,7 @@ def test_case_17_a_broken_agent_costs_a_cell_at_most(victim_of: Making, code: st
 def test_case_17_an_agent_that_never_begins_ends_by_interrupts(victim_of: Making) -> None:
     broken = victim_of(grace_seconds=0.2)
     broken.says("mine = 17")
-    spin = "def f(self):\n  open('begun', 'w').close()\n  while True: pass\n"
+    spin = "def f(self, *_):\n  open('begun', 'w').close()\n  while True: pass\n"
     broken.run(f"{spin}type(get_ipython().agent).turn = f")
     cell = broken.sandbox.submit("1")
     wait_for((broken.app / "begun").exists)

@@ -381,7 +381,7 @@ _ZEROS_PAGES = 4  # checked together; fewer zero pages are cheaper to store than
 
 
 def split_zeros(runs: Sequence[Run], content: Content) -> tuple[Runs, list[memoryview], Runs]:
-    """Returns the runs without pages of zeros, the part of the content of each, and the zeros."""
+    """Returns the runs without pages of zeros, the parts of their content, and the zeros."""
     if not content:
         return tuple(runs), [], ()
     base = ctypes.addressof(ctypes.c_char.from_buffer(content))
@@ -390,9 +390,9 @@ def split_zeros(runs: Sequence[Run], content: Content) -> tuple[Runs, list[memor
         places.append((first, pages, base + at))
         at += pages * PAGE
     kept, zeros = _sort_out(places)
-    begins = {first: address - base for first, _, address in kept}
     left, view = joined((first, pages) for first, pages, _ in kept), memoryview(content)
-    return left, [view[begins[a] : begins[a] + pages * PAGE] for a, pages in left], zeros
+    parts = joined(((address - base) // PAGE, pages) for _, pages, address in kept)
+    return left, [view[at * PAGE : (at + pages) * PAGE] for at, pages in parts], zeros
 
 
 def sort_out(address: int, ranges: Iterable[Range]) -> tuple[Runs, Runs]:

@@ -91,7 +91,9 @@ class Tree(Struct, frozen=True):
         head = self.head
         while head in some:
             head = self.commits[head].parent if head in self.commits else 0
-        kept = {one: commit for one, commit in self.commits.items() if one not in some}
+        kept = dict(self.commits)
+        for one in some:
+            kept.pop(one, None)
         return replace(self, commits=kept, head=head)
 
     @property

@@ -1,7 +1,7 @@
 """The guest agent: the code inside the sandbox that answers the host's turns.
 
-The host calls `turn()` once a turn (see `runtimes/PROTOCOL.md`). Everything else in this package
-is reached through the one `Agent` that its anchor keeps alive.
+The host calls `turn()` once, in the boot turn (see `runtimes/PROTOCOL.md`). It makes the one
+`Agent`, which is `sys.displayhook` between the turns that follow.
 """
 
 from __future__ import annotations

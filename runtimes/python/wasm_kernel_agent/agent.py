@@ -1,20 +1,20 @@
 """The agent: one turn after another, each a request from the host and a reply to it.
 
-The host must find the living agent whatever a cell did to `sys.modules`: a cell may delete this
-package from it, or replace `builtins.__import__`. The anchor below stays reachable without a name
-or an import: `complex` lists its subclasses, this one is made before numpy's, and the agent holds
-on to it. So `0j.__class__.__subclasses__()[0].turn()` is a turn that needs neither an import nor a
-builtin.
+The host must reach the living agent whatever a cell did to `sys.modules`: a cell may delete this
+package from it, or replace `builtins.__import__`. So the agent is `sys.displayhook` between turns:
+the host runs the expression `0`, which needs no name, and the interpreter hands its value to the
+agent. While a turn runs, `sys.displayhook` is the interpreter's own, or IPython's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from wasm_kernel_agent import chart_data, completion, event_loop, reseed, shell_commands, variables
 from wasm_kernel_agent.boot import lay_out_memory, make_shell, preload_packages, prepare_guest
@@ -29,7 +29,7 @@ from wasm_kernel_agent.signals import Signals, Stdin
 from wasm_kernel_agent.tracebacks import text_of
 
 _WORKSPACE = "/app"
-_ANCHOR = "WasmKernelAnchor"
+_displayhook = sys.__displayhook__
 
 Reply = dict[str, Any]
 
@@ -39,13 +39,11 @@ class Agent:
 
     Args:
         channel: The way to the host.
-        keep: An object that must live as long as the agent.
         in_guest: False in tests under ordinary CPython, which must not be patched.
     """
 
-    def __init__(self, channel: Channel, keep: object = None, *, in_guest: bool = True) -> None:
+    def __init__(self, channel: Channel, *, in_guest: bool = True) -> None:
         self.channel = channel
-        self._keep = keep
         self._in_guest = in_guest
         self._signals = Signals(channel)
         self._streams = StandardStreams()
@@ -55,8 +53,9 @@ class Agent:
         self._repair: ShellRepair | None = None
         self._env: Reply = {}
 
-    def turn(self) -> None:
+    def turn(self, _: object = None) -> None:
         """Asks for a request, serves it and replies. A reply is sent whatever goes wrong."""
+        sys.displayhook = _displayhook
         self._signals.begin_turn()
         request = self.channel.send({"op": "next"})
         try:
@@ -64,6 +63,7 @@ class Agent:
             self._repair_shell()
         except BaseException as problem:
             reply = self._failed(problem)
+        sys.displayhook = self.turn
         self._done(reply)
 
     def _repair_shell(self) -> None:
@@ -106,6 +106,7 @@ class Agent:
             if preload:
                 preload_packages(shell)
         self.shell = shell
+        stdin.install(allowed=False)
         self._repair = ShellRepair(shell)
         if self._in_guest and preload:
             lay_out_memory(self)
@@ -211,29 +212,6 @@ def _empty_answer(op: str, request: Reply) -> Reply:
     return reply
 
 
-class WasmKernelAnchor(complex):
-    """Holds the one agent of this interpreter."""
-
-    agent: ClassVar[Agent | None] = None
-
-    @staticmethod
-    def turn() -> None:
-        """Serves one turn of the host."""
-        anchor = WasmKernelAnchor
-        if anchor.agent is None:
-            anchor.agent = _agents[0] if _agents else Agent(guest_channel(), keep=anchor)
-            _agents.append(anchor.agent)
-        anchor.agent.turn()
-
-
-_agents: list[Agent] = []  # an anchor that lost its agent finds it here again
-
-
-def _first_anchor() -> type[WasmKernelAnchor]:
-    """The anchor that was made first: a second import of this package finds the first one's."""
-    kinds: list[Any] = complex.__subclasses__()
-    first: type[WasmKernelAnchor] = next(kind for kind in kinds if kind.__name__ == _ANCHOR)
-    return first
-
-
-turn = _first_anchor().turn
+def turn() -> None:
+    """Serves the first turn of this interpreter. The agent that it makes serves the others."""
+    Agent(guest_channel()).turn()

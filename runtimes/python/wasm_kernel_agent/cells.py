@@ -16,6 +16,8 @@ from wasm_kernel_agent.notebook_face import parent_of
 from wasm_kernel_agent.signals import Signals, Stdin
 from wasm_kernel_agent.tracebacks import text_of
 
+_displayhook = sys.__displayhook__
+
 Reply = dict[str, Any]
 
 
@@ -37,7 +39,10 @@ class CellRunner:
         tracebacks.advice.update(request.get("advice") or {})
         shell.catch_up(request.get("execution_count"), request.get("alone", []))
         shell.payload_manager.clear_payload()
-        with _variables(request.get("env") or {}):
+        env = request.get("env")
+        if not env:
+            return self._executed(request)
+        with _variables(env):
             return self._executed(request)
 
     def _executed(self, request: Reply) -> Reply:
@@ -119,7 +124,7 @@ def _variables(env: Mapping[str, str]) -> Iterator[None]:
 
 def end_cell(shell: Any) -> None:
     """Ends things that a cell or a callback left half done, such as an interrupted debugger."""
-    sys.displayhook = sys.__displayhook__
+    sys.displayhook = _displayhook
     shell.displayhook.finish_displayhook()
     shell.display_trap._nested_level = 0
     tracebacks = shell.InteractiveTB

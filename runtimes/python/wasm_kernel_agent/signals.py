@@ -16,6 +16,7 @@ ended, which takes some seconds.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 import builtins
 import errno
@@ -42,8 +43,8 @@ _FOLDERS = (PurePosixPath(os.__file__).parent, PurePosixPath(__file__).parents[1
 _OWN = (*(f"{folder}/" for folder in _FOLDERS), "built-in")  # beginnings of modules' origins
 _WAITING = "an interrupt that waits"
 _ENDING = {"SIGTERM", "SIGKILL", "SIGHUP", "SIGQUIT", "SIGABRT"}
-_set, _get = signal.signal, signal.getsignal
-_SIGINT = signal.SIGINT
+_set, _get = _signal.signal, _signal.getsignal  # five uses a cell: `signal`'s look up enumerations
+_SIGINT = int(signal.SIGINT)
 _pend = operator.methodcaller("pend")
 _REFUSED_INPUT = "raw_input was called, but this frontend does not support input requests."
 _REFUSED_GETPASS = "getpass was called, but this frontend does not support input requests."

@@ -70,9 +70,9 @@ PRNG_CONSTANT = b"expand 32-byte k"
 PRNG_STATE, PRNG_LEFT = 64, 128
 """The size of a generator's state, and the offset of its number of unused output bytes."""
 
-# The agent's anchor (in `wasm_kernel_agent/agent.py`): a turn that needs no import and no builtin,
-# so that it works whatever a cell did to them.
-_TURN = b"0j.__class__.__subclasses__()[0].turn()"
+# The agent is `sys.displayhook` between turns (`wasm_kernel_agent/agent.py`). An expression that is
+# a number needs no import and no builtin, and compiles in the least time.
+_TURN = b"0"
 _REQUEST_BYTES = 80 * 1024 * 1024
 # Only the end of a guest's stack lies below this address. A call with an answer's address below it
 # comes from numpy, and that address is the number of the request.
