@@ -56,25 +56,13 @@ class _Go(_ViewRequest, frozen=True, tag="go"):
     state: Annotated[int, Meta(ge=1, le=2**31)]
     files: bool = False
 
-    @property
-    def travel(self) -> TravelRequest:
-        return TravelRequest("restore", where=f"#{self.state}", files=self.files)
-
 
 class _Undo(_ViewRequest, frozen=True, tag="undo"):
     files: bool = False
 
-    @property
-    def travel(self) -> TravelRequest:
-        return TravelRequest("undo", files=self.files)
-
 
 class _Redo(_ViewRequest, frozen=True, tag="redo"):
     files: bool = False
-
-    @property
-    def travel(self) -> TravelRequest:
-        return TravelRequest("redo", files=self.files)
 
 
 class _Checkpoint(_ViewRequest, frozen=True, tag="checkpoint"):
@@ -263,8 +251,11 @@ class KernelTimeline:
         match asked:
             case _Tree():
                 return await self._tree()
-            case _Go() | _Undo() | _Redo():
-                return await self._travel(asked.travel)
+            case _Go(state=state, files=files):
+                return await self._travel(TravelRequest("restore", where=f"#{state}", files=files))
+            case _Undo(files=files) | _Redo(files=files):
+                is_undo = isinstance(asked, _Undo)
+                return await self._travel(TravelRequest("undo" if is_undo else "redo", files=files))
             case _Checkpoint(name=name):
                 await self._call(messages.NameState(name.strip()))
             case _Forget(name=name):
