@@ -4,7 +4,7 @@ a session's history, and the messages of widgets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -225,6 +225,12 @@ class VariableChanges(Struct, frozen=True):
 
     variables: list[VariableChange]
     is_partial: bool = False
+
+
+def first_of(names: Sequence[str], most: int) -> list[str]:
+    """Returns the first names; the last entry says how many more there are, if any."""
+    more = len(names) - most
+    return [*names[:most], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def readable_time(seconds: float) -> str:

@@ -34,7 +34,7 @@ from wasm_kernel.publishing.place import (
     Written,
 )
 from wasm_kernel.publishing.tree import FileTree
-from wasm_kernel.result import DATA_SUFFIXES
+from wasm_kernel.result import DATA_SUFFIXES, first_of
 from wasm_kernel.sessions.last_use import LastUse
 
 PUBLISH, PUBLISHED = "session_publish", "_session_published"
@@ -242,9 +242,8 @@ class UnpublishedNotice:
 
 def some_of(paths: Sequence[str]) -> str:
     """Returns the names of some files for a sentence, and how many more there are."""
-    shown = [path if path.isprintable() else ascii(path) for path in paths[:NAMED_MOST]]
-    more = len(paths) - NAMED_MOST
-    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+    shown = [path if path.isprintable() else ascii(path) for path in paths]
+    return ", ".join(first_of(shown, NAMED_MOST))
 
 
 def _is_pattern(word: str) -> bool:

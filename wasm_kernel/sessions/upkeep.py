@@ -39,6 +39,7 @@ from wasm_kernel.folders.locks import SERVED, is_served
 from wasm_kernel.folders.places import UPKEEP, WARNS, Place, state_subfolder, upkeep_name
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import FileLock
+from wasm_kernel.result import first_of
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.disk_use import DiskUse, idle_seconds, stamp_of
 from wasm_kernel.sessions.notebooks import notebooks_of
@@ -273,8 +274,7 @@ class Upkeep:
                 # users were told only of the records written by then
                 os.utime(self._told, (written.st_mtime,) * 2, dir_fd=place.fd)
         names = sorted({ascii(Path(each.notebook).name)[1:-1] for each in due})
-        more = f" and {len(names) - _NAMED_MOST} more" if len(names) > _NAMED_MOST else ""
-        return (_LEAVING.format(names=", ".join(names[:_NAMED_MOST]) + more),)
+        return (_LEAVING.format(names=", ".join(first_of(names, _NAMED_MOST))),)
 
 
 class _Sessions:

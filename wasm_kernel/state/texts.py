@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from wasm_kernel.errors import Door, describe
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.result import readable
+from wasm_kernel.result import first_of, readable
 from wasm_kernel.state.file_journal import NotKept, Reason
 from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.index import Commit, place_of
@@ -305,5 +305,4 @@ def _reason(problem: NotKept) -> str:
 
 
 def _some(names: list[str]) -> str:
-    more = [f"and {len(names) - _NAMED:,} more"] if len(names) > _NAMED else []
-    return ", ".join([*names[:_NAMED], *more])
+    return ", ".join(first_of(names, _NAMED))

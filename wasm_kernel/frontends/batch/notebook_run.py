@@ -69,6 +69,7 @@ from wasm_kernel.guests.base import info_of
 from wasm_kernel.kernels.settings import SessionSettings
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import NetworkMode, RuntimeType
+from wasm_kernel.result import first_of
 from wasm_kernel.service.cleaning import WalledCleaner
 from wasm_kernel.service.program_home import own_workers
 from wasm_kernel.service.sandbox import Sandbox
@@ -457,11 +458,7 @@ def compared(
 
 def _some(files: Sequence[str]) -> str:
     """Returns the names of the first files, and the number of the others."""
-    names, more = (
-        [plain(each, _NAME_MOST) for each in files[:_NAMED_MOST]],
-        len(files) - _NAMED_MOST,
-    )
-    return ", ".join([*names, *([f"{more:,} more"] if more > 0 else [])])
+    return ", ".join(first_of([plain(each, _NAME_MOST) for each in files], _NAMED_MOST))
 
 
 def _failure(limits: set[str], problem: CellExecutionError) -> _NotebookEnded:

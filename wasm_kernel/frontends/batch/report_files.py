@@ -21,6 +21,7 @@ from wasm_kernel.frontends.batch.notebooks import read_executed
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, cleaned, plain
 from wasm_kernel.frontends.batch.reporting import summary
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.result import first_of
 
 _SUITE = "wasm-kernel run"
 _IMAGES = {"image/png": b"\x89PNG\r\n", "image/jpeg": b"\xff\xd8\xff"}
@@ -123,9 +124,7 @@ def _row(file: Path, outcome: Outcome) -> str:
     folder = Path(outcome.output).parent
     if outcome.output:
         name = _link(file, Path(outcome.output), outcome.notebook)
-    files = [_link(file, folder / each, each) for each in outcome.files[:_FILES_MOST]]
-    if len(outcome.files) > _FILES_MOST:
-        files.append(f"and {len(outcome.files) - _FILES_MOST} more")
+    files = first_of([_link(file, folder / each, each) for each in outcome.files], _FILES_MOST)
     return _ROW.format(
         name=name,
         kind="ok" if outcome.ok else "failed",

@@ -8,7 +8,7 @@ describes the messages.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -17,7 +17,14 @@ from msgspec import Meta, Struct
 from wasm_kernel.errors import ForkError, GuestStopped, WasmKernelError
 from wasm_kernel.execution.interfaces import Cell, TravelRequest
 from wasm_kernel.kernels.messages import count_of
-from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled, VariableChanges
+from wasm_kernel.result import (
+    Checkpoint,
+    CommMessage,
+    SandboxResult,
+    Travelled,
+    VariableChanges,
+    first_of,
+)
 from wasm_kernel.service import messages
 
 if TYPE_CHECKING:
@@ -379,7 +386,7 @@ def _seen(sign: str) -> str:
 def _state(found: Checkpoint, ran: Ran | None) -> Content:
     kinds = {} if ran is None else {kind: getattr(ran, kind) for kind in _KINDS}
     if ran is not None and ran.more:
-        kinds["modified"] = (*kinds["modified"], f"... and {ran.more:,} more")
+        kinds["modified"] = (*kinds["modified"], f"and {ran.more:,} more")
     return {
         "id": found.id,
         "parent": found.parent,
@@ -432,10 +439,4 @@ def _files_of(result: SandboxResult) -> dict[str, list[str]]:
         "modified": [path for path in result.files_modified if path not in made],
         "deleted": result.files_deleted,
     }
-    return {kind: _shown(_some(paths)) for kind, paths in files.items() if paths}
-
-
-def _some(paths: Iterable[str]) -> tuple[str, ...]:
-    found = tuple(paths)
-    more = len(found) - _FILES_MOST
-    return found if more <= 0 else (*found[:_FILES_MOST], f"... and {more:,} more")
+    return {kind: _shown(first_of(paths, _FILES_MOST)) for kind, paths in files.items() if paths}

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from wasm_kernel.outputs.bundle import WIDGET_VIEW
-from wasm_kernel.result import CommMessage, readable, readable_time
+from wasm_kernel.result import CommMessage, first_of, readable, readable_time
 
 Content = dict[str, Any]
 Ask = Callable[[Content], Awaitable[Content]]
@@ -195,12 +195,9 @@ def _variables(reply: Content) -> str:
 
     found = reply["variables"]
     lines = [
-        f"{each['name']}: {shown(each['before'])} \u2192 {shown(each['after'])}"
-        for each in found[:_VARIABLES_MOST]
+        f"{each['name']}: {shown(each['before'])} \u2192 {shown(each['after'])}" for each in found
     ]
-    more = len(found) - _VARIABLES_MOST
-    lines += [f"and {more:,} more"] if more > 0 else []
-    return "\n".join(lines) or "No variable changed."
+    return "\n".join(first_of(lines, _VARIABLES_MOST)) or "No variable changed."
 
 
 def _files(reply: Content) -> str:

@@ -43,7 +43,7 @@ from wasm_kernel.frontends.mcp.tools import (
     said,
 )
 from wasm_kernel.policy import MIB
-from wasm_kernel.result import readable
+from wasm_kernel.result import first_of, readable
 
 SCHEME = "workspace"
 _FOLDER = "/app/"
@@ -267,8 +267,7 @@ def _paths(session: AgentSession, pattern: str | None) -> list[str]:
 
 
 def _listing(paths: Sequence[str]) -> str:
-    more = f"\n... and {len(paths) - _LISTED:,} more" if len(paths) > _LISTED else ""
-    return cut("\n".join(paths[:_LISTED]), TEXT_CHARACTERS, "") + more
+    return cut("\n".join(first_of(paths, _LISTED)), TEXT_CHARACTERS, "")
 
 
 def _shown(name: str, data: bytes, offset: int, encoding: Encoding, most: int) -> Blocks:

@@ -29,7 +29,7 @@ from wasm_kernel.frontends.mcp.images import (
 )
 from wasm_kernel.frontends.mcp.sessions import AgentSession
 from wasm_kernel.outputs import terminal
-from wasm_kernel.result import CellError, Output, SandboxResult
+from wasm_kernel.result import CellError, Output, SandboxResult, first_of
 
 TEXT_CHARACTERS = 20_000
 """The most characters of one stream, value or file in a reply, by default."""
@@ -325,5 +325,4 @@ def _error(error: CellError) -> str:
 
 
 def _paths(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _PATHS_MOST:,} more" if len(paths) > _PATHS_MOST else ""
-    return cut(", ".join(paths[:_PATHS_MOST]), _PATHS_CHARACTERS, "") + more
+    return cut(", ".join(first_of(paths, _PATHS_MOST)), _PATHS_CHARACTERS, "")

@@ -23,7 +23,7 @@ from wasm_kernel.frontends.mcp.info import listing, runtimes, usage_of, workspac
 from wasm_kernel.frontends.mcp.results import TEXT_CHARACTERS, CellReply, cut, text_block
 from wasm_kernel.frontends.mcp.sessions import AgentSession, AgentSessions
 from wasm_kernel.policy import RuntimeType
-from wasm_kernel.result import Travelled
+from wasm_kernel.result import Travelled, first_of
 
 _SPOKEN = {"py": "python", "python3": "python", "js": "javascript", "node": "javascript"}
 _SPOKEN |= {"ts": "typescript"}  # models use these names, too
@@ -306,8 +306,7 @@ def guest_of(language: str | None) -> str | None:
 
 def _left(paths: Sequence[str]) -> str:
     """Returns the names of files that stayed, and how to undo them; empty if none stayed."""
-    more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
-    names = ", ".join(paths[:_NAMED]) + more
+    names = ", ".join(first_of(paths, _NAMED))
     return f"{names}. Run the cell %restore --files to take that back, too." if paths else ""
 
 
