@@ -128,6 +128,8 @@ class Sandbox:
         self.fuel = FuelMeter(policy.fuel_budget)
         self.streams: OutputStreams = RecordingStreams(self.calls)
         self.allowance = OutputAllowance(policy)
+        self.next_count = 1
+        self.turn: Turn | None = None
 
 
 class Driven:

@@ -1,4 +1,4 @@
-"""`GuestRunner`: starts a sandbox's guest, runs its turns, and restarts it when it is lost.
+"""`GuestRunner`: starts a sandbox's guest, keeps its state, and restarts it when it is lost.
 
 Everything here runs on the sandbox's own thread; `clock` and `comms` are for other threads, too.
 """
@@ -17,26 +17,19 @@ from msgspec import Struct
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED, Flavour
 from wasm_kernel.engine.streams import OutputStreams
-from wasm_kernel.errors import (
-    CALL_SECONDS,
-    CellTimeout,
-    GuestCrashed,
-    GuestStopped,
-    HistoryError,
-    OutOfMemory,
-)
+from wasm_kernel.errors import GuestCrashed, GuestStopped, HistoryError
 from wasm_kernel.events import Notices
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.descriptors import TO_START, make_room
 from wasm_kernel.execution.functions import as_request
-from wasm_kernel.execution.interfaces import NO_CELL, NUMBERS_MOST, Cell, Listener, NoListener
+from wasm_kernel.execution.interfaces import NUMBERS_MOST, NoListener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.base import Guest, GuestLanguage, GuestSetup, ParsedCell
+from wasm_kernel.guests.base import Guest, GuestLanguage, GuestSetup
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Ran, Travelled
@@ -55,10 +48,6 @@ from wasm_kernel.wasi_files.quota import Quota
 _LOG = logging.getLogger("wasm_kernel.execution")
 _UNTAKEN = "The state could not be kept, so it was given no name. The next cell says why."
 START_SECONDS = 30.0  # for a guest to resume its state
-_OUR_NOTE = "[wasm-kernel]"  # begins advice about variables that are lost now
-_LARGE_PIECE = 1 << 20  # bytes; smaller free pieces are not worth counting
-_EATEN_SHARE = 0.75  # a turn used up the memory if it left less than this share of the free memory
-_CRASHED_SHARE = 1 / 16  # of the limit: a crash with less than this free is for lack of memory
 
 
 class RestingGuest(Struct, frozen=True):
@@ -104,7 +93,7 @@ class GuestRunner:
         self.streams = OutputStreams.keeping(folders.app.folder, policy.text_file_bytes)
         self._guest: Guest | None = None
         self._resting: RestingGuest | None = None
-        self._turn: Turn | None = None
+        self.turn: Turn | None = None
         self._keeping: Callable[[], bool] | None = None
         self.unkept = 0
 
@@ -193,7 +182,7 @@ class GuestRunner:
     @property
     def is_in_turn(self) -> bool:
         """True while the guest runs. Any thread."""
-        return self._turn is not None
+        return self.turn is not None
 
     @property
     def is_before_cell(self) -> bool:
@@ -201,8 +190,7 @@ class GuestRunner:
 
         If it does not come to an end then, no guest runs in this state.
         """
-        turn = self._turn
-        if turn is None:
+        if (turn := self.turn) is None:
             return False
         return turn.is_start or (turn.text is not None and not turn.request_taken)
 
@@ -218,87 +206,6 @@ class GuestRunner:
         """The size of the guest's memory; 0 if there is no guest."""
         return self._guest.instance.memory.size if self._guest is not None else 0
 
-    def new_turn(
-        self,
-        request: Mapping[str, Any],
-        listener: Listener,
-        cell: Cell = NO_CELL,
-        text: ParsedCell | None = None,
-    ) -> Turn:
-        """Returns a new turn to run; forgets the changes and requests of the one before."""
-        self.changes.clear()
-        self.commands.begin_cell(self.next_count)
-        return Turn(request, listener, self, cell, text=text, number=self.next_count)
-
-    def run(self, turn: Turn, seconds: float | None = None) -> None:
-        """Runs a turn; a soft limit of `seconds` replaces the policy's, if it is given.
-
-        After `GuestStopped`, the caller closes the guest, and starts another.
-        """
-        guest, policy = self.guest, self.policy
-        is_soft = seconds is not None
-        own_limit = turn.cell.timeout_seconds
-        limits = (seconds,) if is_soft else (policy.cell_timeout, own_limit)
-        self.clock.arm(
-            guest.signals,
-            min((limit for limit in limits if limit is not None), default=None),
-            policy.grace_seconds,
-            soft=is_soft,
-            for_cell=not is_soft,
-            begins=True,
-        )
-        is_metered = turn.is_comm or not is_soft
-        try:
-            self._drive(guest, turn, policy.fuel_budget if is_metered else None)
-        except CellTimeout as stopped:
-            if stopped.seconds == own_limit:
-                stopped.setting = CALL_SECONDS
-            raise
-
-    def _drive(self, guest: Guest, turn: Turn, fuel: int | None) -> None:
-        """Runs the turn itself; the clock is armed."""
-        self._turn, streams = turn, self.streams
-        free, crash = self._free_memory(guest), None
-        self.fuel.begin(guest.instance, fuel)
-        streams.begin(turn.on_text, self.allowance.caps(), self.next_count)
-        try:
-            if not guest.run_turn(fuel) or turn.reply is None:
-                crash = GuestCrashed("the cell broke the sandbox's own agent")
-        except GuestCrashed as trap:
-            crash = trap
-        finally:
-            self.fuel.end()
-            self.clock.disarm()
-            turn.limits_met |= {*streams.cut, guest.files.limit_met} - {""}
-            streams.end()
-            turn.comms.end()
-            self._turn = None
-        if crash is not None or turn.has_no_memory:
-            self._check_memory(guest, turn, free, crash)
-        turn.show_held()
-        if crash is not None:
-            raise crash
-
-    def _free_memory(self, guest: Guest) -> int:
-        """Returns how many bytes a guest can still take, in large pieces."""
-        pieces = guest.heap.free(_LARGE_PIECE)
-        free = sum(end - start for start, end in pieces)
-        return self.policy.memory_bytes - guest.instance.memory.size + free
-
-    def _check_memory(
-        self, guest: Guest, turn: Turn, before: int, crash: GuestCrashed | None
-    ) -> None:
-        """Raises `OutOfMemory` if a failed turn itself used up the bytes that were free `before`.
-
-        It did not if it took little memory and then asked for one piece that is too large.
-        """
-        free, limit = self._free_memory(guest), self.policy.memory_bytes
-        most = before * _EATEN_SHARE if crash is None else limit * _CRASHED_SHARE
-        if free < most:
-            lines = turn.held.traceback[:-1] if turn.held is not None else ()
-            trace = tuple(line for line in lines if not line.startswith(_OUR_NOTE))
-            raise OutOfMemory(limit, before, trace) from crash
-
     def ask_at(
         self, commit_ids: Iterable[int], request: Mapping[str, Any], seconds: float
     ) -> Iterator[Mapping[str, Any]]:
@@ -313,7 +220,7 @@ class GuestRunner:
                 memory.go_to(commit_id)
                 turn = Turn(request, NoListener(), self)
                 self.clock.arm(guest.signals, seconds, self.policy.grace_seconds, begins=True)
-                self._drive(guest, turn, None)
+                turn.drive(guest)
                 yield turn.reply or {}
 
     def go(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travelled:
@@ -454,7 +361,7 @@ class GuestRunner:
         }
         turn = Turn(request, NoListener(), self)
         self.clock.arm(NO_SIGNALS, START_SECONDS, self.policy.grace_seconds, begins=True)
-        self._drive(guest, turn, None)
+        turn.drive(guest)
 
     def _setup(self, resting: RestingGuest | None = None) -> GuestSetup:
         head = self.state.head
@@ -488,6 +395,6 @@ class GuestRunner:
         )
 
     def _answer(self, data: bytes) -> bytes:
-        if self._turn is None:
+        if self.turn is None:
             return protocol.encode({"refused": "no turn is running"})
-        return self._turn.answer(data)
+        return self.turn.answer(data)

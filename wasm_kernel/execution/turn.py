@@ -14,6 +14,8 @@ from typing import Any, Protocol, get_args
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import (
+    CALL_SECONDS,
+    CellTimeout,
     FrameError,
     GuestClosed,
     GuestCrashed,
@@ -21,6 +23,7 @@ from wasm_kernel.errors import (
     GuestStopped,
     NeverBegan,
     OutOfFuel,
+    OutOfMemory,
     StackExhausted,
 )
 from wasm_kernel.execution.cell_output import CellOutput
@@ -36,7 +39,7 @@ from wasm_kernel.execution.interfaces import (
 )
 from wasm_kernel.execution.limits import CellAllowance, FuelMeter, OutputAllowance
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.base import CommandLine, ParsedCell
+from wasm_kernel.guests.base import CommandLine, Guest, ParsedCell
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import texts
 
@@ -53,6 +56,10 @@ _BEGIN_FUEL = 10**8  # an empty cell burns a thirtieth of that
 _NOT_COUNTED = (
     "[wasm-kernel] This session does not count fuel, so fuel= limits nothing. Use seconds=.\n"
 )
+_OUR_NOTE = "[wasm-kernel]"  # begins advice about variables that are lost now
+_LARGE_PIECE = 1 << 20  # bytes; smaller free pieces are not worth counting
+_EATEN_SHARE = 0.75  # a turn used up the memory if it left less than this share of the free memory
+_CRASHED_SHARE = 1 / 16  # of the limit: a crash with less than this free is for lack of memory
 FRAMES_MOST = 1_000_000  # of any kind in one turn; further ones are refused
 
 
@@ -66,10 +73,13 @@ class TurnHost(Protocol):
     allowance: OutputAllowance
     comms: Comms
     commands: HostCommands
+    next_count: int
+    turn: Turn | None
+    """The turn that runs."""
 
 
 class Turn:
-    """The state of one turn; `answer` takes the guest's frames.
+    """One turn; `run` has a guest run it, and `answer` takes the guest's frames.
 
     Attributes:
         cell: The cell; `NO_CELL` if it is none. One with `store_history` gets a number and a place
@@ -138,6 +148,72 @@ class Turn:
             reply |= {"status": "error", "ename": ename, "evalue": evalue, "traceback": []}
         self.reply = reply
 
+    def run(self, guest: Guest, seconds: float | None = None) -> None:
+        """Has a guest run the turn; a soft limit of `seconds` replaces the policy's, if given.
+
+        After `GuestStopped`, the caller closes the guest, and starts another.
+        """
+        host, policy, own_limit = self._host, self._host.policy, self.cell.timeout_seconds
+        is_soft = seconds is not None
+        limits = (seconds,) if is_soft else (policy.cell_timeout, own_limit)
+        host.clock.arm(
+            guest.signals,
+            min((limit for limit in limits if limit is not None), default=None),
+            policy.grace_seconds,
+            soft=is_soft,
+            for_cell=not is_soft,
+            begins=True,
+        )
+        is_metered = self.is_comm or not is_soft
+        try:
+            self.drive(guest, policy.fuel_budget if is_metered else None)
+        except CellTimeout as stopped:
+            if stopped.seconds == own_limit:
+                stopped.setting = CALL_SECONDS
+            raise
+
+    def drive(self, guest: Guest, fuel: int | None = None) -> None:
+        """Has a guest run the turn, for which the clock is armed."""
+        host, streams, crash = self._host, self._host.streams, None
+        host.turn, free = self, self._free_memory(guest)
+        host.fuel.begin(guest.instance, fuel)
+        streams.begin(self.on_text, host.allowance.caps(), host.next_count)
+        try:
+            if not guest.run_turn(fuel) or self.reply is None:
+                crash = GuestCrashed("the cell broke the sandbox's own agent")
+        except GuestCrashed as trap:
+            crash = trap
+        finally:
+            host.fuel.end()
+            host.clock.disarm()
+            self.limits_met |= {*streams.cut, guest.files.limit_met} - {""}
+            streams.end()
+            self.comms.end()
+            host.turn = None
+        if crash is not None or self._has_no_memory:
+            self._check_memory(guest, free, crash)
+        self._show_held()
+        if crash is not None:
+            raise crash
+
+    def _free_memory(self, guest: Guest) -> int:
+        """Returns how many bytes a guest can still take, in large pieces."""
+        pieces = guest.heap.free(_LARGE_PIECE)
+        free = sum(end - start for start, end in pieces)
+        return self._host.policy.memory_bytes - guest.instance.memory.size + free
+
+    def _check_memory(self, guest: Guest, before: int, crash: GuestCrashed | None) -> None:
+        """Raises `OutOfMemory` if the failed turn itself used up the bytes that were free `before`.
+
+        It did not if it took little memory and then asked for one piece that is too large.
+        """
+        free, limit = self._free_memory(guest), self._host.policy.memory_bytes
+        most = before * _EATEN_SHARE if crash is None else limit * _CRASHED_SHARE
+        if free < most:
+            lines = self.held.traceback[:-1] if self.held is not None else ()
+            trace = tuple(line for line in lines if not line.startswith(_OUR_NOTE))
+            raise OutOfMemory(limit, before, trace) from crash
+
     def on_text(self, name: str, text: str) -> None:
         """Takes text on one of the two streams."""
         self.output.add_text(name, text)
@@ -165,7 +241,7 @@ class Turn:
             raise FrameError("nothing runs yet")
         self._host.streams.flush()
         if not isinstance(frame, protocol.Done):
-            self.show_held()
+            self._show_held()
         match frame:
             case protocol.Done():
                 self.comms.end()
@@ -240,7 +316,7 @@ class Turn:
         self.output.add(output)
         self.comms.listener.emit(output)
 
-    def show_held(self) -> None:
+    def _show_held(self) -> None:
         """Shows the held error, if there is one."""
         held, self.held = self.held, None
         if held is not None:
@@ -248,7 +324,7 @@ class Turn:
             self.comms.listener.emit(held)
 
     @property
-    def has_no_memory(self) -> bool:
+    def _has_no_memory(self) -> bool:
         """True if user code ended with an error because it was refused memory."""
         is_error = self.is_comm or (self.reply or {}).get("status") == "error"
         return self.held is not None and is_error

@@ -17,10 +17,10 @@ from wasm_kernel.events import Notices
 from wasm_kernel.execution.cell_output import as_error
 from wasm_kernel.execution.cell_result import ran_of
 from wasm_kernel.execution.commands import TRAVELS
-from wasm_kernel.execution.interfaces import Cell, Listener, NoListener
+from wasm_kernel.execution.interfaces import NO_CELL, Cell, Listener, NoListener
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn, left_unusable, what_remains
-from wasm_kernel.guests.base import CommandLine
+from wasm_kernel.guests.base import CommandLine, ParsedCell
 from wasm_kernel.guests.protocol import Error, Stream
 from wasm_kernel.result import CommMessage
 from wasm_kernel.state import texts
@@ -55,7 +55,7 @@ class GuestTurns:
         text = runner.language.parse_cell(cell.code)
         travels = text.only_commands(TRAVELS)
         refused = self.sync(listener, for_cell=True) if travels is None else None
-        turn = runner.new_turn(self._request_of(cell), listener, cell, text)
+        turn = self._new_turn(self._request_of(cell), listener, cell, text)
         self._tell_notices(turn)
         if refused is None:
             self._run_and_keep(turn, travels)
@@ -67,6 +67,19 @@ class GuestTurns:
             self._count_alone(turn)
         turn.seconds = time.monotonic() - began
         return turn
+
+    def _new_turn(
+        self,
+        request: Mapping[str, Any],
+        listener: Listener,
+        cell: Cell = NO_CELL,
+        text: ParsedCell | None = None,
+    ) -> Turn:
+        """Returns a new turn to run; forgets the changes and requests of the one before."""
+        runner = self._runner
+        runner.changes.clear()
+        runner.commands.begin_cell(runner.next_count)
+        return Turn(request, listener, runner, cell, text=text, number=runner.next_count)
 
     def _request_of(self, cell: Cell) -> dict[str, Any]:
         """Returns the request that hands a cell to the guest."""
@@ -88,7 +101,7 @@ class GuestTurns:
             if not is_wanted:
                 self._end_unrun(turn)
             elif travels is None:
-                self._runner.run(turn)
+                turn.run(self._runner.guest)
             else:
                 self._run_without_guest(turn, travels)
         except GuestStopped as stopped:
@@ -201,9 +214,9 @@ class GuestTurns:
         With `for_cell`, a cell waits for it, and is refused if the guest can't begin the turn.
         """
         self._runner.keep()
-        turn = self._runner.new_turn(request, listener)
+        turn = self._new_turn(request, listener)
         try:
-            self._runner.run(turn, seconds)
+            turn.run(self._runner.guest, seconds)
         except GuestStopped as stopped:
             self._recover(turn, stopped, for_cell=for_cell)
         else:

@@ -33,10 +33,10 @@ from wasm_kernel.guests.protocol import check_depth
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Handlers, log_failure
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
-from wasm_kernel.service.call_queue import CallQueue
 from wasm_kernel.service.calls import (
     LAST_KEPT,
     START_SECONDS,
+    CallQueue,
     PendingCall,
     most_memory,
     stuck,
