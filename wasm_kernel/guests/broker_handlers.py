@@ -19,7 +19,7 @@ from msgspec import Struct
 from wasm_kernel.engine.flavours import FlavourName
 from wasm_kernel.errors import CompileError, HostFailed, PackageError, WasmKernelError, describe
 from wasm_kernel.folders.private import OpenPrivate
-from wasm_kernel.guests.base import load, prepare_on_own_thread
+from wasm_kernel.guests.base import GuestLanguage, load, prepare_on_own_thread
 from wasm_kernel.linux.broker import EmptyReply, Handlers
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Task
@@ -30,9 +30,13 @@ _PACKAGES_MOST = 100
 
 
 class PrepareGuest(Struct, frozen=True):
-    """A request to fill the cache with a guest's files: code of a flavour, and its base image."""
+    """A request to fill the cache with a guest's files: code of a flavour, and its base image.
+
+    With `shell`, the guest is the shell's.
+    """
 
     flavour: FlavourName
+    shell: bool = False
 
 
 class CompileInBackground(Struct, frozen=True):
@@ -46,12 +50,6 @@ class PrepareCodec(Struct, frozen=True):
     """A request to compile a codec into the cache."""
 
     name: str
-    flavour: FlavourName
-
-
-class PrepareShell(Struct, frozen=True):
-    """A request to fill the cache with the shell's files, as `PrepareGuest` does with a guest's."""
-
     flavour: FlavourName
 
 
@@ -131,7 +129,6 @@ def broker_handlers(
     handlers: Handlers = {
         PrepareGuest: preparing(kind),
         PrepareCodec: prepare_codec,
-        PrepareShell: prepare_shell,
         CompileInBackground: compile_in_background,
     }
     return {**handlers, FetchPackages: fetch} if pip else handlers
@@ -153,18 +150,6 @@ def prepare_codec(request: PrepareCodec, task: Task) -> EmptyReply:
     return EmptyReply()
 
 
-def prepare_shell(request: PrepareShell, task: Task) -> EmptyReply:
-    """Compiles the shell's interpreter and builds its base image, if either is missing."""
-    from wasm_kernel.engine.flavours import FLAVOURS
-
-    shell = import_module(f"wasm_kernel.guests.{RuntimeType.JAVASCRIPT.value}.shell").shared_shell(
-        None
-    )
-    with _told():
-        prepare_on_own_thread(shell, FLAVOURS[request.flavour], task.report)
-    return EmptyReply()
-
-
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     """Lets a failure of the system, such as a full disk, be told in words."""
@@ -183,8 +168,15 @@ def preparing(runtime: RuntimeType) -> Callable[[PrepareGuest, Task], EmptyReply
         """Compiles the guest and builds its base image, if either is missing."""
         from wasm_kernel.engine.flavours import FLAVOURS
 
+        language = _shell() if request.shell else load(runtime)
         with _told():
-            prepare_on_own_thread(load(runtime), FLAVOURS[request.flavour], task.report)
+            prepare_on_own_thread(language, FLAVOURS[request.flavour], task.report)
         return EmptyReply()
 
     return prepare_guest
+
+
+def _shell() -> GuestLanguage:
+    module = import_module(f"wasm_kernel.guests.{RuntimeType.JAVASCRIPT.value}.shell")
+    shell: GuestLanguage = module.shared_shell(None)
+    return shell

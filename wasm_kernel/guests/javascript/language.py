@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, cached_property
-from typing import ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -24,7 +23,7 @@ from wasm_kernel.guests.base import (
     LanguageInfo,
     examine_code,
 )
-from wasm_kernel.guests.broker_handlers import PrepareGuest, PrepareShell
+from wasm_kernel.guests.broker_handlers import PrepareGuest
 from wasm_kernel.guests.javascript import files as guest_files
 from wasm_kernel.guests.javascript import info
 from wasm_kernel.guests.javascript.files import GuestFiles
@@ -63,7 +62,7 @@ class JavaScriptLanguage:
 
     name = "javascript"
     title = "JavaScript"
-    _request: ClassVar[type[PrepareGuest | PrepareShell]] = PrepareGuest
+    _is_shell = False
     library_paths = frozenset({guest_files.LIBRARY_GUEST})
     where_commands_stand = "at its top, before any JavaScript, on a line of its own."
 
@@ -109,7 +108,8 @@ class JavaScriptLanguage:
         with self._guard:
             check_pages()
             if self._broker is not None and not self._is_prepared(flavour):
-                self._broker.call(self._request(flavour.name), EmptyReply, Reporting(progress))
+                request = PrepareGuest(flavour.name, self._is_shell)
+                self._broker.call(request, EmptyReply, Reporting(progress))
             self.compiler.module(self.files.stripper, flavour, progress)
             compiled = self.compiler.module(self.files.interpreter, flavour, progress)
             builder, name = ImageBuilder(compiled, self.files), self.prepared.image_name

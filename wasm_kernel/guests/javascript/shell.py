@@ -9,7 +9,7 @@ has run the program, which may ask for further scripts.
 from __future__ import annotations
 
 from functools import cache, cached_property
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -19,7 +19,6 @@ from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.engine.host_calls import BoundGuest
 from wasm_kernel.errors import GuestCrashed, GuestStopped, WasmKernelError
 from wasm_kernel.guests.base import GuestSetup
-from wasm_kernel.guests.broker_handlers import PrepareShell
 from wasm_kernel.guests.javascript import files as guest_files
 from wasm_kernel.guests.javascript.files import GuestFiles
 from wasm_kernel.guests.javascript.guest import Interrupts, JavaScriptGuest
@@ -87,7 +86,7 @@ class ShellLanguage(JavaScriptLanguage):
 
     name = "shell"
     title = "the shell"
-    _request: ClassVar[type[PrepareShell]] = PrepareShell
+    _is_shell = True
 
     @cached_property
     def files(self) -> GuestFiles:
