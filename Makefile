@@ -67,6 +67,7 @@ lint: $(EDITABLE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell $$(git ls-files '*.md' '*.py' '*.js')
+	$(BIN)/python -m tests.prose $$(git ls-files '*.md' '*.py' '*.js' ':!CHANGELOG.md')
 	$(BIN)/mypy
 
 # All that is published. The wheels with compiled code are made where nothing but the ordinary one is

@@ -338,7 +338,7 @@ def _counts(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
 
 def _strict(module: WasmModule) -> Iterator[Edit]:
     """Yields edits of compiled code that asks whether an array's type is that of int32."""
-    why = "what was the number of int32 is that of positions"
+    why = "the number that int32 had is that of positions"
     number = rb"(?:\x41\x10\x6a\x28\x02\x00|\x28\x02\x10)(?:\x22.)?"
     pandas = "__pyx_pw_6pandas_5_libs_5algos_47ensure_int32"
     for function in ("dvode_wrapper", "zvode_wrapper", "lbfgsb_setulb", "slsqp", pandas):

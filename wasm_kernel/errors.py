@@ -1,8 +1,8 @@
 """The errors that this package raises on purpose.
 
 `WasmKernelError` is the root. Its subclasses carry fields, so that a front end can word its own
-message. `str()` of each is a text for the person who meets it: what happened, what was kept, what
-to do now. No message names a path of the host.
+message. `str()` of each is a text for the person who meets it: what happened, what is kept, what to
+do now. No message names a path of the host.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Door(str, Enum):
 
 _BRINGING_FILES = {
     Door.PROGRAM: (
-        "Put it into the workspace first (write_session_file does so for a session), or mount its "
-        "folder (ExecutionPolicy.mounts)."
+        "Put it into the workspace first (a session's by write_session_file), or mount its folder "
+        "(ExecutionPolicy.mounts)."
     ),
     Door.BATCH: (
         "The command's --input FILE copies a file into /app, and run's --mount HOST:GUEST shows "

@@ -46,8 +46,8 @@ export function textOfBytes(data) {
 let isFirst = true;
 
 /**
- * The decoder of just-bash. The first one reads what goes through pipes and out of commands; another one checks whether
- * the text at a script's end is bytes, and must refuse any other text.
+ * The decoder of just-bash. The first one reads the bytes in pipes and in outputs of commands; another one checks
+ * whether the text at a script's end is bytes, and must refuse any other text.
  */
 export class TextDecoder extends web.TextDecoder {
   constructor(label, options) {

@@ -245,7 +245,7 @@ def test_progress_is_written_as_it_happens(nb: Notebook) -> None:
 
 @pytest.fixture
 def figures(nb: Notebook) -> Iterator[Notebook]:
-    """Gives the settings of figures their first values, and does so again after the test."""
+    """Gives the settings of figures their first values, before and after the test."""
     nb.run(PLOT)
     yield nb
     nb.run(

@@ -19,7 +19,7 @@ from wasm_kernel import Sandbox, get_session_sandbox
 from wasm_kernel.sessions import ids
 
 FILES = 9000
-"""Copying them takes so long that a test can stop it."""
+"""Copying them takes long enough for a test to stop it."""
 
 
 @pytest.fixture(scope="module")

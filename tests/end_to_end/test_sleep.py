@@ -1,4 +1,4 @@
-"""A kernel that nobody uses gives its worker back, and nobody notices when it goes on."""
+"""A kernel without messages gives its worker back, and goes on unnoticed at the next one."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Owner:
 
 
 def once_it_spins(job: Callable[[], object]) -> None:
-    """Does a job when this process has used so much processor time that its guest must spin."""
+    """Does a job once this process has used enough processor time for its guest to spin."""
 
     def wait() -> None:
         begun = time.process_time()

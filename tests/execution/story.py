@@ -97,9 +97,9 @@ class Life:
     """One of the sandboxes of a story, and its position in the tree.
 
     States up to the age `inherited` come from its parent, where random numbers were different. An
-    `alike` life repeats the random numbers of its parent's inherited states, or may do so. `files`
-    are the present files, `left` those at the end of the cell after which memory stands, and `base`
-    those when that state was kept.
+    `alike` life repeats the random numbers of its parent's inherited states, or may repeat them.
+    `files` are the present files, `left` those at the end of the cell after which memory stands,
+    and `base` those when that state was kept.
     """
 
     sandbox: Sandbox

@@ -52,7 +52,7 @@ def test_what_is_deleted_goes_back_to_the_machine(sandbox: LocalSandbox) -> None
 
 
 def test_freed_objects_are_not_written_again(sandbox: LocalSandbox) -> None:
-    """Freeing an object writes to its page, so many small ones would be saved a second time."""
+    """Freeing an object writes to its page: many small objects would be saved a second time."""
     sandbox.execute("many = [b'%d ' % i * 200 for i in range(120_000)]")
     assert head_bytes(sandbox) > 140 * MIB
     sandbox.execute("del many")

@@ -66,7 +66,7 @@ def test_a_session_belongs_to_its_owner(closed: HttpServer, agents: Agents) -> N
 
 
 def test_the_token_of_an_owner_brings_back_its_session(closed: HttpServer, agents: Agents) -> None:
-    """It does so in both protocols."""
+    """Both protocols bring it back."""
     for mode in ("legacy", "auto", MODERN):
         with ExitStack() as leaving:
             client = Agents(agents.environment, leaving).http(closed.url, BOB, mode=mode)

@@ -1,4 +1,4 @@
-"""Charts that would run a script, ask a server for something, or let their reader do so."""
+"""Charts that would run a script or ask a server for something, at once or by a reader's click."""
 
 from __future__ import annotations
 

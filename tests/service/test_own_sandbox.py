@@ -197,7 +197,7 @@ def test_an_open_session_is_not_taken_away(make: Making, tmp_path: Path) -> None
         assert told == "in use\n"
         says(sandbox, use)
     wasm_kernel.delete_session_workspace(ID, tmp_path / "root")
-    with pytest.raises(SandboxClosed, match="session was to be deleted"):
+    with pytest.raises(SandboxClosed, match="session was about to be deleted"):
         sandbox.execute("1")
 
 

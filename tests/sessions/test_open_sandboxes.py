@@ -126,7 +126,7 @@ def test_deleting_a_session_closes_its_sandbox_if_the_root_is_gone(root: Path) -
     sandbox = get(root)
     root.rename(root.with_name("moved"))
     delete_session_workspace(ID, root)
-    with pytest.raises(SandboxClosed, match="its session was to be deleted"):
+    with pytest.raises(SandboxClosed, match="its session was about to be deleted"):
         sandbox.execute("x")
 
 

@@ -186,7 +186,7 @@ def work(agent: Agent) -> None:
     cell("int(orders.amount.sum())", r"\n3188\n")  # by the session's own clock, it slept an hour
     cell("import torch", "MLPClassifier", fails=True)
     cell("import urllib.request as u\nu.urlopen('http://example.org')", "no network", fails=True)
-    cell("input('which?')", "Nobody is there", fails=True)
+    cell("input('which?')", "No user is there", fails=True)
     cell("print('x' * 100_000)", "left out")
     cell("x = bytearray(2**31 - 2**20)", "MemoryError", fails=True)
     cell("del orders", "no output")

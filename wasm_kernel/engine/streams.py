@@ -30,8 +30,8 @@ NAMES = {1: "stdout", 2: "stderr"}
 class StreamLimit(Struct, frozen=True):
     """The number of bytes of a stream that are shown.
 
-    `setting` names the limit. Beyond it, the user is told what was `reached`, and what to do
-    (`advice`, which may be empty).
+    `setting` names the limit. Beyond it, the user is told the limit that was `reached`, and what to
+    do (`advice`, or empty).
     """
 
     bytes: int

@@ -100,7 +100,8 @@ class SandboxFolders:
         needs_copies: Whether files can't be linked between the workspace and the private folder.
         lasting: Whether the private folder can be matched with this workspace after a restart.
         notices: Texts to show to the user once.
-        reopened: Whether a notebook's new kernel reopened it; then a notice lists what was kept.
+        reopened: Whether a notebook's new kernel reopened it; then a notice lists the kept
+            variables and files.
         verified: The stamps of the state's contents whose digest was checked, by name. With those
             of an earlier process of this session, the next one need not read all contents.
         owned: Whether this process's kernel has the session's `OwnerLock`.

@@ -1,11 +1,11 @@
 """A session's three locks: of the process that keeps its history, of the kernel that owns it, and
 one shared by all its users.
 
-One process at a time keeps a session's history. A kernel does so by its worker, and owns the
+One process at a time keeps a session's history. A kernel keeps it by its worker, and owns the
 session while it sleeps, too. Any number of processes may use the session, such as a second kernel
 on it, or a sandbox that has not begun yet; a process that removes it must be alone. The locks lie
-in the session's private folder. A process that checks for users holds the
-lock of the folder itself, since a lock can't be checked without being taken or lost for an instant.
+in the session's private folder. A process that checks for users holds the lock of the folder
+itself, since a lock can't be checked without being taken or lost for an instant.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class Connection:
             exchange.task.cancel()
         await self._close_upstream()
         if exchange is not None:
-            await asyncio.wait({exchange.task}, timeout=_END_SECONDS)  # it records what came
+            await asyncio.wait({exchange.task}, timeout=_END_SECONDS)  # it records the bytes so far
         async with self._changed:
             self._changed.notify_all()
 

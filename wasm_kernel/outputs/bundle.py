@@ -285,7 +285,7 @@ MIME_RULES: dict[str, MimeRule] = {
     **_each("application/vnd.vegalite.v%s+json", "3456", _CHART, _charts("clean_vegalite")),
     "application/vnd.plotly.v1+json": MimeRule(
         "Plotly runs nothing. Maps and pictures are fetched by address, and colours may become "
-        "rules of a style sheet: figures that do so are refused. Labels are pseudo-HTML whose "
+        "rules of a style sheet: such figures are refused. Labels are pseudo-HTML whose "
         "styles reach the page: of their tags those stay that format. Settings can send the figure "
         "away: only those for looks pass.",
         _charts("clean_plotly"),

@@ -21,7 +21,7 @@ ShouldStop = Callable[[], bool]
 
 
 class CleanMessage(Struct, frozen=True):
-    """The part of a guest's message that may reach a widget, or None; and what was `removed`."""
+    """The part of a guest's message that may reach a widget, or None; `removed` names the rest."""
 
     message: CommMessage | None
     removed: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ def check_stopped() -> None:
     """
     should_stop = _should_stop.get()
     if should_stop is not None and should_stop():
-        raise NotShowable("what was still being checked when the cell ended")
+        raise NotShowable("a part that was still being checked when the cell ended")
 
 
 def stoppable(pieces: Iterable[T]) -> Iterator[T]:

@@ -46,7 +46,7 @@ NO_FOLDER = (
     "started in."
 )
 TOO_MANY = f"At most {AT_ONCE:,} files can be published at once. Nothing was published."
-MISSING = "the session has no such file. (What lies beside the notebook need not be published.)"
+MISSING = "the session has no such file. (Files beside the notebook need not be published.)"
 _NO_FILE = "it is a link, a folder or something else that is not a regular file."
 _NOT_THERE = (
     "The folder {name} beside the notebook can't be used, as it {why}. Nothing was published. Move "

@@ -451,7 +451,7 @@ class CallQueue:
         return found
 
     def take_cells(self, number: int) -> list[PendingCell]:
-        """Removes a cell (0: all cells), none of which was sent; returns what was removed."""
+        """Removes a cell (0: all cells) that was not sent; returns the removed ones."""
         cells = {n: call for n, call in self._calls.items() if isinstance(call, PendingCell)}
         taken = {n: call for n, call in cells.items() if number in (0, n)}
         for each in taken:

@@ -38,7 +38,7 @@ _NEEDED = (
 )
 """The modules that cleaners need later; all cleaners share one copy."""
 _GONE = "the process that cleans outputs has ended"
-STOPPED = ("what was still being checked when the cell ended",)
+STOPPED = ("a part that was still being checked when the cell ended",)
 TOO_LARGE = (f"an output that takes more than {FRAME_BYTES // MIB} MiB once it is checked",)
 
 Reply = TypeVar("Reply", bound=Struct)

@@ -85,7 +85,7 @@ def get_session_sandbox(
     apply to it from the next cell on, for all its users; its variables stay. A session that does
     not exist is made, empty.
 
-    `close()` ends the sandbox for all its users; a `with` block does so only if there is no other
+    `close()` ends the sandbox for all its users; a `with` block ends it only if there is no other
     user. Sandboxes that are still open are closed when the process ends. Nothing is lost in any
     case: the session's next sandbox goes on with its files and variables.
 

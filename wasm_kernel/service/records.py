@@ -23,7 +23,7 @@ from wasm_kernel.sessions.root import SessionsRoot
 
 _RECORD_BYTES, _DIGEST_BYTES = 512 * 1024, 32
 _BROKEN = (
-    "It can't be told whom this session belongs to: what was noted of it is damaged, or was noted "
+    "It can't be told whom this session belongs to: its record is damaged, or was signed "
     "with another key. Nothing was changed. Its files can be had with export_session, or delete it."
 )
 

@@ -180,7 +180,7 @@ class SessionWorker:
             return is_lost or bool(self.why_closed) or self._calls.is_interrupted
 
     def _flush(self, *, waits: bool = False) -> None:
-        """Sends the waiting messages, in order, unless another thread already does so.
+        """Sends the waiting messages, in order, unless another thread already sends them.
 
         Only a thread that `waits` for a worker that does not read sends what needs a wait: a caller
         may be a front end's only thread.
@@ -254,7 +254,7 @@ class SessionWorker:
         """Leaves the calls to another worker if this one was killed before it began any of them.
 
         Returns:
-            Whether it does so; it does not if too many workers in a row were killed.
+            Whether it left them; it does not if too many workers in a row were killed.
         """
         if not isinstance(problem, WorkerLost) or line.has_guest or line.why_ended:
             return False  # the worker has a known reason, or might have begun a call
@@ -434,7 +434,7 @@ class SessionWorker:
         return -1.0 if (leaving := self._leaving) is None else leaving.passed
 
     def sleep(self, why: str = "", *, discard_variables: bool = False) -> bool:
-        """Has the worker close the session, if no call waits for it; returns whether it does so.
+        """Has the worker close the session, if no call waits for it; returns whether it will.
 
         Later calls wait for the next worker; with `why`, they are refused. Waiting calls prevent
         neither that nor `discard_variables`, which a worker that is falling asleep can't note.

@@ -57,7 +57,7 @@ _PRIVATE_MOST = 1_000  # names at the top of a private folder, which a session's
 
 
 class NotDue(WasmKernelError):
-    """The error of a session that was to be deleted by a rule, but is too young for it."""
+    """The error of a session that is too young for the rule by which it would be deleted."""
 
 
 def last_cell(name: str, workspace: Folder) -> float | None:
@@ -108,8 +108,8 @@ class Rule(Struct, frozen=True):
 
 ASKED = Rule(
     None,
-    closes="This sandbox was closed because its session was to be deleted. Get the session again "
-    "with get_session_sandbox: it goes on with what is left, or begins empty.",
+    closes="This sandbox was closed because its session was about to be deleted. Get the session "
+    "again with get_session_sandbox: it goes on with what is left, or begins empty.",
 )
 """The rule of a session that a caller names: it is deleted even if a cell of this process runs."""
 
@@ -241,8 +241,8 @@ def delete_session_workspace(
         return
     except OSError as problem:
         raise WorkspaceError(
-            f"Session {name} can't be deleted ({os.strerror(problem.errno or 0)}). What was "
-            "deleted before is gone. Look at the permissions of its folder, and try again."
+            f"Session {name} can't be deleted ({os.strerror(problem.errno or 0)}). Files that were "
+            "deleted before are gone. Look at the permissions of its folder, and try again."
         ) from problem
     log.log_event(events.SESSION_DELETED, session_id=name)
 

@@ -183,7 +183,7 @@ class GuestPages:
         self.clear((start * PAGE, end * PAGE) for start, end, _ in self._laid.take(commit.zeros))
 
     def left(self) -> Iterator[Range]:
-        """Yields the ranges that were to be laid, and that no commit has."""
+        """Yields the wanted ranges that no commit has."""
         for start, end, _ in self._laid.take([(0, len(self._view) // PAGE)]):
             yield start * PAGE, end * PAGE
 

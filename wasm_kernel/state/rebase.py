@@ -108,7 +108,7 @@ def _file(file: OpenFile, images: ImagePair) -> OpenFile:
     """Converts an open-file record.
 
     Library files can be opened again for reading, and the session's own files that were imported as
-    before. Of others, only the number is kept.
+    before. Other files only keep their numbers.
     """
     path = file.path
     known = path is not None and len(path.encode("utf-8", "replace")) <= _PATH_MOST

@@ -46,7 +46,7 @@ class Resumption:
         if self._is_told:
             self._notices.tell(texts.FILES_ALONE, error="variables were not kept")
         if why := self._lock.evicted:
-            gone = "what was saved is removed"
+            gone = "the saved states were removed"
             self._notices.note(texts.names_evicted(why), events.MEMORY_TROUBLE, error=gone)
         try:
             usable = history.load(crashed=self._lock.crashed) if self.wants_any else None

@@ -43,7 +43,7 @@ _OF_ANOTHER = (
     f"{OTHER_IMAGE}. They are kept for that version or language, as long as history_bytes has room "
     "for them: to carry values over, open the session with it and write them to files"
 )
-_USELESS = "what was saved of them can't be used ({why})"
+_USELESS = "their saved states can't be used ({why})"
 
 
 class RecoveredHistory(Struct, frozen=True):

@@ -75,7 +75,7 @@ _REASONS: Mapping[Reason, str] = {
     "room": "no room left for it",
     "unreadable": "it can't be read",
     "unwritable": "something else is in its place",
-    "changed": "what was kept of it was changed from outside",
+    "changed": "its kept content was changed from outside",
 }
 
 

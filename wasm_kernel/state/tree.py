@@ -47,8 +47,8 @@ class Tree(Struct, frozen=True):
     """The commits of a session, and the head: the commit that memory is at, 0 before the first.
 
     `undone` are the commits that were left by going back, latest last. `last` is the highest number
-    that a commit ever had. `origin` describes what was inherited from another session. `count` is
-    the execution count that comes after cells that left no commit.
+    that a commit ever had. `origin` describes the part that was inherited from another session.
+    `count` is the execution count that comes after cells that left no commit.
     """
 
     commits: Mapping[int, Commit] = {}

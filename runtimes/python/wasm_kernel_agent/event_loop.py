@@ -116,7 +116,9 @@ class _SleepingSelector:
         return []
 
     def _serve_messages(self) -> None:
-        """Serves what came. A task that waited for a message goes on before the next is served."""
+        """Serves the messages that came. A task that waited for one goes on before the next is
+        served.
+        """
         __tracebackhide__ = True
         self.looked_at = time.monotonic()
         source = self.messages

@@ -121,7 +121,7 @@ class Wire:
         self.received = 0
         self.ended = False
         self.is_idle = False  # nothing comes before the next request
-        self.is_awaited = False  # a transport of asyncio's takes what comes
+        self.is_awaited = False  # a transport of asyncio's takes all bytes
         self.secure_name: str | None = None
         self._fresh = True  # nothing was sent since the last bytes came
 

@@ -150,7 +150,7 @@ class NetworkTransport(asyncio.Transport):
         return self._protocol
 
     def set_protocol(self, protocol: Any) -> None:
-        """Hands what comes to another protocol."""
+        """Hands received bytes to another protocol from now on."""
         self._protocol = protocol
 
     # -- the end

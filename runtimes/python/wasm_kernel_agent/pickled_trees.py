@@ -45,7 +45,7 @@ def _scipys_for_others(state: State) -> State:
 
 def _scipys_for_here(state: State) -> State:
     nodes, data, points, *rest = state
-    for kind in (_SCIPYS_WIDE, _SCIPYS_HERE):  # the latter as this sandbox wrote them at first
+    for kind in (_SCIPYS_WIDE, _SCIPYS_HERE):  # the second as this sandbox once wrote them
         found = nodes.view(kind) if nodes.size and nodes.size % kind.itemsize == 0 else None
         if found is not None and found["points"][0] == points:
             *others, indexes, box, size = rest

@@ -91,7 +91,7 @@ def load_matplotlib() -> None:
 def load_pandas() -> None:
     """Imports the parts of pandas that show, write and plot a table, and shows one.
 
-    Otherwise pandas reads them from its zip in the first cell that does so.
+    Otherwise pandas reads them from its zip in the first cell that shows or plots a table.
     """
     import pandas
 

@@ -57,7 +57,7 @@ STAND_INS = {
     "vl_convert": "chart.save('chart.html')",
     "bokeh": "matplotlib, and Plotly and Altair with %pip",
 }
-"""What stands in for packages that need compiled code, by the name that is imported."""
+"""Substitutes for packages that need compiled code, by the name that is imported."""
 
 _PURE_NETWORK = {
     *("requests", "httpx", "urllib3", "httplib2", "websocket", "websockets", "paramiko", "boto3"),

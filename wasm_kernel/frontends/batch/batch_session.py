@@ -83,8 +83,8 @@ class BatchSession:
                 data = file.read_bytes()
             except OSError as problem:
                 raise BatchStopped(
-                    f"{file.name} can't be read any more ({describe(problem)}). What was executed "
-                    "before is kept."
+                    f"{file.name} can't be read any more ({describe(problem)}). Notebooks that "
+                    "were executed before are kept."
                 ) from None
             write_session_file(
                 self.id, file.name, data, self.root.path, private_root=self.root.private_root

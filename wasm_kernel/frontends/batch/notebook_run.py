@@ -464,8 +464,7 @@ def _some(files: Sequence[str]) -> str:
 def _failure(limits: set[str], problem: CellExecutionError) -> _NotebookEnded:
     """Returns the end of a failed cell, by the limits that it met and its error.
 
-    Of a kernel's text about a limit, only the first sentence is the reason; the rest says what was
-    kept.
+    The first sentence of a kernel's text about a limit is the reason; the rest says what is kept.
     """
     verdict, trace = verdict_of(limits, problem.ename), cleaned(problem.traceback)
     reason = plain(f"{problem.ename}: {problem.evalue}")

@@ -298,8 +298,8 @@ def write_bytes(output: Path, data: bytes) -> None:
             file.write(data)
     except OSError as problem:
         raise BatchStopped(
-            f"{output.name} can't be written ({describe(problem)}). What was executed before is "
-            "kept. Make room, or name another folder, and use --resume."
+            f"{output.name} can't be written ({describe(problem)}). Cells that were executed "
+            "before are kept. Make room, or name another folder, and use --resume."
         ) from problem
 
 

@@ -423,7 +423,7 @@ def _confirmed(question: str, options: argparse.Namespace) -> bool:
         return True
     if not sys.stdin.isatty():
         raise WasmKernelError(
-            f"{question} Nobody is there to be asked: add --yes. Nothing was done."
+            f"{question} There is no terminal to ask in: add --yes. Nothing was done."
         )
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 

@@ -73,7 +73,7 @@ class Lifecycle(Body):
 
 
 class Described(Body, omit_defaults=True):
-    """The facts about a sandbox; the token is for its owner who asks for it by id."""
+    """The facts about a sandbox; the token is for an owner's request for this one sandbox."""
 
     sandbox_id: str
     template_id: str

@@ -243,7 +243,7 @@ class Sandboxes:
     # -- time
 
     async def check_seconds(self, seconds: int) -> None:
-        """Raises `Refusal` if a sandbox may not live so long."""
+        """Raises `Refusal` if a sandbox may not live for this time."""
         most = (await self.service()).sync.limits.expire_seconds
         if most is not None and seconds > most:
             raise Refusal(400, "", f"A sandbox may live {most:g} seconds here, not {seconds}.")

@@ -114,7 +114,7 @@ class ForkedLaunch:
             self._link.settimeout(None)
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ends this process with its launcher, even if the forker, which does so, is gone."""
+        """Ends this process with its launcher, even if the forker is gone, which would end it."""
         loop.add_reader(self._link.fileno(), lambda: os._exit(1))
 
 

@@ -53,8 +53,8 @@ _NUMBERS: dict[str, tuple[float | None, str, str]] = {
         *(None, "SIZE"),
         "what all sessions together may take on disk, as 20G or a number of MiB",
     ),
-    "idle_seconds": (600, "S", "after so long without a call a session sleeps on disk"),
-    "expire_seconds": (86_400, "S", "after so long without a call a session is deleted"),
+    "idle_seconds": (600, "S", "the time without a call after which a session sleeps on disk"),
+    "expire_seconds": (86_400, "S", "the time without a call after which a session is deleted"),
     "output_characters": (20_000, "N", "the most of one output, value or file that a reply has"),
 }
 """The default, unit and meaning of each numeric option."""

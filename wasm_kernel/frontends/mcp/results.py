@@ -42,7 +42,7 @@ _TEXTS = ("text/plain", "text/markdown", "text/latex", "application/json")
 _NO_TEXT = re.compile(
     r"<Figure size [^>]*>|<IPython\.core\.display\.\w+ object>|<[\w.]+ (object )?at 0x[0-9a-f]+>"
 )
-"""The plain text of an object that is to be seen in another form, such as a figure's name."""
+"""The plain text of an object whose other form is shown, such as a figure's name."""
 _NO_TEXT_CHARACTERS = 500
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RULE = re.compile(r"^-{20,}\n", re.MULTILINE)
@@ -61,7 +61,7 @@ _HELP: Mapping[str, str] = {
     "ModuleNotFoundError": (
         "install_packages brings packages of pure Python; list_runtimes names those that are there."
     ),
-    "StdinNotImplementedError": "Nobody is there to answer: write the value into the code.",
+    "StdinNotImplementedError": "No user is there to answer: write the value into the code.",
 }
 
 

@@ -1,4 +1,4 @@
-"""Some rows of arrays that are to be written."""
+"""Some rows of arrays, for writing."""
 
 from __future__ import annotations
 

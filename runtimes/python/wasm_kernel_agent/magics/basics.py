@@ -66,7 +66,7 @@ class BasicMagics(Magics):
         `seconds` is wall-clock time from now on; `fuel` is roughly the number of WebAssembly
         instructions the cell may still run (only if the kernel counts fuel). Limits can only be
         lowered, and hold for this cell alone. A cell that exceeds one is stopped; its kernel tells
-        what was kept.
+        which variables are kept.
 
             %%limit seconds=5
             while not done:
@@ -100,8 +100,8 @@ class BasicMagics(Magics):
     def notebook(self, line: str) -> None:
         """Write this session's inputs, results and errors to a notebook: `%notebook FILE.ipynb`.
 
-        What was printed or displayed is not kept in the kernel; save the notebook in the front end
-        to have it.
+        The kernel does not keep printed text and displays; save the notebook in the front end to
+        have them.
         """
         name = line.strip()
         if not name:

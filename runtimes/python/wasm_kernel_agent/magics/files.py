@@ -313,7 +313,7 @@ class SessionFileMagics(Magics):
         """Delete a file or an empty folder: `%session_delete PATH [--recursive]`.
 
         With `--recursive`, or `-r`, a folder goes with everything in it. A link is deleted itself,
-        and not what it leads to. `%undo --files` brings back what was deleted.
+        and not what it leads to. `%undo --files` brings the files back.
         """
         path, flags = one_path("%session_delete", line, "delete")
         self._workspace.delete(path, recursive=bool(flags))

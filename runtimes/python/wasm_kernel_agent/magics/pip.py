@@ -46,8 +46,8 @@ class PipMagics(Magics):
             %pip install NAME ...       also with -U, and versions such as 'rich>=13'
             %pip install -r FILE        what a requirements file names, and those that it names
             %pip uninstall NAME ...
-            %pip list                   also what is built in
-            %pip freeze                 what was installed here
+            %pip list                   all packages, also built-in ones
+            %pip freeze                 the packages that were installed here
             %pip show NAME ...
 
         The host installs and uninstalls only if the magic stands in the cell itself: on a line of
