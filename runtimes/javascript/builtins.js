@@ -10,11 +10,5 @@ import url from "node:url";
 import util from "node:util";
 import { offer } from "wasm-kernel:require";
 
-offer("node:crypto", crypto);
-offer("node:events", events);
-offer("node:fs", fs);
-offer("node:fs/promises", promises);
-offer("node:path", path);
-offer("node:process", process);
-offer("node:url", url);
-offer("node:util", util);
+const all = { crypto, events, fs, "fs/promises": promises, path, process, url, util };
+for (const [name, module] of Object.entries(all)) offer(`node:${name}`, module);

@@ -2,33 +2,13 @@
 
 import * as files from "wasm-kernel:files";
 
-const later = (call) => async (...values) => call(...values);
+const { constants, exists, readDir, ...same } = files;
+const later = ([name, call]) => [name, async (...values) => call(...values)];
+const all = Object.fromEntries(Object.entries({ ...same, readdir: readDir }).map(later));
 
-export const readFile = later(files.readFile);
-export const writeFile = later(files.writeFile);
-export const appendFile = later(files.appendFile);
-export const stat = later(files.stat);
-export const lstat = later(files.lstat);
-export const access = later(files.access);
-export const readdir = later(files.readDir);
-export const readDir = readdir;
-export const mkdir = later(files.mkdir);
-export const mkdtemp = later(files.mkdtemp);
-export const rmdir = later(files.rmdir);
-export const unlink = later(files.unlink);
-export const rm = later(files.rm);
-export const rename = later(files.rename);
-export const link = later(files.link);
-export const symlink = later(files.symlink);
-export const readlink = later(files.readlink);
-export const truncate = later(files.truncate);
-export const copyFile = later(files.copyFile);
-export const cp = later(files.cp);
-export const utimes = later(files.utimes);
-export const realpath = later(files.realpath);
-export const { constants } = files;
-
-export default {
-  readFile, writeFile, appendFile, stat, lstat, access, readdir, readDir, mkdir, mkdtemp, rmdir, unlink, rm, rename,
-  link, symlink, readlink, truncate, copyFile, cp, utimes, realpath, constants,
-};
+export const {
+  access, appendFile, copyFile, cp, link, lstat, mkdir, mkdtemp, readFile, readdir, readlink, realpath, rename, rm,
+  rmdir, stat, symlink, truncate, unlink, utimes, writeFile,
+} = all;
+export { constants };
+export default { ...all, constants };
