@@ -29,8 +29,8 @@ import msgspec
 from msgspec import Struct
 
 from wasm_kernel import __version__
-from wasm_kernel.codecs.table import CODECS, codecs_folder
-from wasm_kernel.engine.cache import INSTALLED, Cache
+from wasm_kernel.codecs.table import CODECS, FOLDER
+from wasm_kernel.engine.cache import INSTALLED, Cache, built_folder
 from wasm_kernel.engine.compiler import X86_64_V3, Compiler, GuestBinary
 from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.guests.base import prepare_on_own_thread
@@ -174,12 +174,12 @@ def _licences_of(package: Distribution) -> Iterator[tuple[str, Path]]:
 
 def guest_licences() -> Iterator[tuple[str, Path]]:
     """Yields the licences of everything in the guest, by their names in a wheel."""
-    folder = guest_files.guest_folder()
+    folder = built_folder(guest_files.FOLDER)
     for path in (folder / "LICENSE", *sorted((folder / "LICENSES").iterdir())):
         yield f"guest/{path.relative_to(folder).as_posix()}", path
     for name in ("LICENSE", "NOTICE"):
-        yield f"javascript/{name}", javascript_files.guest_folder() / name
-    for path in sorted((codecs_folder() / "LICENSES").iterdir()):
+        yield f"javascript/{name}", built_folder(javascript_files.FOLDER) / name
+    for path in sorted((built_folder(FOLDER) / "LICENSES").iterdir()):
         yield f"codecs/{path.name}", path
 
 

@@ -15,9 +15,10 @@ from guest import javascript, pinned, recipe
 from guest.pinned import GuestFilesError
 from guest.recipe import Pins
 from wasm_kernel.engine import wasmtime_api
+from wasm_kernel.engine.cache import built_folder
 from wasm_kernel.engine.flavours import UNCHECKED
-from wasm_kernel.guests.javascript.files import guest_folder as javascript_folder
-from wasm_kernel.guests.python.files import guest_folder
+from wasm_kernel.guests.javascript import files as javascript_files
+from wasm_kernel.guests.python import files as python_files
 from wasm_kernel.guests.python.language import shared_language
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,7 +109,7 @@ def test_patched_files_must_match_the_pinned_ones(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_installed_files_are_those_that_are_pinned_and_patched() -> None:
-    pins, folder = Pins.of(HOOK), guest_folder()
+    pins, folder = Pins.of(HOOK), built_folder(python_files.FOLDER)
     lines = (folder / "SHA256SUMS").read_text().splitlines()
     sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     assert sums["python-snapshot.wasm"] == pins.patched
@@ -147,7 +148,7 @@ def test_a_new_engine_compiles_anew_and_keeps_saved_variables(
 
 
 def test_the_javascript_guest_is_made_of_pinned_files_alone(tmp_path: Path) -> None:
-    pins, folder = javascript.Pins.of(HOOK), javascript_folder()
+    pins, folder = javascript.Pins.of(HOOK), built_folder(javascript_files.FOLDER)
     lines = (folder / "SHA256SUMS").read_text().splitlines()
     sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     assert sums["quickjs.wasm"] == pins.patched

@@ -8,20 +8,17 @@ beside this one, and its pins in `pyproject.toml`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from wasm_kernel.codecs.module import Function, Imports
+from wasm_kernel.engine.cache import REINSTALL, built_folder
 from wasm_kernel.engine.compiler import GuestBinary
 
 FOLDER = "_codecs"
 _STACK_BYTES = 8 * 1024 * 1024
-_REINSTALL = "Reinstall wasm-kernel."
-_PACKAGE = Path(__file__).parents[1]
 
 
 class Codec(Struct, frozen=True):
@@ -42,8 +39,8 @@ class Codec(Struct, frozen=True):
     @property
     def binary(self) -> GuestBinary:
         """The file of WebAssembly, as the compiler takes it."""
-        path = codecs_folder() / self.module
-        return GuestBinary(path, self.sha256, self.title, _STACK_BYTES, _REINSTALL)
+        path = built_folder(FOLDER) / self.module
+        return GuestBinary(path, self.sha256, self.title, _STACK_BYTES, REINSTALL)
 
     @property
     def functions(self) -> Mapping[str, Function]:
@@ -95,17 +92,3 @@ _ROWS = (
 )
 CODECS = {codec.name: codec for codec in _ROWS}
 """All codecs, by name."""
-
-
-@cache
-def codecs_folder() -> Path:
-    """Returns the folder of the files: in the package, or where an editable install has them."""
-    packaged = _PACKAGE / FOLDER
-    if packaged.is_dir():
-        return packaged
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    try:
-        return Path(str(distribution("wasm-kernel").locate_file(f"wasm_kernel/{FOLDER}")))
-    except PackageNotFoundError:
-        return packaged

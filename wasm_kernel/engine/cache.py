@@ -22,7 +22,7 @@ import stat
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ from wasm_kernel.linux.locks import FileLock
 ENVIRONMENT = "WASM_KERNEL_CACHE"
 INSTALLED = Path(__file__).parents[2] / "wasm_kernel_compiled"
 """The folder that distributions with compiled code install their files into."""
+REINSTALL = "Reinstall wasm-kernel."
+"""What to do if a file of the package is missing."""
 
 _LOCK_POLL = 0.1
 _DAY = 24 * 3600.0
@@ -46,6 +48,23 @@ _OURS = re.compile(  # also with the suffixes of notes, locks and unfinished fil
 
 class CacheError(WasmKernelError, PermissionError):
     """The cache's folder can't be used: others could change it, or it can't be made."""
+
+
+@cache
+def built_folder(name: str) -> Path:
+    """Returns a folder of files that were built for this package.
+
+    It lies in the package, or where an editable install has it.
+    """
+    packaged = Path(__file__).parents[1] / name
+    if packaged.is_dir():
+        return packaged
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        return Path(str(distribution("wasm-kernel").locate_file(f"wasm_kernel/{name}")))
+    except PackageNotFoundError:
+        return packaged
 
 
 def default_folder() -> Path:

@@ -139,7 +139,7 @@ def test_a_package_that_is_not_installed_is_named(
 def test_missing_artifacts_are_an_error(
     cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(files, "guest_folder", lambda: tmp_path)
+    monkeypatch.setattr(files, "built_folder", lambda name: tmp_path)
     with pytest.raises(BundleError, match="Reinstall wasm-kernel"):
         files.find(cache)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from wasm_kernel.engine.cache import REINSTALL, built_folder
 from wasm_kernel.errors import BundleError
 from wasm_kernel.guests.base import runtimes_folder
 
@@ -28,8 +29,6 @@ _GLOBALS = f"{AGENT}globals"
 _LAYOUT = "1"
 _INTERPRETER, _STRIPPER = "quickjs.wasm", "typescript.wasm"
 _STACK_BYTES = 16 * 1024 * 1024  # the guest's own stack of a megabyte ends before
-_REINSTALL = "Reinstall wasm-kernel."
-_PACKAGE = Path(__file__).parents[2]
 
 SHELL_FOLDER = "_shell"
 # The packages that just-bash imports, each as its file and its exports. Commands that need those
@@ -71,11 +70,11 @@ def shell_files() -> GuestFiles:
 
 
 def _files_with(modules: Mapping[str, bytes]) -> GuestFiles:
-    folder = guest_folder()
+    folder = built_folder(FOLDER)
     try:
         lines = (folder / "SHA256SUMS").read_text().splitlines()
     except OSError as problem:
-        raise BundleError(f"the JavaScript guest's files are missing. {_REINSTALL}") from problem
+        raise BundleError(f"the JavaScript guest's files are missing. {REINSTALL}") from problem
     sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     interpreter = _binary(folder / _INTERPRETER, sums, "the JavaScript guest")
     stripper = _binary(folder / _STRIPPER, sums, "the TypeScript reader")
@@ -85,46 +84,33 @@ def _files_with(modules: Mapping[str, bytes]) -> GuestFiles:
     return GuestFiles(digest.hexdigest()[:32], interpreter, stripper, modules)
 
 
-def guest_folder(name: str = FOLDER) -> Path:
-    """Returns a folder of built files: in the package, or where an editable install has them."""
-    packaged = _PACKAGE / name
-    if packaged.is_dir():
-        return packaged
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    try:
-        return Path(str(distribution("wasm-kernel").locate_file(f"wasm_kernel/{name}")))
-    except PackageNotFoundError:
-        return packaged
-
-
 def _binary(path: Path, sums: Mapping[str, str], title: str) -> GuestBinary:
     if path.name not in sums:
-        raise BundleError(f"the JavaScript guest's description is incomplete. {_REINSTALL}")
+        raise BundleError(f"the JavaScript guest's description is incomplete. {REINSTALL}")
     from wasm_kernel.engine.compiler import GuestBinary  # imports wasmtime
 
-    return GuestBinary(path, sums[path.name], title, _STACK_BYTES, _REINSTALL)
+    return GuestBinary(path, sums[path.name], title, _STACK_BYTES, REINSTALL)
 
 
 def _shell() -> Iterator[tuple[str, bytes]]:
     """Yields the modules of the shell, and the packages that it imports."""
     for path in sorted((runtimes_folder() / "shell").glob("*.js")):
         yield f"{AGENT}{path.stem}", path.read_bytes()
-    folder = guest_folder(SHELL_FOLDER)
+    folder = built_folder(SHELL_FOLDER)
     try:
         yield "node:just-bash", (folder / "browser.js").read_bytes()
         for name, (file, exported) in _PACKAGES.items():
             source = (folder / file).read_bytes() if file else b""
             yield f"node:{name}", _PACKAGE_MODULE % (source, exported)
     except OSError as problem:
-        raise BundleError(f"the shell's files are missing. {_REINSTALL}") from problem
+        raise BundleError(f"the shell's files are missing. {REINSTALL}") from problem
 
 
 def _modules() -> dict[str, bytes]:
     folder = runtimes_folder() / "javascript"
     found = {f"{AGENT}{path.stem}": path.read_bytes() for path in sorted(folder.glob("*.js"))}
     if _GLOBALS not in found:
-        raise BundleError(f"the guest agent's files are missing. {_REINSTALL}")
+        raise BundleError(f"the guest agent's files are missing. {REINSTALL}")
     names = re.findall(rb"\w+", found[_GLOBALS].partition(b"{")[2].partition(b"}")[0])
     for name in found.keys() - {_GLOBALS}:
         own = re.findall(rb"\bclass (\w+)", found[name])

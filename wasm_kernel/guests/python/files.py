@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.cache import REINSTALL, Cache, built_folder
 from wasm_kernel.errors import BundleError
 from wasm_kernel.guests.base import runtimes_folder
 from wasm_kernel.wasi_files.preopens import NULL_DEVICE
@@ -34,6 +34,7 @@ from wasm_kernel.wasi_files.preopens import NULL_DEVICE
 if TYPE_CHECKING:
     from wasm_kernel.engine.compiler import GuestBinary
 
+FOLDER = "_guest"
 STDLIB_NAME = "python315.zip"  # baked into the artifact's sys.path
 BUNDLE_NAME = "wasm-kernel.zip"
 LIB_GUEST = "/usr/local/lib"
@@ -42,13 +43,11 @@ PACKAGES_GUEST = "/usr/local/lib/python3.15"
 """The guest's path of its session's packages; it imports from `site-packages` in there."""
 
 _STACK_BYTES = 8 * 1024 * 1024  # as the binary is linked
-_PACKAGE = Path(__file__).parents[2]
 PACKAGES_NOTE = "packages.json"
 """The file beside an installed `lib` that says which packages are in it."""
 
 _LAYOUT = "5"
 _BINARY, _STDLIB = "python-snapshot.wasm", "python-stdlib.zip"
-_REINSTALL = "Reinstall wasm-kernel."
 _DATA_MEMBER = "matplotlib/mpl-data.zip"
 _UNPACKED, _FOLDER = {"jedi", "parso", "nbformat", "jsonschema_specifications"}, "wasm-kernel"
 _LEFT_OUT = ("/tests/", "/test/", "/__pycache__/", "/third_party/django-stubs/", "/typeshed/stubs/")
@@ -102,7 +101,7 @@ class GuestFiles(msgspec.Struct, frozen=True):
             self.binary_digest,
             title="the Python guest",
             stack_bytes=_STACK_BYTES,
-            remedy=_REINSTALL,
+            remedy=REINSTALL,
         )
 
 
@@ -179,19 +178,19 @@ def _stamp() -> str:
 
 def find(cache: Cache) -> GuestFiles:
     """Finds the guest's sources the slow way; an installed base image decides on the packages."""
-    folder = guest_folder()
+    folder = built_folder(FOLDER)
     try:
         manifest = (folder / "MANIFEST").read_text().splitlines()
         sums = (folder / "SHA256SUMS").read_text().splitlines()
         patches = (folder / "PATCHES").read_text().splitlines()
     except OSError as problem:
-        raise BundleError(f"the Python guest's files are missing. {_REINSTALL}") from problem
+        raise BundleError(f"the Python guest's files are missing. {REINSTALL}") from problem
     digests = {name.lstrip("*"): digest for digest, name in map(str.split, filter(None, sums))}
     versions = [line.split()[1] for line in manifest if line.startswith("python ")]
     try:
         binary, stdlib, python_version = digests[_BINARY], digests[_STDLIB], versions[0]
     except (KeyError, IndexError):
-        raise BundleError(f"the Python guest's description is incomplete. {_REINSTALL}") from None
+        raise BundleError(f"the Python guest's description is incomplete. {REINSTALL}") from None
     added = _installed_packages(cache, binary, stdlib) or added_packages()
     return GuestFiles(
         key=_key(binary, stdlib, added=added),
@@ -252,25 +251,12 @@ def _key(*parts: str, added: Mapping[str, str]) -> str:
     return digest.hexdigest()[:32]
 
 
-def guest_folder() -> Path:
-    """Returns the folder of the binary: in the package, or where an editable install has it."""
-    packaged = _PACKAGE / "_guest"
-    if packaged.is_dir():
-        return packaged
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    try:
-        return Path(str(distribution("wasm-kernel").locate_file("wasm_kernel/_guest")))
-    except PackageNotFoundError:
-        return packaged
-
-
 def agent_files() -> list[tuple[str, Path]]:
     """Returns the agent's files: names inside the guest's bundle, with their paths."""
     folder = runtimes_folder() / "python"
     found = sorted(folder.rglob("*.py"))
     if not found:
-        raise BundleError(f"the guest agent's files are missing. {_REINSTALL}")
+        raise BundleError(f"the guest agent's files are missing. {REINSTALL}")
     return [(path.relative_to(folder).as_posix(), path) for path in found]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.cache import Cache, built_folder
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
 from wasm_kernel.engine.flavours import BASELINE, UNCHECKED, Flavour, may_run_baseline
 from wasm_kernel.errors import BundleError
@@ -132,7 +132,7 @@ class PythonLanguage:
         from wasm_kernel.guests.python import background
 
         try:
-            files, upstream = self.files, PathDistribution(guest_files.guest_folder()).version
+            files, upstream = self.files, PathDistribution(built_folder(guest_files.FOLDER)).version
         except BundleError as problem:
             yield Finding("broken", str(problem))
             return
