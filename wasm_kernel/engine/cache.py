@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from wasm_kernel.errors import CacheWarning, WasmKernelError, describe
-from wasm_kernel.linux.folders import READ, closing_fd
+from wasm_kernel.linux.folders import READ, closing_fd, stamp_of
 from wasm_kernel.linux.locks import FileLock
 
 ENVIRONMENT = "WASM_KERNEL_CACHE"
@@ -98,16 +98,6 @@ def distrust(status: os.stat_result, *, folder: bool) -> str:
     if not folder and status.st_nlink != 1:
         return "has a second name"
     return ""
-
-
-def _stamp(status: os.stat_result) -> list[int]:
-    return [
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    ]
 
 
 def _digest(path: Path) -> str:
@@ -184,7 +174,7 @@ class Cache:
         noted = self._note(name)
         if noted is None:
             return "has no record of its making"
-        if noted.get("stamp") == _stamp(status):
+        if noted.get("stamp") == [*stamp_of(status)]:
             return ""
         if noted.get("sha256") != _digest(self.path(name)):
             return "is damaged or was replaced"
@@ -272,7 +262,7 @@ class Cache:
         return noted if isinstance(noted, dict) else None
 
     def _write_note(self, name: str, digest: str, path: Path | None = None) -> None:
-        noted = {"sha256": digest, "stamp": _stamp(os.lstat(path or self.path(name)))}
+        noted = {"sha256": digest, "stamp": stamp_of(os.lstat(path or self.path(name)))}
         handle, aside = self._new_file(name)
         with os.fdopen(handle, "w") as file:
             json.dump(noted, file)

@@ -30,7 +30,14 @@ from wasm_kernel.folders.hiding import (
 from wasm_kernel.folders.locks import PresenceLock
 from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux import trees
-from wasm_kernel.linux.folders import Folder, PlantedLinkError, making_folder, open_named, real_path
+from wasm_kernel.linux.folders import (
+    Folder,
+    Inode,
+    PlantedLinkError,
+    making_folder,
+    open_named,
+    real_path,
+)
 from wasm_kernel.policy import Mount
 from wasm_kernel.wasi_files.preopens import APP, Preopen
 
@@ -64,7 +71,6 @@ _FORGETFUL = (
 )
 
 
-Identity = tuple[int, int]
 """The device and inode numbers of a folder."""
 
 
@@ -77,12 +83,12 @@ class OpenedFolders(Struct, frozen=True):
 
     workspace: str
     private: str
-    identities: tuple[Identity, Identity]
+    identities: tuple[Inode, Inode]
     private_root: str | None
     lone: bool
     needs_copies: bool
     lasting: bool
-    mounts: dict[str, Identity] = {}
+    mounts: dict[str, Inode] = {}
 
 
 class SandboxFolders:
@@ -130,7 +136,7 @@ class SandboxFolders:
         self.needs_copies, self.lasting = found.needs_copies, found.lasting
         self._mounts: dict[Mount, Folder] = {}
         self._accepted: set[tuple[Mount, ...]] = set()
-        self._expected: Mapping[str, Identity] = {}
+        self._expected: Mapping[str, Inode] = {}
         self._guard = threading.Lock()  # the guest's thread and callers open mounts
         with contextlib.ExitStack() as held:
             held.callback(self.private.close)
@@ -224,7 +230,7 @@ class SandboxFolders:
                 folder = held.enter_context(Folder.open(private))
             except FileNotFoundError:
                 raise HostFailed(_GONE) from None
-            if (_identity(workspace), _identity(folder)) != opened.identities:
+            if (workspace.inode, folder.inode) != opened.identities:
                 raise HostFailed(_GONE)
             held.pop_all()
         found = PrivateFolder(
@@ -234,7 +240,7 @@ class SandboxFolders:
         folders.expect(opened.mounts)
         return folders
 
-    def expect(self, mounts: Mapping[str, Identity]) -> None:
+    def expect(self, mounts: Mapping[str, Inode]) -> None:
         """Refuses mounts in whose place another folder is than `identities_of` found.
 
         The mounts have real paths, so a link at such a path was put there since.
@@ -248,13 +254,13 @@ class SandboxFolders:
         return OpenedFolders(
             workspace=str(self.real),
             private=str(self.private_path),
-            identities=(_identity(self.workspace), _identity(self.private)),
+            identities=(self.workspace.inode, self.private.inode),
             private_root=None if root is None else str(root),
             lone=self.lone,
             needs_copies=self.needs_copies,
             lasting=self.lasting,
             mounts={
-                _named(mount, real_path(mount.host)): _identity(folder)
+                _named(mount, real_path(mount.host)): folder.inode
                 for mount, folder in self._mounts.items()
             },
         )
@@ -323,7 +329,7 @@ class SandboxFolders:
                 except OSError as problem:
                     why = os.strerror(problem.errno or 0)
                     raise PolicyError("mounts", f"can't open {mount.guest}: {why}") from None
-                own_identity = _identity(folder)
+                own_identity = folder.inode
                 if self._expected.get(_named(mount, mount.host), own_identity) != own_identity:
                     raise PolicyError("mounts", _REPLACED.format(guest=mount.guest))
             found = tuple(known[mount] for mount in mounts)
@@ -381,7 +387,7 @@ class SandboxFolders:
         self._held.close()
 
 
-def identities_of(mounts: Sequence[Mount]) -> dict[str, Identity]:
+def identities_of(mounts: Sequence[Mount]) -> dict[str, Inode]:
     """Returns the identities of mounts' folders, by names for `SandboxFolders.expect`.
 
     Leaves out those that can't be opened, as the sandbox will say.
@@ -389,14 +395,9 @@ def identities_of(mounts: Sequence[Mount]) -> dict[str, Identity]:
     found = {}
     for mount in mounts:
         with contextlib.suppress(OSError, PlantedLinkError), open_named(mount.host) as folder:
-            found[_named(mount, real_path(mount.host))] = _identity(folder)
+            found[_named(mount, real_path(mount.host))] = folder.inode
     return found
 
 
 def _named(mount: Mount, real: Path) -> str:
     return f"{mount.guest}\0{real}"
-
-
-def _identity(folder: Folder) -> Identity:
-    found = os.fstat(folder.fd)
-    return found.st_dev, found.st_ino

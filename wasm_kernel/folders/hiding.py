@@ -36,7 +36,7 @@ from wasm_kernel.folders.places import (
 )
 from wasm_kernel.folders.private import Owner
 from wasm_kernel.linux.files import FileMark
-from wasm_kernel.linux.folders import Folder, PlantedLinkError, closing_fd, open_named
+from wasm_kernel.linux.folders import Folder, PlantedLinkError, closing_fd, inode_of, open_named
 from wasm_kernel.policy import Mount
 from wasm_kernel.wasi_files.preopens import (
     METADATA,
@@ -86,10 +86,10 @@ class FolderAncestry(Struct, frozen=True):
         here = os.open(".", _LOOK, dir_fd=fd)
         try:
             while True:
-                found = os.fstat(here)
-                if chain and chain[-1] == (found.st_dev, found.st_ino):
+                found = inode_of(os.fstat(here))
+                if chain and chain[-1] == found:
                     return cls(tuple(reversed(chain)))
-                chain.append((found.st_dev, found.st_ino))
+                chain.append(found)
                 above = os.open("..", _LOOK, dir_fd=here)
                 os.close(here)
                 here = above
@@ -257,9 +257,8 @@ class PlacesHidden(Hidden):
     """
 
     def __init__(self, folder: Folder) -> None:
-        found = os.fstat(folder.fd)
         self._folder = folder
-        self._own = (found.st_dev, found.st_ino)
+        self._own = folder.inode
         self._notes = notes()
         self._watch = _Watch()
         self._looked = -math.inf
@@ -278,10 +277,7 @@ class PlacesHidden(Hidden):
 
     def hides_folder(self, fd: int, depth: int) -> bool:
         """Returns whether an open folder is such a place."""
-        if not self._inside:
-            return False
-        found = os.fstat(fd)
-        return (found.st_dev, found.st_ino) in self._inside
+        return bool(self._inside) and inode_of(os.fstat(fd)) in self._inside
 
     def _places(self) -> Iterator[tuple[int, int]]:
         for path in self._likely():

@@ -17,7 +17,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.folders.hiding import FolderAncestry, PlacesHidden, guarded
 from wasm_kernel.folders.places import ROOTS
 from wasm_kernel.folders.private import PrivateFolders
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, inode_of
 from wasm_kernel.wasi_files.preopens import Preopen, folded_name
 
 NOTEBOOK = "/notebook"
@@ -65,8 +65,7 @@ class NotebookHidden(PlacesHidden):
 
     def __init__(self, folder: Folder, secret: Path, kept: Sequence[Path] = ()) -> None:
         super().__init__(folder)
-        own = os.fstat(folder.fd)
-        here = _mark(secret.parent) == (own.st_dev, own.st_ino)
+        here = _mark(secret.parent) == self._own
         self._secret = folded_name(secret.name) if here else ""
         self._first = _KEY_LETTERS + self._secret[:1]
         self._private = frozenset(map(_mark, [*([] if here else [secret.parent]), *kept]))
@@ -91,7 +90,7 @@ class NotebookHidden(PlacesHidden):
     def hides_folder(self, fd: int, depth: int) -> bool:
         """Hides places, roots, the folder of connection files, and `/proc` and `/sys`."""
         found = os.fstat(fd)
-        if found.st_dev in self._pseudo or (found.st_dev, found.st_ino) in self._private:
+        if found.st_dev in self._pseudo or inode_of(found) in self._private:
             return True
         return super().hides_folder(fd, depth)
 
@@ -149,8 +148,7 @@ def _check_places(spot: FolderAncestry, privates: PrivateFolders) -> None:
 def _mark(path: Path) -> tuple[int, int]:
     """Returns a folder's device and inode number; for a missing one, numbers of no folder."""
     with contextlib.suppress(OSError):
-        found = path.stat()
-        return found.st_dev, found.st_ino
+        return inode_of(path.stat())
     return -1, -1
 
 

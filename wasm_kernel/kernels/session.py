@@ -7,6 +7,7 @@ from pathlib import Path
 from wasm_kernel.folders.notebook_file import NotebookFile
 from wasm_kernel.kernels.settings import SessionSettings, jupyters_folders
 from wasm_kernel.linux.broker import Handlers
+from wasm_kernel.linux.folders import inode_of
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.names import PublishLimits
 from wasm_kernel.publishing.place import AdoptFiles, PlaceBeside, WriteFiles
@@ -93,7 +94,7 @@ def _shown_folder(settings: SessionSettings, place: PlaceBeside) -> NotebookFold
         return None
     return NotebookFolder(
         path=str(here),
-        identity=(found.st_dev, found.st_ino),
+        identity=inode_of(found),
         secret=str(place.secret),
         kept=tuple(map(str, place.kept)),
         writes=settings.writes_folder,

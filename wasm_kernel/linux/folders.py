@@ -35,6 +35,21 @@ SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ASIDE = ".aside"
 _OWNER = stat.S_IRWXU
 Record = TypeVar("Record")
+Inode = tuple[int, int]
+"""A file's device and inode number, which tell it from others."""
+
+
+def inode_of(status: os.stat_result) -> Inode:
+    """Returns the device and inode number of a file."""
+    return status.st_dev, status.st_ino
+
+
+def stamp_of(status: os.stat_result) -> tuple[int, int, int, int, int]:
+    """Returns numbers that differ once a file has changed, or another one has its name.
+
+    A program can set the time of a file's last write back, but not that of its last change.
+    """
+    return (*inode_of(status), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 class NotRegular(OSError):
@@ -126,6 +141,11 @@ class Folder(DescriptorOwner):
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         with os.scandir(self.fd) as entries:
             return [entry.name for entry in islice(entries, most)]
+
+    @property
+    def inode(self) -> Inode:
+        """The device and inode number of this folder."""
+        return inode_of(os.fstat(self.fd))
 
     def status(self, name: str) -> os.stat_result | None:
         """Returns the status of an entry, or None if there is none. A link is not followed."""

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.files import FileCopier
-from wasm_kernel.linux.folders import NEW, READ, Folder, closing_fd, open_folder
+from wasm_kernel.linux.folders import NEW, READ, Folder, closing_fd, inode_of, open_folder
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.linux.walks import FolderWalk, HiddenTest
 
@@ -133,7 +133,7 @@ class _Copying:
         self._there.leave()
 
     def _file(self, name: str, found: os.stat_result) -> None:
-        twin = self._twins.get((found.st_dev, found.st_ino))
+        twin = self._twins.get(inode_of(found))
         if twin is not None:
             self._link_to(twin, name)
             return
@@ -147,7 +147,7 @@ class _Copying:
                 raise _Unreadable("it is not a file any more")
             self._copy_file(source, name, found)
         if found.st_nlink > 1:
-            self._twins[found.st_dev, found.st_ino] = (*self._there.path, name)
+            self._twins[inode_of(found)] = (*self._there.path, name)
 
     def _copy_file(self, source: int, name: str, found: os.stat_result) -> None:
         with closing_fd(os.open(name, NEW, 0o600, dir_fd=self._there.fd)) as target:
@@ -217,6 +217,6 @@ def summarize(entries: Iterable[walks.Entry], hidden: HiddenTest) -> TreeSummary
             status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
         except FileNotFoundError:
             continue  # another process was faster
-        found.names[path] = (status.st_dev, status.st_ino)
+        found.names[path] = inode_of(status)
         found.size += status.st_size if stat.S_ISREG(status.st_mode) else 0
     return found

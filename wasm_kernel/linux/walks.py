@@ -17,7 +17,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from wasm_kernel.linux.folders import FOLDER, SEARCHED, Closing, open_folder
+from wasm_kernel.linux.folders import FOLDER, SEARCHED, Closing, inode_of, open_folder
 
 HiddenTest = Callable[[int, str, int], bool]
 """Returns whether a walk skips an entry: gets its folder's descriptor, its name there, and the
@@ -89,7 +89,7 @@ class FolderWalk(Closing):
         self._names.append(name)
         far = len(self._open) - 1 - _KEPT
         if far > 0 and self._open[far] >= 0:
-            self._marks[far] = _mark(self._open[far])
+            self._marks[far] = inode_of(os.fstat(self._open[far]))
             os.close(self._open[far])
             self._open[far] = -1
 
@@ -124,7 +124,7 @@ class FolderWalk(Closing):
         """Returns the folder above, even if another process moved the one the walk stands in."""
         mark = self._marks[len(self._open) - 2]
         fd = os.open("..", self._how, dir_fd=self.fd)
-        if _mark(fd) == mark:
+        if inode_of(os.fstat(fd)) == mark:
             return fd
         os.close(fd)
         fd = os.open(".", self._how, dir_fd=self._open[0])
@@ -133,7 +133,7 @@ class FolderWalk(Closing):
                 below = os.open(name, self._how, dir_fd=fd)
                 os.close(fd)
                 fd = below
-            if _mark(fd) != mark:
+            if inode_of(os.fstat(fd)) != mark:
                 raise OSError(errno.ESTALE, "a folder was moved during the walk")
         except BaseException:
             os.close(fd)
@@ -218,11 +218,6 @@ def link_text(folder: int, name: str) -> str:
 def is_plain_name(name: str) -> bool:
     """Returns whether a part of a path names an entry of a folder, not the folder or its parent."""
     return name not in ("", ".", "..") and "\0" not in name
-
-
-def _mark(fd: int) -> tuple[int, int]:
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino
 
 
 class Entry(Struct, frozen=True):
@@ -352,7 +347,7 @@ class TreeSizes:
 
     def _add(self, status: os.stat_result) -> None:
         if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
-            mark = (status.st_dev, status.st_ino)
+            mark = inode_of(status)
             if mark in self._seen:
                 return
             self._seen.add(mark)

@@ -210,14 +210,14 @@ def own_name() -> str:
 
 def _has_content(here: Folder, name: str, known: os.stat_result) -> bool:
     now = here.status(name)
-    return now is not None and _content(now) == _content(known)
+    return now is not None and content_of(now) == content_of(known)
 
 
-def _content(status: os.stat_result) -> tuple[int, ...]:
+def content_of(status: os.stat_result) -> tuple[int, ...]:
     """Returns the fields that change if another file has the name or the content changes."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _is_same(now: os.stat_result, before: os.stat_result) -> bool:
     """Returns whether an open file is unchanged; also compares ctime, which can't be set back."""
-    return (*_content(now), now.st_ctime_ns) == (*_content(before), before.st_ctime_ns)
+    return (*content_of(now), now.st_ctime_ns) == (*content_of(before), before.st_ctime_ns)

@@ -15,7 +15,7 @@ from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.publishing.names import PublishableNames, is_public
 from wasm_kernel.publishing.place import AdoptFiles, WriteFiles, Written
 from wasm_kernel.publishing.publish import outcomes, some_of
-from wasm_kernel.publishing.tree import FileTree
+from wasm_kernel.publishing.tree import FileTree, content_of
 from wasm_kernel.sessions.last_use import LastUse
 from wasm_kernel.wasi_files.preopens import covered_by
 
@@ -94,7 +94,7 @@ class WriteBack:
     def _status(self, path: str) -> tuple[int, ...] | None:
         """Returns the fields that change with a file beside the notebook; None if there is none."""
         there = self._beside.status(path)
-        return there and (there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns)
+        return there and content_of(there)
 
     def _tell(self, refused: dict[str, str], context: ActionContext) -> None:
         if len(self._told) > _WAITING_MOST:

@@ -12,6 +12,7 @@ from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.notebook import NotShown
 from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.base import CommandContext, switched_off
+from wasm_kernel.linux.folders import inode_of
 from wasm_kernel.publishing.names import PublishableNames
 from wasm_kernel.publishing.publish import (
     PUBLISH,
@@ -56,8 +57,7 @@ def show_notebook(folders: SandboxFolders, beside: NotebookFolder | None, note: 
     privates = PrivateFolders(folders.real.parent, folders.private_root)
     try:
         os.chdir(beside.path)
-        here = Path.cwd().stat()
-        if (here.st_dev, here.st_ino) != beside.identity:
+        if inode_of(Path.cwd().stat()) != beside.identity:
             return _GONE
         folders.show_notebook(privates, Path(beside.secret), tuple(map(Path, beside.kept)))
     except NotShown as problem:

@@ -11,8 +11,8 @@ from msgspec.structs import asdict, replace
 
 from wasm_kernel.errors import Door
 from wasm_kernel.execution.functions import Offered
-from wasm_kernel.folders.folders import Identity, OpenedFolders
-from wasm_kernel.linux.folders import real_path
+from wasm_kernel.folders.folders import OpenedFolders
+from wasm_kernel.linux.folders import Inode, real_path
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
 
 Number = Annotated[int, Meta(ge=1, lt=2**31)]  # of a cell
@@ -128,7 +128,7 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     resume: str = "always"
     quiet: bool = True
     folders: OpenedFolders | None = None
-    mounts: dict[str, Identity] = {}
+    mounts: dict[str, Inode] = {}
     verified: Stamps = {}
     notices: tuple[str, ...] = ()
     door: Door = Door.PROGRAM

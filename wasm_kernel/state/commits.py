@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
-from wasm_kernel.linux.folders import DescriptorOwner, Folder, closing_fd
+from wasm_kernel.linux.folders import DescriptorOwner, Folder, closing_fd, stamp_of
 from wasm_kernel.linux.memory import Range
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE, Content, PageSet, Run
@@ -85,7 +85,7 @@ class ContentFile(DescriptorOwner):
         self.fd = folder.open_regular(commit.content)
         self._wanted = commit.content
         status = os.fstat(self.fd)
-        self.stamp = _stamp(status)
+        self.stamp = stamp_of(status)
         if status.st_size != commit.page_bytes:
             self.close()
             raise HistoryError(_CUT)
@@ -205,12 +205,6 @@ class GuestPages:
         return False
 
 
-def _stamp(status: os.stat_result) -> Stamp:
-    # a program can set the time of a file's last write back, but not that of its last change
-    what = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    return (*what, status.st_ctime_ns)
-
-
 _numbers = itertools.count(1)
 
 
@@ -231,7 +225,7 @@ def write_content(folder: Folder, parts: Iterable[Part]) -> tuple[str, Stamp]:
             folder.remove(aside)
             return "", ()
         folder.rename(aside, digest.hexdigest())
-        return digest.hexdigest(), _stamp(os.fstat(fd))
+        return digest.hexdigest(), stamp_of(os.fstat(fd))
     except BaseException:
         with contextlib.suppress(OSError):
             folder.remove(aside)
@@ -319,7 +313,7 @@ class CommitStore:
         if commit.id in self.held or not commit.runs or self.folder is None:
             return True
         status = self.folder.status(commit.content)
-        return status is not None and self._verified.get(commit.content) == _stamp(status)
+        return status is not None and self._verified.get(commit.content) == stamp_of(status)
 
     def fold(self, line: Sequence[Commit]) -> tuple[Commit, Content | None]:
         """Merges commits, newest first, into the first of them; the others still exist.

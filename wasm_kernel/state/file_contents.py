@@ -19,10 +19,9 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 
 from wasm_kernel.linux.files import FileCopier, open_file_identity
-from wasm_kernel.linux.folders import Folder, closing_fd
+from wasm_kernel.linux.folders import Folder, Inode, closing_fd, inode_of
 from wasm_kernel.linux.trees import remove_contents
 from wasm_kernel.state.file_journal import KeptFile
-from wasm_kernel.wasi_files.quota import Key, key_of
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _BLOCK, _SMALL = 1024 * 1024, 64 * 1024
@@ -79,7 +78,7 @@ class FileContents(_NumberedFiles):
         self._workspace = workspace
         self.copy_bytes = copy_bytes
         self._copier = FileCopier()
-        self.shared: dict[Key, int] = {}
+        self.shared: dict[Inode, int] = {}
 
     def prepare(self, needed: Collection[int]) -> list[int]:
         """Removes contents that are not needed; returns the needed ones that are missing."""
@@ -91,7 +90,7 @@ class FileContents(_NumberedFiles):
                 there.add(number)
                 status = folder.status(name)
                 if status is not None and status.st_nlink > 1:
-                    self.shared[key_of(status)] = number
+                    self.shared[inode_of(status)] = number
             elif number or name.startswith("."):
                 with contextlib.suppress(OSError):  # a folder in its place is left alone
                     folder.remove(name)
@@ -113,7 +112,7 @@ class FileContents(_NumberedFiles):
         """
         number = self._next()
         link_same_file(folder, name, found, self._folder(), str(number))
-        self.shared[key_of(found)] = number
+        self.shared[inode_of(found)] = number
         with self._reading(number) as kept:
             return _kept_file(number, found, kept)
 
@@ -204,7 +203,7 @@ class FileContents(_NumberedFiles):
                     self._copy(source, here, aside, always=always)
                 except ContentTooLarge:
                     link_same_file(self._folder().fd, str(was.kept), found, here, aside)
-                    self.shared[key_of(found)] = was.kept
+                    self.shared[inode_of(found)] = was.kept
                     return
             with contextlib.suppress(OSError), closing_fd(here.open_regular(aside)) as fd:
                 os.fchmod(fd, was.mode)
@@ -243,7 +242,7 @@ class FileContents(_NumberedFiles):
         with contextlib.suppress(OSError):
             found = self._folder().status(str(number))
             if found is not None:
-                self.shared.pop(key_of(found), None)
+                self.shared.pop(inode_of(found), None)
             self._folder().remove(str(number))
 
     def clear(self) -> None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.linux.files import file_identity
-from wasm_kernel.linux.folders import READ, closing_fd
+from wasm_kernel.linux.folders import READ, closing_fd, inode_of
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.file_contents import Changed, checksum_of
 from wasm_kernel.state.file_journal import (
@@ -31,7 +31,6 @@ from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.state.index import GONE
 from wasm_kernel.wasi_files.file_history import Change, is_unlinked_name
 from wasm_kernel.wasi_files.open_files import OpenFile
-from wasm_kernel.wasi_files.quota import key_of
 
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
@@ -199,7 +198,7 @@ class _FileRestore:
 
     def _is_there(self, was: KeptFile, name: str, folder: int, found: os.stat_result) -> bool:
         """Returns whether a file is the same as at the commit, or has the same content."""
-        if self._versions.contents.shared.get(key_of(found)) == was.kept:
+        if self._versions.contents.shared.get(inode_of(found)) == was.kept:
             return True  # it is the content itself
         if (found.st_size, found.st_mtime_ns) != (was.size, was.mtime):
             return False

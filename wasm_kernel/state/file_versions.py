@@ -14,7 +14,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 
 from wasm_kernel.folders.folders import KEPT, UNLINKED
-from wasm_kernel.linux.folders import Folder, closing_fd
+from wasm_kernel.linux.folders import Folder, Inode, closing_fd, inode_of
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.file_contents import ContentTooLarge, FileContents, UnlinkedFiles
 from wasm_kernel.state.file_journal import (
@@ -28,7 +28,6 @@ from wasm_kernel.state.file_journal import (
 )
 from wasm_kernel.state.file_ledger import FileLedger
 from wasm_kernel.wasi_files.file_history import Change, FileHistory, is_unlinked_name
-from wasm_kernel.wasi_files.quota import Key, key_of
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FOLD_AFTER = 20  # commits
@@ -189,7 +188,7 @@ class FileVersions(FileHistory):
         if new and path is not None:
             self._add(path, self._pre_image(folder, name, found, change))
         if change is Change.WRITE and found is not None:
-            self._unshare(key_of(found))
+            self._unshare(inode_of(found))
         return new
 
     def before_creation(self, path: str | None) -> bool:
@@ -204,7 +203,7 @@ class FileVersions(FileHistory):
         if self.keeps and path is not None:
             self.ledger.forget_absence(path)
 
-    def before_write(self, path: str | None, key: Key, fd: int) -> None:
+    def before_write(self, path: str | None, key: Inode, fd: int) -> None:
         """Does as `FileHistory` says."""
         if not self.keeps:
             return
@@ -217,10 +216,10 @@ class FileVersions(FileHistory):
                 self._add(path, NotKept(_why(problem), found.st_size))
         self._unshare(key)
 
-    def _is_at(self, path: str, key: Key) -> bool:
+    def _is_at(self, path: str, key: Inode) -> bool:
         """Returns whether a path still leads to a file."""
         with contextlib.suppress(OSError, ValueError), self.place_of(path) as (folder, name):
-            return key_of(os.stat(name, dir_fd=folder, follow_symlinks=False)) == key
+            return inode_of(os.stat(name, dir_fd=folder, follow_symlinks=False)) == key
         return False
 
     @contextlib.contextmanager
@@ -240,7 +239,7 @@ class FileVersions(FileHistory):
         """Returns a walk to the workspace's paths; close it."""
         return Lookup(self._workspace.fd)
 
-    def _unshare(self, key: Key) -> None:
+    def _unshare(self, key: Inode) -> None:
         """Separates a content from a file that is about to be written to, if they are one file."""
         number = self.contents.shared.pop(key, 0)
         if not number:
@@ -281,7 +280,7 @@ class FileVersions(FileHistory):
 
         Raises `ContentTooLarge` or `OSError` if it can't be kept.
         """
-        itself = self._files.get(self.contents.shared.get(key_of(found), 0))
+        itself = self._files.get(self.contents.shared.get(inode_of(found), 0))
         if itself is not None:
             return itself
         if change is Change.MOVE and folder is not None:

@@ -22,6 +22,7 @@ from wasm_kernel.errors import (
 from wasm_kernel.events import Notices
 from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import HistoryLock, Resume
+from wasm_kernel.linux.folders import inode_of
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Ran
 from wasm_kernel.state import folding, texts
@@ -43,7 +44,6 @@ from wasm_kernel.state.tree import NAMES_MOST, TravelPlan, Tree
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.open_files import OpenFile
 from wasm_kernel.wasi_files.operations import FileOperations
-from wasm_kernel.wasi_files.quota import key_of
 
 _LOG = logging.getLogger("wasm_kernel.state")
 _LABEL = 80
@@ -428,7 +428,7 @@ class SessionState:
             return RestoredFiles(left=left_files(self.files, travel.target))
 
         def changing(path: str, found: os.stat_result | None) -> None:
-            changes.touch(path, None if found is None else key_of(found))
+            changes.touch(path, None if found is None else inode_of(found))
 
         return restore_files(self.files, travel.files, changing, self.tree.open_files)
 

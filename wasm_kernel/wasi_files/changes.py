@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from wasm_kernel.linux.folders import Inode, inode_of
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.wasi_files.preopens import Preopen, visible
-from wasm_kernel.wasi_files.quota import Key, key_of
 
 _NOTHING: frozenset[str] = frozenset()
-_UNKNOWN: Key = (-1, -1)
+_UNKNOWN: Inode = (-1, -1)
 
 
 class Comparison(Struct, frozen=True):
@@ -45,17 +45,17 @@ class FileChanges:
 
     def __init__(self, workspace: Preopen) -> None:
         self._workspace = workspace
-        self._before: dict[str, Key | None] = {}
-        self._written: set[Key] = set()
-        self._new: set[Key] = set()
-        self._linked: set[Key] = set()
+        self._before: dict[str, Inode | None] = {}
+        self._written: set[Inode] = set()
+        self._new: set[Inode] = set()
+        self._linked: set[Inode] = set()
         self._covered: set[str] = set()
 
     def clear(self) -> None:
         """Begins a new cell; keeps the files with several names, which may still be open."""
         self._before, self._written, self._new, self._covered = {}, set(), set(), set()
 
-    def touch(self, path: str | None, before: Key | None) -> None:
+    def touch(self, path: str | None, before: Inode | None) -> None:
         """Notes that a path (None: outside the workspace) gets another file instead of `before`."""
         if path is not None:
             self._before.setdefault(path, before)
@@ -65,17 +65,17 @@ class FileChanges:
         if path is not None and self._before.get(path, _UNKNOWN) is None:
             del self._before[path]
 
-    def created(self, path: str | None, key: Key) -> None:
+    def created(self, path: str | None, key: Inode) -> None:
         """Notes that a path that had no file has a new one."""
         self.touch(path, None)
         self._new.add(key)
 
-    def wrote(self, path: str | None, key: Key) -> None:
+    def wrote(self, path: str | None, key: Inode) -> None:
         """Notes that a file's content changed; `path` is None if it is not in the workspace."""
         self._written.add(key)
         self.touch(path, key)
 
-    def linked(self, key: Key) -> None:
+    def linked(self, key: Inode) -> None:
         """Notes that a file has more than one name."""
         self._linked.add(key)
 
@@ -98,7 +98,7 @@ class FileChanges:
         created, modified, deleted = set(), set(), set()
         for path, before, now in self._all():
             if now is not None and now.st_nlink > 1:
-                self._linked.add(key_of(now))
+                self._linked.add(inode_of(now))
             if now is None:
                 if before is not None:
                     deleted.add(path)
@@ -106,11 +106,11 @@ class FileChanges:
                 created.add(path)
                 if stat.S_ISREG(now.st_mode) and now.st_size:
                     modified.add(path)
-            elif key_of(now) != before or before in self._written or before in self._new:
+            elif inode_of(now) != before or before in self._written or before in self._new:
                 modified.add(path)
         return Comparison(frozenset(created), frozenset(modified), frozenset(deleted))
 
-    def _all(self) -> Iterator[tuple[str, Key | None, os.stat_result | None]]:
+    def _all(self) -> Iterator[tuple[str, Inode | None, os.stat_result | None]]:
         """Yields the touched paths and the further names of written files, with the file's key
         before the cell and its status now, which is None for a folder or no file.
         """
@@ -124,14 +124,14 @@ class FileChanges:
             for path, key in self._names_of(written) if written else []:
                 yield path, key, _file_at(lookup, path)
 
-    def _names_of(self, keys: set[Key]) -> list[tuple[str, Key]]:
+    def _names_of(self, keys: set[Inode]) -> list[tuple[str, Inode]]:
         found = []
         with contextlib.suppress(OSError):
             for entry in visible(self._workspace):
                 path = "/".join([*entry.path, entry.name])
                 if entry.is_folder or path in self._before:
                     continue
-                key = key_of(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False))
+                key = inode_of(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False))
                 if key in keys:
                     found.append((path, key))
         return found

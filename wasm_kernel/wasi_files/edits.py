@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable
 
 from wasm_kernel.linux import walks
-from wasm_kernel.linux.folders import READ, Folder, closing_fd
+from wasm_kernel.linux.folders import READ, Folder, closing_fd, inode_of
 from wasm_kernel.linux.trees import TreeSummary, summarize
 from wasm_kernel.wasi_files.bookkeeping import status_at
 from wasm_kernel.wasi_files.content import times_of
@@ -16,7 +16,6 @@ from wasm_kernel.wasi_files.context import FileContext, PathAt
 from wasm_kernel.wasi_files.file_history import Change
 from wasm_kernel.wasi_files.path_walk import Follow, GuestPath, check_length
 from wasm_kernel.wasi_files.preopens import GuestOSError, is_hidden_folder
-from wasm_kernel.wasi_files.quota import key_of
 
 _Status = os.stat_result | None
 
@@ -70,7 +69,7 @@ class EditOperations(FileContext):
             status = old.required_status()
             size = 0 if old.preopen.counted else _length(status)
             self.make(new, lambda: _link(old, new), size)
-            self.changes.linked(key_of(status))
+            self.changes.linked(inode_of(status))
             self.changes.touch(new.path, None)
 
     def make_link(self, text: str, at: PathAt) -> None:
@@ -87,7 +86,7 @@ class EditOperations(FileContext):
             self.make(place, lambda: os.symlink(text, place.name, dir_fd=place.folder))
             status = place.status()
             if status is not None:
-                self.changes.created(place.path, key_of(status))
+                self.changes.created(place.path, inode_of(status))
 
     def rename(self, at: PathAt, target: PathAt) -> None:
         """Renames a file or a folder; a file that has the new name is replaced."""
@@ -97,7 +96,7 @@ class EditOperations(FileContext):
                 raise GuestOSError(errno.ENOENT)
             if new.is_folder and not stat.S_ISDIR(moved.st_mode):
                 raise GuestOSError(errno.ENOTDIR)
-            if replaced is not None and key_of(replaced) == key_of(moved):
+            if replaced is not None and inode_of(replaced) == inode_of(moved):
                 return  # both are names of one file: nothing happens
             old.check_movable(moved)
             if is_hidden_folder(new.preopen.hidden, old.folder, old.name, len(new.parts) - 1):
@@ -175,7 +174,7 @@ class EditOperations(FileContext):
         self, old: GuestPath, new: GuestPath, moved: os.stat_result, inside: TreeSummary
     ) -> None:
         """Notes the new path of each renamed file."""
-        files = inside.names if stat.S_ISDIR(moved.st_mode) else {"": key_of(moved)}
+        files = inside.names if stat.S_ISDIR(moved.st_mode) else {"": inode_of(moved)}
         for name, key in files.items():
             self.changes.touch(_below(old, name), key)
             self.changes.touch(_below(new, name), None)
@@ -204,7 +203,7 @@ class EditOperations(FileContext):
         if stat.S_ISDIR(before.st_mode):
             self.added(place, -1)
         else:
-            self.changes.touch(place.path, key_of(before))
+            self.changes.touch(place.path, inode_of(before))
             if place.preopen.counted:
                 self.quota.removed(before)
         self.open_files.lost_name(place, before, unlinked)

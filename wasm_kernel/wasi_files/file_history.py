@@ -9,7 +9,7 @@ import errno
 import os
 from enum import Enum
 
-from wasm_kernel.wasi_files.quota import Key
+from wasm_kernel.linux.folders import Inode
 
 
 class Change(Enum):
@@ -53,7 +53,7 @@ class FileHistory:
         """Notes that a path without a file is about to get one; returns as `before_change`."""
         return False
 
-    def before_write(self, path: str | None, key: Key, fd: int) -> None:
+    def before_write(self, path: str | None, key: Inode, fd: int) -> None:
         """Keeps an open file's content before it is written to or cut.
 
         `path` may be its unlinked name; `fd` need not be open for reading.

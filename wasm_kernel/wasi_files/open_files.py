@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from wasm_kernel.linux.files import open_file_identity
+from wasm_kernel.linux.folders import Inode, inode_of
 from wasm_kernel.wasi_files.bookkeeping import NameInFolder
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.preopens import (
@@ -18,7 +19,7 @@ from wasm_kernel.wasi_files.preopens import (
     Preopen,
     Preopens,
 )
-from wasm_kernel.wasi_files.quota import Key, OpenFileSize, Quota, key_of
+from wasm_kernel.wasi_files.quota import OpenFileSize, Quota
 
 _ANOTHER = "another"  # an identity that no file has
 
@@ -67,7 +68,7 @@ class OpenDescriptor(Struct, eq=False, weakref=True):
     rights: int = 0
     fdflags: int = 0
     identity: str = ""
-    key: Key | None = None
+    key: Inode | None = None
     size: OpenFileSize | None = None
     gone: bool = False
     unlinked: str = ""
@@ -136,7 +137,7 @@ class OpenFiles:
 
     def register(self, opened: OpenDescriptor, status: os.stat_result) -> None:
         """Notes the key, length and names of a newly opened file."""
-        opened.key = key_of(status)
+        opened.key = inode_of(status)
         if opened.preopen.counted:
             opened.size = self._quota.opened(status)
         if status.st_nlink > 1:
@@ -192,7 +193,7 @@ class OpenFiles:
         self, place: NameInFolder, status: os.stat_result | None
     ) -> list[OpenDescriptor]:
         """Returns the descriptors of the file at a place, which has this status."""
-        key = None if status is None else key_of(status)
+        key = None if status is None else inode_of(status)
         return [opened for opened in self._at(place) if opened.key == key]
 
     def _at(self, place: NameInFolder) -> Iterator[OpenDescriptor]:

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.files import open_file_identity
+from wasm_kernel.linux.folders import inode_of
 from wasm_kernel.wasi_files.context import FileContext, PathAt, resolve
 from wasm_kernel.wasi_files.file_history import Change, is_unlinked_name
 from wasm_kernel.wasi_files.open_files import OpenDescriptor, OpenFile
 from wasm_kernel.wasi_files.path_walk import Follow, GuestPath, HiddenName
 from wasm_kernel.wasi_files.preopens import NULL_DEVICE, GuestOSError, Preopen
-from wasm_kernel.wasi_files.quota import key_of
 
 _WRITES = abi.O_CREAT | abi.O_TRUNC  # either opens for writing, whatever the rights say
 _ONCE = abi.O_CREAT | abi.O_EXCL | abi.O_TRUNC  # flags for a file's first opening only
@@ -93,7 +93,7 @@ class OpeningOperations(FileContext):
         how = opened.flags
         self.open_files.register(opened, status)
         if before is None:
-            self.changes.created(place.path, key_of(status))
+            self.changes.created(place.path, inode_of(status))
             return
         bits = _forbidden_mode_bits(opened.preopen, status.st_mode)
         if bits and (how & _WRITES or opened.rights & abi.RIGHT_WRITE):
@@ -101,7 +101,7 @@ class OpeningOperations(FileContext):
         if how & abi.O_TRUNC:
             if opened.size is not None:
                 self.quota.resized(opened.size, 0)
-            self.changes.wrote(opened.path, key_of(status))
+            self.changes.wrote(opened.path, inode_of(status))
 
     def close_file(self, fd: int) -> None:
         """Closes a descriptor that the guest opened itself."""

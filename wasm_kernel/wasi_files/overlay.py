@@ -21,7 +21,7 @@ import stat
 from collections.abc import Callable, Iterator
 
 from wasm_kernel.engine import abi
-from wasm_kernel.linux.folders import READ, closing_fd
+from wasm_kernel.linux.folders import READ, closing_fd, inode_of
 from wasm_kernel.linux.walks import link_text
 from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, NameInFolder
 from wasm_kernel.wasi_files.copy_up import NEW, copy_file, make_folder, remove
@@ -42,7 +42,6 @@ from wasm_kernel.wasi_files.preopens import (
     is_cover,
     is_hidden_folder,
 )
-from wasm_kernel.wasi_files.quota import key_of
 
 _NAME_MAX = 255  # bytes of a name on nearly every file system
 
@@ -105,7 +104,7 @@ class OverlayPath(GuestPath):
         else:
             text = os.readlink(self.name, dir_fd=lower)
             books.make(self, lambda: os.symlink(text, self.name, dir_fd=self.folder))
-        books.changes.created(self.path, key_of(self.required_status()))
+        books.changes.created(self.path, inode_of(self.required_status()))
 
     def lift_to_open(self, books: Bookkeeping, how: int, rights: int) -> None:
         """Moves the place to the upper folder if the opening may change the file."""

@@ -19,18 +19,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Inode, inode_of
 from wasm_kernel.wasi_files.preopens import GuestOSError, Preopen, visible
 
 _SHARE = 50  # counting again may take a fiftieth of the time,
 _QUICK = 0.002  # or this many seconds in each turn
-
-Key = tuple[int, int]
-"""A file's device and inode number, which tell it from others."""
-
-
-def key_of(status: os.stat_result) -> Key:
-    """Returns the key of a file."""
-    return status.st_dev, status.st_ino
 
 
 class Full(GuestOSError):
@@ -43,7 +36,7 @@ class Full(GuestOSError):
 class OpenFileSize:
     """The length of an open file, the number of its descriptors, and whether it is nameless."""
 
-    def __init__(self, key: Key, size: int) -> None:
+    def __init__(self, key: Inode, size: int) -> None:
         self.key = key
         self.size = size
         self.descriptors = 0
@@ -64,7 +57,7 @@ class Quota:
         self._most_bytes = most_bytes
         self._most_files = most_files
         self._now = now
-        self._held: dict[Key, OpenFileSize] = {}
+        self._held: dict[Inode, OpenFileSize] = {}
         self.used_bytes = self.used_files = 0
         self.refused = False
         self._known = self._checked = self._confirmed = False
@@ -114,7 +107,7 @@ class Quota:
         """Notes that the guest opened a file; returns None if it does not count."""
         if not stat.S_ISREG(status.st_mode):
             return None
-        key = key_of(status)
+        key = inode_of(status)
         held = self._held.setdefault(key, OpenFileSize(key, status.st_size))
         self.resized(held, status.st_size)
         held.descriptors += 1
@@ -133,7 +126,7 @@ class Quota:
         self.used_files -= 1
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             return
-        held = self._held.get(key_of(status))
+        held = self._held.get(inode_of(status))
         if held is None:
             self.used_bytes -= status.st_size
         else:
@@ -161,7 +154,7 @@ class Quota:
         begun = self._now()
         self.used_files = 0
         self.used_bytes = sum(held.size for held in self._held.values() if held.nameless)
-        linked: set[Key] = set()
+        linked: set[Inode] = set()
         for folder in self._folders:
             with contextlib.suppress(OSError):  # a folder was moved: the files seen so far count
                 self._look_through(folder, linked)
@@ -169,7 +162,7 @@ class Quota:
         self._looked_at = self._now()
         self._took = self._looked_at - begun
 
-    def _look_through(self, folder: Preopen, linked: set[Key]) -> None:
+    def _look_through(self, folder: Preopen, linked: set[Inode]) -> None:
         """Counts a folder; stops at twice the limit of files and more."""
         for entry in visible(folder):
             self.used_files += 1
@@ -179,7 +172,7 @@ class Quota:
             if not entry.is_folder:
                 self._count(entry, linked)
 
-    def _count(self, entry: walks.Entry, linked: set[Key]) -> None:
+    def _count(self, entry: walks.Entry, linked: set[Inode]) -> None:
         try:
             status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
         except OSError:
@@ -187,10 +180,10 @@ class Quota:
         if not stat.S_ISREG(status.st_mode):
             return
         if status.st_nlink > 1:
-            if key_of(status) in linked:
+            if inode_of(status) in linked:
                 return
-            linked.add(key_of(status))
+            linked.add(inode_of(status))
         self.used_bytes += status.st_size
-        held = self._held.get(key_of(status))
+        held = self._held.get(inode_of(status))
         if held is not None:
             held.size = status.st_size
