@@ -1,4 +1,4 @@
-"""`FileAccess`: whole files by absolute paths, for a guest that imports no file calls."""
+"""`FileAccess`: whole files by absolute paths, for guests without file calls, and for the host."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import posixpath
 from collections.abc import Iterator
 
 from wasm_kernel.engine import abi
+from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.context import PathAt
+from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY
 from wasm_kernel.wasi_files.operations import FileOperations
-from wasm_kernel.wasi_files.preopens import GuestOSError
+from wasm_kernel.wasi_files.preopens import GuestOSError, Preopen, Preopens
+from wasm_kernel.wasi_files.quota import Quota
 
 _PIECE_BYTES = 1024 * 1024
+_OPEN_FILES = 16  # of the host, which opens one at a time
 _KINDS = {abi.FILE_TYPE: "file", abi.FOLDER_TYPE: "folder", abi.LINK_TYPE: "link"}
 
 
@@ -81,6 +85,21 @@ class FileAccess:
             yield fd
         finally:
             self.operations.close_file(fd)
+
+
+@contextlib.contextmanager
+def files_in(folder: Preopen, quota: Quota, home: str = "") -> Iterator[FileAccess]:
+    """Yields the files of one folder as its guest sees them, without a guest."""
+    files = FileOperations(
+        Preopens((folder,), home=home),
+        FileChanges(folder),
+        quota,
+        NO_FILE_HISTORY,
+        open_files=_OPEN_FILES,
+        should_stop=lambda: False,
+    )
+    with contextlib.closing(files):
+        yield FileAccess(files)
 
 
 def text(words: str) -> str:

@@ -21,16 +21,12 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from wasm_kernel.errors import Door
 from wasm_kernel.frontends.e2b.messages import EntryInfo
 from wasm_kernel.frontends.http.limits import Refusal
-from wasm_kernel.frontends.http.session_files import quota_of, workspace_in, write_file
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.frontends.http.session_files import opened_workspace, write_file
 from wasm_kernel.policy import MIB
 from wasm_kernel.service.async_session import AsyncSession
-from wasm_kernel.wasi_files.access import FileAccess
-from wasm_kernel.wasi_files.changes import FileChanges
-from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY
-from wasm_kernel.wasi_files.operations import FileOperations
+from wasm_kernel.wasi_files.access import FileAccess, files_in
 from wasm_kernel.wasi_files.path_walk import Follow
-from wasm_kernel.wasi_files.preopens import APP, Preopens
+from wasm_kernel.wasi_files.preopens import APP
 
 FILE_BYTES = 32 * MIB
 """The most bytes of a file in one request or answer."""
@@ -38,7 +34,6 @@ FILES_MOST = 100
 """The most files in one request."""
 HOME = Door.SANDBOX.home
 """The home folder in E2B's sandboxes, a second path of `/app`: relative paths begin there."""
-_OPEN_FILES = 16
 _GZIP = 31  # what zlib calls the format of gzip, with its largest window
 _LEVELS_MOST = 100
 _YEAR_9999 = 253_370_764_800  # in seconds since 1970; cells can set any time
@@ -69,19 +64,11 @@ def _parts(plain: str) -> tuple[str, str]:
 @contextlib.contextmanager
 def _opened(session: AsyncSession) -> Iterator[FileAccess]:
     """Yields the files of a session, by the paths of its guest."""
-    policy, name = session.sync.policy, session.session_id
-    with Folder.open(session.workspace.parent) as root, root.enter(name) as folder:
-        workspace = workspace_in(folder)
-        files = FileOperations(
-            Preopens((workspace,), home=HOME),
-            FileChanges(workspace),
-            quota_of(workspace, policy),
-            NO_FILE_HISTORY,
-            open_files=_OPEN_FILES,
-            should_stop=lambda: False,
-        )
-        with contextlib.closing(files):
-            yield FileAccess(files)
+    with (
+        opened_workspace(session.sync) as (workspace, quota),
+        files_in(workspace, quota, home=HOME) as files,
+    ):
+        yield files
 
 
 # -- content

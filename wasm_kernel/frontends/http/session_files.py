@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 
 from wasm_kernel.errors import LimitReached
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import readable
 from wasm_kernel.service.async_session import AsyncSession
 from wasm_kernel.service.sandbox import Sandbox
@@ -25,25 +25,23 @@ def write_file(session: AsyncSession, path: str, data: bytes, *, overwrite: bool
     session.files.write(path, data, overwrite=overwrite)
 
 
-def workspace_in(folder: Folder) -> Preopen:
-    """Returns a session's open workspace as its guest sees it."""
-    return Preopen(folder, APP, writable=True, counted=True, hidden=METADATA_HIDDEN)
-
-
-def quota_of(workspace: Preopen, policy: ExecutionPolicy) -> Quota:
-    """Returns the quota of a session's workspace."""
-    return Quota((workspace,), policy.workspace_bytes, policy.workspace_files)
+@contextlib.contextmanager
+def opened_workspace(sandbox: Sandbox) -> Iterator[tuple[Preopen, Quota]]:
+    """Opens a session's workspace as its guest sees it, with its quota."""
+    policy = sandbox.policy
+    with Folder.open(sandbox.workspace.parent) as root, root.enter(sandbox.session_id) as folder:
+        opened = Preopen(folder, APP, writable=True, counted=True, hidden=METADATA_HIDDEN)
+        yield opened, Quota((opened,), policy.workspace_bytes, policy.workspace_files)
 
 
 def _check_room(sandbox: Sandbox, path: str, size: int) -> None:
     """Raises `LimitReached` unless a file of `size` bytes fits, in place of the one at `path`."""
     policy = sandbox.policy
-    with Folder.open(sandbox.workspace.parent) as root, root.enter(sandbox.session_id) as folder:
-        quota = quota_of(workspace_in(folder), policy)
+    with opened_workspace(sandbox) as (workspace, quota):
         files, before = 1, 0
         with (
             contextlib.suppress(OSError),
-            locate(folder.fd, split_path(path), path) as (walk, name),
+            locate(workspace.folder.fd, split_path(path), path) as (walk, name),
         ):
             files, before = 0, os.stat(name, dir_fd=walk.fd, follow_symlinks=False).st_size
         try:

@@ -14,15 +14,11 @@ from wasm_kernel.folders.hiding import PlacesHidden
 from wasm_kernel.linux.folders import open_named
 from wasm_kernel.policy import Mount
 from wasm_kernel.sessions.files import Pattern
-from wasm_kernel.wasi_files.access import FileAccess
-from wasm_kernel.wasi_files.changes import FileChanges
-from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY
-from wasm_kernel.wasi_files.operations import FileOperations
-from wasm_kernel.wasi_files.preopens import Preopen, Preopens, visible
+from wasm_kernel.wasi_files.access import files_in
+from wasm_kernel.wasi_files.preopens import Preopen, visible
 from wasm_kernel.wasi_files.quota import Quota
 
 _LOOKED_AT = 100_000  # names in one folder
-_OPEN_FILES = 16
 _UNREADABLE = {stat.S_IFDIR: errno.EISDIR, stat.S_IFREG: errno.EFBIG}
 
 
@@ -46,7 +42,7 @@ class MountedFiles:
 
     def read(self, path: str, most: int) -> bytes:
         """Returns the content of a file; `OSError` if it can't be read or exceeds `most` bytes."""
-        with self._opened(path) as preopen, _access(preopen) as files:
+        with self._opened(path) as preopen, files_in(preopen, Quota((), 0, 0)) as files:
             try:
                 status = files.operations.status(files.at(path))
                 kind = stat.S_IFMT(status.st_mode)
@@ -80,21 +76,6 @@ class MountedFiles:
             raise _error(errno.ENOENT, path)
         with open_named(mount.host) as folder:
             yield Preopen(folder, mount.guest, hidden=PlacesHidden(folder))
-
-
-@contextlib.contextmanager
-def _access(preopen: Preopen) -> Iterator[FileAccess]:
-    """Yields the files of a guest with only this folder."""
-    files = FileOperations(
-        Preopens((preopen,)),
-        FileChanges(preopen),
-        Quota((), 0, 0),
-        NO_FILE_HISTORY,
-        open_files=_OPEN_FILES,
-        should_stop=lambda: False,
-    )
-    with contextlib.closing(files):
-        yield FileAccess(files)
 
 
 def _files_in(preopen: Preopen) -> Iterator[tuple[str, ...]]:
