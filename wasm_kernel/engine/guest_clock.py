@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.engine.host_calls import BoundGuest, GuestMemory, Handler, Import
+from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
 from wasm_kernel.engine.streams import OutputStreams
 
 REALTIME, MONOTONIC = 0, 1
@@ -34,23 +34,61 @@ _MOST = 1024
 _SLEEP_MAX = 10.0**9  # seconds; threading refuses longer waits
 
 
-class Waiting(Protocol):
-    """A clock that can be waited for."""
-
-    def left(self, clock: int, moment: int) -> int:
-        """Returns the nanoseconds until a clock shows a moment, never fewer; 0 if it has passed."""
-
-    def wait(self, nanoseconds: int) -> None:
-        """Hands on printed text, then waits."""
+FIRST: Mapping[Import, str] = {(abi.WASI, "poll_oneoff"): abi.SHAPES["poll_oneoff"]}
+LATER = {**FIRST, (abi.WASI, "clock_time_get"): abi.SHAPES["clock_time_get"]}
+"""The clock's imports: `FIRST` for a new guest, `LATER` for one that goes on from another."""
 
 
-class Polling:
-    """Answers the guest's calls of `poll_oneoff`."""
+class BaseClock(ABC):
+    """A guest's calls for the time and for sleep: a `HostFunctions`.
 
-    def __init__(self, memory: GuestMemory, clock: Waiting) -> None:
-        self._memory, self._clock = memory, clock
+    Only the guest's thread uses it. It hands on printed text before a sleep.
+    """
 
-    def answer(self, subscriptions: int, events: int, count: int, ready_at: int) -> int:
+    def __init__(self, streams: OutputStreams) -> None:
+        self._streams = streams
+
+    @property
+    def imports(self) -> Mapping[Import, str]:
+        """The clock and the sleep function."""
+        return LATER
+
+    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+        """Returns the handlers for a guest."""
+        self._memory = guest.memory
+        return {(abi.WASI, "poll_oneoff"): self._poll, (abi.WASI, "clock_time_get"): self._tell}
+
+    @abstractmethod
+    def started(self, earliest: int) -> None:
+        """Notes that wasmtime's clock began between `earliest` and now, on the host's clock."""
+
+    @abstractmethod
+    def monotonic(self) -> int:
+        """Returns the guest's monotonic time in nanoseconds, or a slightly later one."""
+
+    def sleep(self, nanoseconds: int) -> None:
+        """Sleeps in the guest's place; an interrupt or the turn's end cuts the sleep short."""
+        self._streams.flush()
+        self._wait(nanoseconds)
+
+    @abstractmethod
+    def _wait(self, nanoseconds: int) -> None: ...
+
+    @abstractmethod
+    def _read(self, clock: int) -> int:
+        """Returns what a clock shows to the guest, which asked for it."""
+
+    @abstractmethod
+    def _left(self, clock: int, moment: int) -> int:
+        """Returns the nanoseconds until a clock shows a moment, never fewer."""
+
+    def _tell(self, clock: int, _precision: int, out: int) -> int:
+        if clock not in (REALTIME, MONOTONIC):
+            return abi.EBADF if clock < CLOCKS else abi.EINVAL
+        self._memory.write(out, self._read(clock).to_bytes(8, "little"))
+        return abi.SUCCESS
+
+    def _poll(self, subscriptions: int, events: int, count: int, ready_at: int) -> int:
         """Waits until a subscription is ready. The other arguments than `count` are addresses."""
         if not 0 < count <= _MOST:
             return abi.EINVAL
@@ -59,7 +97,7 @@ class Polling:
         ready = [(user, kind) for user, kind, _ in asked if kind != _CLOCK]
         if not ready:
             shortest = min(left for _, _, left in asked)
-            self._clock.wait(shortest)
+            self.sleep(shortest)
             ready = [(user, kind) for user, kind, left in asked if left <= shortest]
         written = b"".join(_EVENT.pack(user, 0, kind, 0, 0) for user, kind in ready)
         self._memory.write(events, written)
@@ -71,25 +109,19 @@ class Polling:
     ) -> tuple[int, int, int]:
         """Returns a subscription's userdata, its kind, and the nanoseconds that it waits."""
         if kind == _CLOCK and flags & _ABSOLUTE:
-            timeout = self._clock.left(clock, timeout)
+            timeout = max(0, self._left(clock, timeout))
         return user, kind, timeout
 
 
-FIRST: Mapping[Import, str] = {(abi.WASI, "poll_oneoff"): abi.SHAPES["poll_oneoff"]}
-LATER = {**FIRST, (abi.WASI, "clock_time_get"): abi.SHAPES["clock_time_get"]}
-"""The clock's imports: `FIRST` for a new guest, `LATER` for one that goes on from another."""
+class GuestClock(BaseClock):
+    """The time of one instance.
 
-
-class GuestClock:
-    """The time of one instance: a `HostFunctions`. Only the guest's thread uses it.
-
-    It hands on printed text before a sleep. `before` is the monotonic time at which the earlier
-    instance ended, in nanoseconds.
+    `before` is the monotonic time at which the earlier instance ended, in nanoseconds.
     """
 
     def __init__(self, clock: Clock, streams: OutputStreams, before: int) -> None:
+        super().__init__(streams)
         self._clock = clock
-        self._streams = streams
         self._before = before
         self._earliest = self._latest = time.monotonic_ns()
 
@@ -97,15 +129,6 @@ class GuestClock:
     def imports(self) -> Mapping[Import, str]:
         """The sleep function; and the clock, if wasmtime's faster one would be wrong."""
         return LATER if self._before else FIRST
-
-    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
-        """Returns the handlers for a guest."""
-        self._memory = guest.memory
-        handlers: dict[str, Handler] = {
-            "poll_oneoff": Polling(guest.memory, self).answer,
-            "clock_time_get": self._tell,
-        }
-        return {key: handlers[key[1]] for key in self.imports}
 
     def started(self, earliest: int) -> None:
         """Notes that wasmtime's clock began between `earliest` and now, on the host's clock."""
@@ -115,30 +138,16 @@ class GuestClock:
         """Returns the guest's monotonic time in nanoseconds, or a slightly later one."""
         return self._before + time.monotonic_ns() - self._earliest
 
-    def sleep(self, seconds: float) -> None:
-        """Sleeps in the guest's place; an interrupt or the turn's end cuts the sleep short."""
-        self._streams.flush()
-        self._clock.wait(time.monotonic() + min(seconds, _SLEEP_MAX))
-
-    def _tell(self, clock: int, _precision: int, out: int) -> int:
-        if clock not in (REALTIME, MONOTONIC):
-            return abi.EBADF if clock < CLOCKS else abi.EINVAL
-        now = self.monotonic() if clock == MONOTONIC else time.time_ns()
-        self._memory.write(out, now.to_bytes(8, "little"))
-        return abi.SUCCESS
-
-    def left(self, clock: int, moment: int) -> int:
-        """Returns the nanoseconds until a clock shows a moment: a sleep must not end early."""
-        return max(0, moment - self._shown(clock))
-
-    def wait(self, nanoseconds: int) -> None:
-        """Hands on printed text, then waits; an interrupt or the turn's end cuts it short."""
-        self._streams.flush()
+    def _wait(self, nanoseconds: int) -> None:
         self._clock.wait(time.monotonic() + min(nanoseconds / 1e9, _SLEEP_MAX))
 
-    def _shown(self, clock: int) -> int:
-        """Returns a clock's time in nanoseconds, or a slightly earlier one."""
+    def _read(self, clock: int) -> int:
+        return self.monotonic() if clock == MONOTONIC else time.time_ns()
+
+    def _left(self, clock: int, moment: int) -> int:
+        """Returns the nanoseconds until a clock shows a moment: a sleep must not end early."""
         if clock == REALTIME:
-            return time.time_ns()
+            return moment - time.time_ns()
         began = self._earliest if self._before else self._latest
-        return self._before + time.monotonic_ns() - began if clock == MONOTONIC else 0
+        shown = self._before + time.monotonic_ns() - began if clock == MONOTONIC else 0
+        return moment - shown

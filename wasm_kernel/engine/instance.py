@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import wasmtime
 from msgspec import Struct, field
@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from wasm_kernel.engine import guest_clock, wasmtime_api
 from wasm_kernel.engine.clock import THIS_PROCESS, TICKER, Clock, StopReason
 from wasm_kernel.engine.compiler import Compiled
-from wasm_kernel.engine.guest_clock import GuestClock
+from wasm_kernel.engine.guest_clock import BaseClock, GuestClock
 from wasm_kernel.engine.host_calls import Dispatcher, GuestMemory, HostFunctions, Import
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.engine.wasmtime_api import CallEnd
@@ -34,9 +34,6 @@ from wasm_kernel.errors import (
     OutOfFuel,
     StackExhausted,
 )
-
-if TYPE_CHECKING:
-    from wasm_kernel.engine.stepped_clock import SteppedClock
 
 UNLIMITED_FUEL = 1 << 62
 PAGE = 65_536  # bytes of a wasm page
@@ -96,12 +93,12 @@ class Instance:
         self._closed = False
         self._functions: dict[str, wasmtime_api.WasmFunction] = {}
         self.random: Callable[[int], bytes] = os.urandom
-        self._time: GuestClock | SteppedClock = GuestClock(clock, streams, options.clock_before)
+        self._time: BaseClock = GuestClock(clock, streams, options.clock_before)
         if options.deterministic:
             from wasm_kernel.engine.stepped_clock import SteppedClock
 
-            self._time = SteppedClock(streams, options.clock_before)
-            self.random = self._time.random
+            self._time = stepped = SteppedClock(streams, options.clock_before)
+            self.random = stepped.random
         self._store = self._make_store(options)
         hosts = (self._time, *hosts)
         self._dispatcher = Dispatcher.of(self._engine, hosts)
@@ -180,7 +177,7 @@ class Instance:
 
     def sleep(self, seconds: float) -> None:
         """Sleeps in the guest's place; an interrupt or the turn's end cuts the sleep short."""
-        self._time.sleep(seconds)
+        self._time.sleep(int(seconds * 1e9))
 
     def grow_to(self, size: int) -> None:
         """Grows the memory to `size` bytes or more. `MemoryError` above the policy's limit."""

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.guest_clock import CLOCKS, MONOTONIC, REALTIME, Polling
+from wasm_kernel.engine.guest_clock import MONOTONIC, REALTIME, BaseClock
 from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
 from wasm_kernel.engine.streams import OutputStreams
 
@@ -23,31 +23,25 @@ BEGAN_NS = 946_684_800 * 1_000_000_000
 
 _LAST_NS = 2**62
 _RANDOM_MOST = 1024 * 1024
-_NAMES = {"clock_time_get": "iIi", "poll_oneoff": "iiii", "random_get": "ii"}
+_RANDOM = (abi.WASI, "random_get")
 
 
-class SteppedClock:
+class SteppedClock(BaseClock):
     """The time and the random numbers of one instance; it takes the place of a `GuestClock`."""
 
     def __init__(self, streams: OutputStreams, before: int) -> None:
-        self._streams = streams
+        super().__init__(streams)
         self._now = self._began = before
         self._drawn = 0
 
     @property
     def imports(self) -> Mapping[Import, str]:
         """The clock, the sleep and the random numbers."""
-        return {(abi.WASI, name): shape for name, shape in _NAMES.items()}
+        return {**super().imports, _RANDOM: "ii"}
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for a guest."""
-        self._memory = guest.memory
-        handlers: dict[str, Handler] = {
-            "clock_time_get": self._tell,
-            "poll_oneoff": Polling(guest.memory, self).answer,
-            "random_get": self._draw,
-        }
-        return {key: handlers[key[1]] for key in self.imports}
+        return {**super().bind(guest), _RANDOM: self._draw}
 
     def started(self, earliest: int) -> None:
         """Does nothing: this clock does not follow the host's."""
@@ -62,21 +56,15 @@ class SteppedClock:
         seed = struct.pack("<QQ", self._began, self._drawn)
         return hashlib.shake_256(seed).digest(size)
 
-    def sleep(self, seconds: float) -> None:
-        """Moves the clock on in the guest's place."""
-        self._streams.flush()
-        self._move(int(seconds * 1e9))
+    def _wait(self, nanoseconds: int) -> None:
+        self._now = min(self._now + nanoseconds, _LAST_NS)
 
-    def _move(self, by: int) -> None:
-        self._now = min(self._now + by, _LAST_NS)
+    def _read(self, clock: int) -> int:
+        self._wait(STEP_NS)
+        return self._now if clock == MONOTONIC else BEGAN_NS + self._now
 
-    def _tell(self, clock: int, _precision: int, out: int) -> int:
-        if clock not in (REALTIME, MONOTONIC):
-            return abi.EBADF if clock < CLOCKS else abi.EINVAL
-        self._move(STEP_NS)
-        now = self._now if clock == MONOTONIC else BEGAN_NS + self._now
-        self._memory.write(out, now.to_bytes(8, "little"))
-        return abi.SUCCESS
+    def _left(self, clock: int, moment: int) -> int:
+        return moment - self._now - (BEGAN_NS if clock == REALTIME else 0)
 
     def _draw(self, at: int, size: int) -> int:
         while size:
@@ -84,12 +72,3 @@ class SteppedClock:
             self._memory.write(at, self.random(piece))
             at, size = at + piece, size - piece
         return abi.SUCCESS
-
-    def left(self, clock: int, moment: int) -> int:
-        """Returns the nanoseconds until a clock shows a moment."""
-        return max(0, moment - self._now - (BEGAN_NS if clock == REALTIME else 0))
-
-    def wait(self, nanoseconds: int) -> None:
-        """Moves the clock on."""
-        self._streams.flush()
-        self._move(nanoseconds)
