@@ -41,7 +41,7 @@ _FORCE, _ENSURE_ARRAY = 0x10, 0x40
 def as_index(module: WasmModule, index: dict[str, int]) -> bytes:
     """Takes a new array or 0, and the error to raise if its numbers don't fit positions.
 
-    Returns positions if the array's type has numbers beyond 32 bits, otherwise what it was given.
+    Returns positions if the array's type has numbers beyond 32 bits, otherwise the array as it is.
     """
     array, error, number = 0, 1, 2
     is_wide = [local_get(number) + i32_const(each) + I32_EQ for each in _WIDE]

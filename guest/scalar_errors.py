@@ -1,7 +1,7 @@
 """Floating-point errors in arithmetic of two numbers, such as `numpy.float64(1) / 0`.
 
 `guest/float_errors.py` says what the flags are. Here each operation becomes a function that looks
-at its result: that costs nothing beside the Python objects around it.
+at its result, which costs nothing beside the Python objects around it.
 """
 
 from __future__ import annotations

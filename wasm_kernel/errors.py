@@ -44,7 +44,7 @@ class Door(str, Enum):
 
     @property
     def is_served(self) -> bool:
-        """True if sessions are a server's, and other servers may have them, too."""
+        """True if a server has the sessions, and other servers may have them, too."""
         return self in (Door.AGENT, Door.SANDBOX)
 
     @property
@@ -156,7 +156,7 @@ class TravelError(WasmKernelError, ValueError):
 class ForkError(WasmKernelError):
     """A session could not be forked: nothing was made, and the session is unchanged.
 
-    `why` is a clause; `advice` is a sentence on what the user can do, or empty.
+    `why` is a clause; `advice` is a sentence on what to do, which may be empty.
     """
 
     def __init__(self, why: str, advice: str = "") -> None:

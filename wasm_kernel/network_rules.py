@@ -76,7 +76,7 @@ class Secret:
         return cls(**{"name": "", **table})
 
     def is_for(self, header: str) -> bool:
-        """Returns whether its placeholder is replaced in a header of this name."""
+        """Returns whether the secret's placeholder is replaced in a header of this name."""
         return not self.headers or header.lower() in map(str.lower, self.headers)
 
 

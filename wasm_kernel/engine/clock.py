@@ -65,7 +65,8 @@ class Signals:
 
     def complete(self) -> None:
         """Repairs a pending interrupt that the guest's own writes have partly overwritten.
-        Only needed if `raise_` was called on another thread than the guest's.
+
+        Only needed if a thread other than the guest's called `raise_`.
         """
 
     def clear(self) -> None:
@@ -110,7 +111,7 @@ class Clock:
 
     @contextmanager
     def serving(self, cell: Interruptible) -> Iterator[None]:
-        """Serves a cell: interrupts during the block are for its turn, and for no other cell's."""
+        """Serves a cell: an interrupt during the block ends this cell, and no other one."""
         with self._changed:
             self._cell, self._early = cell, cell.is_interrupted
         try:
@@ -358,7 +359,7 @@ class ProcessOwner(Protocol):
 
 
 class ThisProcess:
-    """This process, which its owner kills with its guest when that does not stop.
+    """This process, which its owner kills when the guest in it does not stop.
 
     Without an owner, as while a base image is made, only our own code runs, which always returns.
     """

@@ -80,8 +80,8 @@ class Instance:
     ) -> None:
         """Instantiates a guest; the clock and the streams outlive it.
 
-        `hosts` answer the imports besides the engine's own and wasmtime's. Raises `HostFailed` if
-        there is no memory for the guest.
+        `hosts` answer the imports that neither the engine nor wasmtime answers. Raises `HostFailed`
+        if there is no memory for the guest.
         """
         self._owner = threading.get_ident()
         self._processor_time = time.pthread_getcpuclockid(self._owner)
@@ -260,7 +260,7 @@ class Instance:
         return left - most
 
     def close(self) -> None:
-        """Frees the guest's memory and all else that it holds. Safe to call twice."""
+        """Frees the guest's memory and its other resources. Safe to call twice."""
         if not self._closed:
             self._closed = True
             self._store.close()

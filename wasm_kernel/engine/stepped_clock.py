@@ -44,7 +44,7 @@ class SteppedClock(BaseClock):
         return {**super().bind(guest), _RANDOM: self._draw}
 
     def started(self, earliest: int) -> None:
-        """Does nothing: this clock does not follow the host's."""
+        """Does nothing: this clock does not follow the host's clock."""
 
     def monotonic(self) -> int:
         """Returns the guest's monotonic time in nanoseconds."""

@@ -61,7 +61,7 @@ class OverflowFiles:
 
     @property
     def wanted(self) -> bool:
-        """Returns whether text beyond what is shown is kept."""
+        """Returns whether the text beyond the shown part is kept."""
         return self._most > 0
 
     def begin(self, cell: int) -> None:

@@ -88,7 +88,7 @@ class ChangedFiles(Protocol):
 
 
 class RunningTurn(Protocol):
-    """The turn that sends commands; `text` is its cell's, None if it is not a cell."""
+    """The turn that sends commands; `text` is the cell's text, None if the turn is not a cell."""
 
     text: ParsedCell | None
 

@@ -149,7 +149,7 @@ class Comms:
 class TurnComms:
     """One turn's messages on comms, out and in. Lives on the guest's thread.
 
-    The listener is the turn's own; while a front end's message is served, it is that message's.
+    The listener is that of the turn, or of the front end's message that is being served.
     """
 
     def __init__(self, listener: Listener, policy: ExecutionPolicy, comms: Comms) -> None:

@@ -1,4 +1,4 @@
-"""The host's functions that cells can call, as a turn sees them: what is offered, and how often.
+"""The host's functions that cells can call, as a turn sees them, with their limits.
 
 The functions run in the process of the program that owns the sandbox
 (`wasm_kernel/service/function_calls.py`). That side checks each call again.

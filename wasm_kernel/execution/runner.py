@@ -345,7 +345,8 @@ class GuestRunner:
     def _send_start(self, guest: Guest, *, fresh: bool = True, reseed: bool = False) -> None:
         """Tells the guest that it begins, or that its memory was restored.
 
-        A `fresh` session has no earlier memory; with `reseed`, memory was another session's.
+        A `fresh` session has no earlier memory; with `reseed`, the memory came from another
+        session.
         """
         if fresh or reseed:
             guest.reseed()

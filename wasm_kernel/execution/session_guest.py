@@ -1,4 +1,4 @@
-"""`SessionGuest`: what runs the cells of a session inside its worker.
+"""`SessionGuest`: the object that runs the cells of a session inside its worker.
 
 All work with the guest runs on the guest's thread, one job after another; `interrupt` and `close`
 act at once.

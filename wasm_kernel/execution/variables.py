@@ -38,7 +38,7 @@ class Variable(Struct, frozen=True):
     whole: bool
 
     def differs(self, other: "Variable") -> bool:
-        """Returns whether another value differs, as far as both were looked at."""
+        """Returns whether another value differs in the parts of both that were looked at."""
         if (self.type, self.text) != (other.type, other.text):
             return True
         if self.whole and other.whole:

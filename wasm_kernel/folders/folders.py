@@ -241,7 +241,7 @@ class SandboxFolders:
         return folders
 
     def expect(self, mounts: Mapping[str, Inode]) -> None:
-        """Refuses mounts in whose place another folder is than `identities_of` found.
+        """Refuses mounts whose folders are not those that `identities_of` found.
 
         The mounts have real paths, so a link at such a path was put there since.
         """

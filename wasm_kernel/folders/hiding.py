@@ -327,7 +327,7 @@ class SessionFoldersHidden(PlacesHidden):
         return plain.startswith(ASIDE) or (depth == 0 and re.fullmatch(_UUID, plain) is not None)
 
     def hides_folder(self, fd: int, depth: int) -> bool:
-        """Returns whether an open folder is a session's in this root, a place, or another root."""
+        """Returns whether an open folder is that of a session in this root, a place, or a root."""
         if depth == 0 and Folder(fd).status(METADATA) is not None:
             return True
         return super().hides_folder(fd, depth)

@@ -50,7 +50,7 @@ class _Orphan(Struct, frozen=True):
 
     @property
     def is_due(self) -> bool:
-        """True if it is old enough to be removed."""
+        """True if the private folder is old enough to be removed."""
         return time.time() - self.missed > self.rule.days * _DAY
 
 
@@ -112,7 +112,7 @@ def remove_due(seconds: float | None = None) -> None:
 
 
 def remove_due_daily() -> None:
-    """Sweeps for a moment, once a day: a service never prunes its sandboxes.
+    """Removes due folders for a moment, once a day, since a service never prunes its sandboxes.
 
     A sweep checks all workspaces of this user, on any disk, which may take long.
     """

@@ -80,7 +80,7 @@ class Owner(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The name of its private folder."""
+        """The name of the workspace's private folder."""
         identity = json.dumps([self.root, self.name, self.mark.number, self.mark.born])
         digest = hashlib.blake2b(identity.encode(), digest_size=_DIGEST_BYTES).hexdigest()
         label = _LABEL.sub("-", self.name)[:_LABEL_MOST]
@@ -171,7 +171,7 @@ class PrivateFolder(Folder):
 
     @property
     def in_place(self) -> bool:
-        """True if it still has its name, by which others find it."""
+        """True if the folder still has its name, by which others find it."""
         try:
             there = self.path.lstat()
         except OSError:

@@ -206,7 +206,7 @@ class Guest(Protocol):
         """Reseeds, between two turns, the random generators that no code in the guest can reach."""
 
     def close(self) -> None:
-        """Closes its files and its instance. Safe to call twice."""
+        """Closes the guest's files and its instance. Safe to call twice."""
 
 
 class LanguageInfo(Struct, frozen=True):
@@ -275,7 +275,7 @@ class GuestLanguage(Protocol):
         """Facts about the language."""
 
     def examine(self) -> Iterator[Finding]:
-        """Yields findings about its files and its cache; changes nothing."""
+        """Yields findings about the language's files and its cache; changes nothing."""
 
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Makes the files that take long to make, once per machine; quick if they are there.

@@ -147,7 +147,7 @@ class AgentSandbox:
 
 
 def _by_name(bound: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns arguments as names with values, as far as the signature allows."""
+    """Returns arguments by name where the signature allows that, and others by position."""
     kinds = {name: each.kind for name, each in bound.signature.parameters.items()}
     if {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL} & {*kinds.values()}:
         return bound.args, bound.kwargs

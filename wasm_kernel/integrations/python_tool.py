@@ -64,7 +64,7 @@ class PythonTool:
 
 
 def text_for_models(result: SandboxResult, characters: int) -> str:
-    """Returns what a model reads of a cell's result, without the middle of a long text."""
+    """Returns the text of a cell's result for a model, without the middle if it is long."""
     figures = [_FIGURE for each in result.outputs if "image/png" in each.data]
     parts = [shown_text(result), *figures[:1], error_text(result)]
     text = "\n".join(part for part in parts if part) or _NOTHING

@@ -1,4 +1,4 @@
-"""The session of a notebook, by the settings of kernels: what it may ask for beyond its worker."""
+"""The session of a notebook by the settings of kernels: its requests beyond its worker."""
 
 from __future__ import annotations
 

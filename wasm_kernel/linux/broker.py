@@ -44,7 +44,7 @@ _GONE = "the kernel's helper process has ended. Restart the kernel."
 
 
 class BrokerError(WasmKernelError):
-    """The broker could not do what it was asked."""
+    """The error of a request that the broker could not serve."""
 
 
 class NoBroker(BrokerError):

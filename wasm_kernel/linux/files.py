@@ -238,11 +238,11 @@ class FileMark(Struct, frozen=True):
 
     @property
     def lasting(self) -> bool:
-        """True if it tells a file from a later one with the same inode."""
+        """True if the mark tells a file from a later one with the same inode."""
         return bool(self.born)
 
     def same(self, other: FileMark) -> bool:
-        """Returns whether both marks are of one file, as far as that is known.
+        """Returns whether both marks may be of one file.
 
         Device numbers are only compared within one boot, and only for disks: overlays, network file
         systems and the like get another number each time they are mounted.

@@ -242,12 +242,12 @@ class Entry(Struct, frozen=True):
 
     @property
     def top(self) -> str:
-        """The first name of its path."""
+        """The first name of the entry's path."""
         return self.here.top or self.name
 
     @property
     def is_deep(self) -> bool:
-        """True if its path is too long to be built."""
+        """True if the entry's path is too long to be built."""
         return self.here.depth > DEEPEST
 
 

@@ -295,7 +295,7 @@ class Connection:
         head: tuple[int, bytes, Headers],
         parts: AsyncGenerator[bytes],
     ) -> AsyncGenerator[bytes]:
-        """Records an answer, and yields its body; keeps what has come if it ends early."""
+        """Records an answer, and yields its body; records the first part if it ends early."""
         recording = self._exchanges.record(exchange.cell)
         is_whole = False
         try:

@@ -62,7 +62,7 @@ class Network:
 
     @property
     def used(self) -> tuple[int, int]:
-        """The number of requests, and their bytes so far."""
+        """The number of requests so far, and their bytes."""
         return self._judge.used
 
     @property

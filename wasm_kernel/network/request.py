@@ -32,7 +32,7 @@ class BadRequest(ConnectionError):
 
 @dataclass(frozen=True)
 class RequestHead:
-    """The head of a request: what is sent on, in the order of the client."""
+    """The head of a request that is sent on, with headers in the client's order."""
 
     method: str
     target: str

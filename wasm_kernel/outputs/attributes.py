@@ -179,7 +179,7 @@ def _ids(value: str) -> str | None:
 
 
 def _free(value: str) -> str | None:
-    """The text; None for a long one with `&` or no-break spaces: nh3 searches the rest at each."""
+    """The text; None for a long one with `&` and the like: nh3 searches the rest after each."""
     return value if len(value) <= LONG or not _SPECIAL.search(value) else None
 
 

@@ -108,7 +108,7 @@ class _OpenElements:
         self._foreign = 0  # the number of SVG's among them
 
     def takes(self, token: re.Match[str]) -> bool:
-        """Takes the next token; returns whether the document is regular so far."""
+        """Takes the next token; returns whether the document is regular up to it."""
         if token["text"] is not None:
             return self._innermost not in _TABLE or token["text"].isspace()
         if token["end"] is not None:

@@ -285,7 +285,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The name of its model."""
+        """The name of the widget's model."""
         return self.pair.model[1]
 
 

@@ -148,11 +148,11 @@ class PendingCall:
 
     @property
     def is_cell(self) -> bool:
-        """True if it is a cell."""
+        """True if the call is a cell."""
         return isinstance(self.request, messages.Execute)
 
     def begin(self, more: float = 0.0) -> None:
-        """Begins to count its time, when it is the first call, with `more` additional seconds."""
+        """Begins to count the first call's time, with `more` additional seconds."""
         if not self._has_begun:
             self._has_begun = True
             limit = self._limit if self._interrupts < 2 else self._late
@@ -234,12 +234,12 @@ class PendingCall:
         return lambda: self._finish(value, figures)
 
     def refuse(self, problem: WasmKernelError) -> None:
-        """Ends it with an error."""
+        """Ends the call with an error."""
         if self.future.set_running_or_notify_cancel():
             self.future.set_exception(problem)
 
     def lost(self, problem: GuestStopped, *, began: bool, number: int = 0) -> None:
-        """Ends it because its worker is gone, for the reason `problem`.
+        """Ends the call because its worker is gone, for the reason `problem`.
 
         `began` is true if it may have begun. A counted cell that has begun has a `number`.
         """

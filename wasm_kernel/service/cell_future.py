@@ -11,7 +11,7 @@ from wasm_kernel.result import SandboxResult
 class CellFuture(Future[SandboxResult]):
     """The future of one cell. Any thread may cancel it, which interrupts that cell and no other.
 
-    `interrupt` interrupts a call of the cell's worker, by its number; `call` is the cell's.
+    `interrupt` interrupts a call of the cell's worker, by its number; `call` is the cell's number.
     """
 
     def __init__(self, interrupt: Callable[[int], bool]) -> None:

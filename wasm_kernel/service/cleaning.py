@@ -62,7 +62,7 @@ class CleanComm(Struct, frozen=True):
 
 
 def prepare() -> None:
-    """Loads what cleaners need, in the process that they are forked from."""
+    """Loads the modules that cleaners need, in the process that they are forked from."""
     for name in _NEEDED:
         import_module(name)
     import_places(PACKAGES)

@@ -104,7 +104,7 @@ class Expiry:
             entry.sandbox.close(why=self._why)
 
     def _last_use(self, name: str, workspace: Folder) -> float | None:
-        """Returns when a session had its last call; None if it is awake, or is no service's."""
+        """Returns when a session had its last call; None if it is awake, or no service's."""
         if (entry := self._registry.find(name)) is None:
             used = last_cell(name, workspace) if self._records.read(name) else None
             if used is not None:
@@ -119,5 +119,5 @@ class Expiry:
 
 
 def _files_of(worker: SessionWorker) -> str:
-    """Returns the folder of the files that a session has, its own or another's."""
+    """Returns the folder of a session's files, which may be another session's folder."""
     return worker.opened.files_of or worker.opened.workspace

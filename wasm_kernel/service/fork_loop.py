@@ -255,7 +255,7 @@ class WorkerForks:
         return self._forked(process, line)
 
     def _loaded_for(self, request: ForkRequest | CleanerRequest) -> Callable[[Channel], None]:
-        """Loads what the asked process needs; returns its main function."""
+        """Loads the modules of the requested process; returns its main function."""
         if isinstance(request, CleanerRequest):
             from wasm_kernel.service import cleaning  # only a batch asks for it
 

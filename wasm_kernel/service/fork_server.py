@@ -130,7 +130,7 @@ class SharedProcess(Process):
         """Does nothing."""
 
     def close(self) -> None:
-        """Lets it run."""
+        """Lets the process run."""
         with self._guard:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -191,23 +191,25 @@ class Worker(Process):
 
     @property
     def cpu_seconds(self) -> float:
-        """The processor time that it has used; 0 if it is gone."""
+        """The processor time that the process has used; 0 if it is gone."""
         words = _text(self._stat).rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / _TICKS if words else 0.0
 
     @property
     def resident_bytes(self) -> int:
-        """The bytes of memory that it takes, shared or not, without files; 0 if gone. Quick."""
+        """The bytes of the process's memory, shared or not, without files; 0 if it is gone.
+        Quick.
+        """
         return _kilobytes(self._status, _TAKEN) * 1024
 
     @property
     def memory_bytes(self) -> int:
-        """The bytes of memory that it shares with no other process; 0 if it is gone."""
+        """The bytes of memory that the process shares with no other; 0 if it is gone."""
         return _kilobytes(self._memory, ("Private_",)) * 1024
 
     @property
     def shared_bytes(self) -> int:
-        """The bytes of its memory, shared parts in proportion; 0 if it is gone."""
+        """The bytes of the process's memory, shared parts in proportion; 0 if it is gone."""
         return _kilobytes(self._memory, ("Pss:",)) * 1024
 
 

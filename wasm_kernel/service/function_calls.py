@@ -119,12 +119,12 @@ class FunctionCalls:
         self._next = (after, functions)
 
     def end_cell(self) -> None:
-        """Ends what the cell has left open."""
+        """Ends the calls and streams that the cell has left open."""
         for number in [*self._streams, *self._awaited]:
             self._end(number)
 
     def close(self) -> None:
-        """Ends what the last cell has left open."""
+        """Ends the calls and streams that the last cell has left open."""
         self.end_cell()
         self._thread.close()
         self._closed()
@@ -199,7 +199,7 @@ class FunctionCalls:
     # -- their parts
 
     def _begin_cell(self) -> None:
-        """Ends what an earlier cell has left open; raises `CallRefused` if no cell runs."""
+        """Ends the calls of an earlier cell; raises `CallRefused` if no cell runs."""
         cell = self._running_cell()
         if not cell:
             raise CallRefused(_NO_CELL)

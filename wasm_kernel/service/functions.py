@@ -34,10 +34,10 @@ class SessionCalls(Protocol):
         """Takes other functions, for cells whose number is above `after`."""
 
     def end_cell(self) -> None:
-        """Ends what a cell has left open. Call it when the cell has ended."""
+        """Ends the calls and streams of a cell that has ended."""
 
     def close(self) -> None:
-        """Ends what a cell has left open. Call it when the session falls asleep."""
+        """Ends the calls and streams of the last cell. Call it when the session falls asleep."""
 
 
 class SessionNetwork(Protocol):
@@ -57,7 +57,7 @@ class SessionNetwork(Protocol):
 
     @property
     def used(self) -> tuple[int, int]:
-        """The number of requests, and their bytes so far."""
+        """The number of requests so far, and their bytes."""
 
     def close(self) -> None:
         """Closes all connections."""

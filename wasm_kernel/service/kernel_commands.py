@@ -49,8 +49,8 @@ _GONE = "not shown, as it is gone"
 def show_notebook(folders: SandboxFolders, beside: NotebookFolder | None, note: Note) -> str:
     """Lets cells see the notebook's folder; returns the result in words.
 
-    Call it before the process is confined; it becomes the process's folder, as it is the front
-    end's. `note` gets the reason why a folder is not shown.
+    Call it before the process is confined: the folder becomes the process's working folder. `note`
+    gets the reason why a folder is not shown.
     """
     if beside is None:
         return "not shown"
@@ -101,7 +101,7 @@ def add_commands(
 def let_results_out(
     guest: SessionGuest, session: LastUse, kernel: KernelSession, note: Note
 ) -> None:
-    """Lets the cells' files reach the notebook's folder, as far as the kernel's settings allow."""
+    """Lets the cells' files reach the notebook's folder if the kernel's settings allow that."""
     names = PublishableNames(kernel.suffixes)
     session = LastUse.of(session.id, session.folders, SandboxLogger())  # the front end logs files
     publishes = CollectedFiles if kernel.collects else PublishCommand

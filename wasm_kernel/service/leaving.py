@@ -21,5 +21,5 @@ class Leaving(Struct, frozen=True):
 
     @property
     def passed(self) -> float:
-        """The seconds since it began."""
+        """The seconds since the session began to fall asleep."""
         return time.monotonic() - self.since

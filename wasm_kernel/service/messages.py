@@ -316,7 +316,7 @@ REPLIES: Mapping[type[Struct], Any] = {
 
 
 class Figures(Struct, frozen=True):
-    """The figures of a sandbox in each answer of its worker; `fuel` is the cell's, if counted."""
+    """A sandbox's figures in each answer of its worker; `fuel` is the cell's fuel, if counted."""
 
     next_count: Number = 1
     memory_bytes: Annotated[int, Meta(ge=0, le=2**32)] = 0
@@ -389,7 +389,7 @@ class Closed(_Message, frozen=True, tag="closed"):
 
 
 class Logged(_Message, frozen=True, tag="logged"):
-    """A record of the worker's log, for the service's."""
+    """A record of the worker's log, for the service's log."""
 
     level: LogLevel
     text: LogText
@@ -411,7 +411,7 @@ FromCell = (
     | BrokerRequest
     | BrokerCancel
 )
-"""The messages about what a running call shows or wants."""
+"""The messages about outputs and questions of a running call."""
 
 Report = FromCell | Ended | Failed | Event | Logged | Stuck | Opened | MaySleep | Closed | Pong
 

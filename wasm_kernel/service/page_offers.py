@@ -43,7 +43,7 @@ class PendingOffer(PendingCall):
 class PageOffers:
     """The messages that are offered to the running cell, by their numbers. Any thread may use it.
 
-    The session's thread takes what the worker says about them.
+    The session's thread takes the worker's reports about them.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class PageOffers:
             return self._offers.get(call)
 
     def take(self, report: messages.Claim | messages.Served, line: WorkerLine) -> None:
-        """Takes what the running cell says about a message."""
+        """Takes a report of the running cell about a message."""
         offered = self.find(report.call)
         if isinstance(report, messages.Claim):
             is_granted = offered is not None and offered.claim()

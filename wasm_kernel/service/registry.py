@@ -31,8 +31,8 @@ def check_owner(owner: str, asks: str) -> None:
 class SessionEntry(Struct):
     """A session of the registry, its sandbox and its owner.
 
-    Forks of it get `lineage`. `disk_bytes` was measured at the time `measured`; if that is 0, it is
-    the parent's. The registry counts a session until its sandbox is closed.
+    Forks of it get `lineage`. `disk_bytes` was measured at the time `measured`; a time of 0 means
+    that it is the parent's size. The registry counts a session until its sandbox is closed.
     """
 
     sandbox: Sandbox

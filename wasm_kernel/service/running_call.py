@@ -213,18 +213,18 @@ class RunningCall:
 
     @property
     def left_seconds(self) -> float:
-        """How long it may still take; infinite if it has ended."""
+        """How long the call may still take; infinite if it has ended."""
         if self.future.done():
             return math.inf
         return self.began + self.bound.limits.seconds - time.monotonic()
 
     @property
     def is_over(self) -> bool:
-        """True if it has ended, or has no time left."""
+        """True if the call has ended, or has no time left."""
         return self.future.done() or self.left_seconds <= 0
 
     def give_up(self, outcome: str) -> None:
-        """Ends the wait for it."""
+        """Ends the wait for the call."""
         self.outcome = outcome
         if self._is_async:
             self.future.cancel()
@@ -232,7 +232,7 @@ class RunningCall:
             self._thread.give_up(self.future)
 
     def answer(self, raw: bytearray) -> Answer:
-        """Returns the answer for the guest, once it is over; adds its bytes to `raw`."""
+        """Returns the answer for the guest, once the call is over; adds its bytes to `raw`."""
         if self._recorded is None:
             return self._answer(raw)
         own = bytearray()

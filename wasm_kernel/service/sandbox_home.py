@@ -1,4 +1,4 @@
-"""`SandboxHome`: what differs between the sandboxes of programs, of services and of kernels."""
+"""`SandboxHome`: the differences between the sandboxes of programs, of services and of kernels."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class Service(SandboxHome[Sandbox]):
         return sandbox
 
     def list(self, owner: str | None = None) -> list[SessionInfo]:
-        """Returns the facts about all sessions, or an owner's; the disk is not measured."""
+        """Returns the facts about all sessions, or those of an owner; the disk is not measured."""
         entries = self._registry.entries()
         return [each.info() for each in entries if owner is None or each.owner == owner]
 
@@ -229,7 +229,7 @@ class Service(SandboxHome[Sandbox]):
         self._records.write(session_id, SessionRecord(entry.owner, language, facts))
 
     def record(self, session_id: str) -> SessionRecord | None:
-        """Returns what a service has noted of a session; None if there is no such session.
+        """Returns a service's record of a session; None if there is no such session.
 
         The session may be another service's, or an earlier one's.
 

@@ -104,7 +104,7 @@ class HostNetwork:
 
     @property
     def used(self) -> tuple[int, int]:
-        """The number of requests, and their bytes so far."""
+        """The number of requests so far, and their bytes."""
         return (0, 0) if self._network is None else self._network.used
 
     def close(self) -> None:

@@ -182,7 +182,7 @@ class SessionWorker:
     def _flush(self, *, waits: bool = False) -> None:
         """Sends the waiting messages, in order, unless another thread already sends them.
 
-        Only a thread that `waits` for a worker that does not read sends what needs a wait: a caller
+        Only a thread that `waits` sends a message for which the worker has no room yet: a caller
         may be a front end's only thread.
         """
         while self._calls.has_unsent and self._sending.acquire(blocking=waits):
@@ -430,7 +430,7 @@ class SessionWorker:
 
     @property
     def leaving_seconds(self) -> float:
-        """The seconds since it began to fall asleep; below 0 if it is not falling asleep."""
+        """The seconds since the worker began to fall asleep; below 0 if it does not."""
         return -1.0 if (leaving := self._leaving) is None else leaving.passed
 
     def sleep(self, why: str = "", *, discard_variables: bool = False) -> bool:

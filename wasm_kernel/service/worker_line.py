@@ -126,7 +126,7 @@ class WorkerLine:
 def log_report(
     report: messages.Event | messages.Logged, logger: SandboxLogger, session_id: str | None
 ) -> None:
-    """Logs what a worker wants to have logged; leaves out events that are not ours."""
+    """Logs a worker's records and events; leaves out events that are not ours."""
     if isinstance(report, messages.Logged):
         _LOG.log(report.level, "a worker: %s", ascii(report.text))
     elif report.name in _EVENTS and "event" not in report.fields:

@@ -58,7 +58,7 @@ class WorkerSource(Protocol):
         """Names the session, once, before this process is confined; its first worker opens it."""
 
     def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
-        """Returns a new worker; `opened` may only differ from the session's in its changes."""
+        """Returns a new worker; `opened` is the session's message with other `changes` at most."""
 
     def close(self) -> None:
         """Ends the workers. Safe to call twice."""

@@ -56,7 +56,7 @@ class Lineage(Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, str]:
-        """The fields for it in a fork's metadata."""
+        """The fields for the lineage in a fork's metadata."""
         return {_PARENT: self.parent, _FIRST: self.first}
 
 

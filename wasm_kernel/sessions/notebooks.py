@@ -85,7 +85,7 @@ class Binding(Struct, frozen=True):
     used: float = 0.0
 
     def is_of(self, file: NotebookFile) -> bool:
-        """Returns whether a file is the notebook's."""
+        """Returns whether a file is the notebook's own."""
         here = self.path == str(file.path)
         if self.mark.lasting and self.mark.same(file.mark) and (here or file.names == 1):
             return True

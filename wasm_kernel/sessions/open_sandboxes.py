@@ -31,17 +31,17 @@ class OpenSandbox(Protocol):
 
     @property
     def closed(self) -> bool:
-        """True if it is closed."""
+        """True if the sandbox is closed."""
 
     @property
     def busy(self) -> bool:
         """True if a cell runs or waits."""
 
     def close_if_idle(self, why: str) -> bool:
-        """Closes it, unless it is busy; returns whether it is closed."""
+        """Closes the sandbox, unless it is busy; returns whether it is closed."""
 
     def close(self, *, why: str = ...) -> None:
-        """Closes it; later calls raise `why`."""
+        """Closes the sandbox; later calls raise `why`."""
 
 
 AnySandbox = TypeVar("AnySandbox", bound=OpenSandbox)

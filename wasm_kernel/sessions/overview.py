@@ -180,7 +180,7 @@ def ended_whole(root: SessionsRoot, session_id: str) -> bool:
 
 
 def _seen(root: SessionsRoot, name: str, *, named: bool = False) -> Overview | None:
-    """Returns the overview of one folder; None if it is not a session's, or can't be read."""
+    """Returns the overview of one folder; None if it belongs to no session, or can't be read."""
     try:
         ids.checked(name)
         with root.visit(name) as (folder, found):

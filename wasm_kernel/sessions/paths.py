@@ -165,7 +165,7 @@ class _Resolving:
     def run(
         self, parts: Sequence[str], *, follow: bool = True, each: Callable[[], None] = lambda: None
     ) -> list[str]:
-        """Walks as far as folders exist; returns the names beyond, with the last one."""
+        """Walks to the last existing folder of a path; returns the names beyond it."""
         if parts and _begins_elsewhere(parts[0].replace("\\", "/")) and not self._holds(parts[0]):
             raise SessionPathError(_ABSOLUTE, self._path)
         todo = list(reversed(parts))

@@ -196,7 +196,7 @@ def _seconds(hours: float) -> float:
 
 
 class _Pruning:
-    """One pruning, and its results so far."""
+    """One pruning, and the results that it has by now."""
 
     def __init__(
         self, root: SessionsRoot, folder: Folder, rule: Rule, dry_run: bool, logger: SandboxLogger

@@ -288,7 +288,7 @@ def finish_removals(root: Folder) -> dict[str, OSError]:
 
 
 def _is_session(folder: Folder, name: str) -> bool:
-    """Returns whether a folder was that session's, and not an unfinished new one."""
+    """Returns whether a folder belonged to that session, and not to an unfinished new one."""
     try:
         return metadata.read(folder, name) is not None
     except (OSError, MetadataCorrupted):

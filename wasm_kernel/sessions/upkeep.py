@@ -183,7 +183,7 @@ class Upkeep:
         return abs(time.time() - found.st_mtime) if found is not None else _OVERDUE_SECONDS + 1
 
     def round(self) -> None:
-        """Checks all sessions once, and the cache of compiled code, and removes what must go.
+        """Checks all sessions and the cache once; removes due histories, sessions and code.
 
         Raises `OSError` if the round's records can't be written.
         """

@@ -343,7 +343,7 @@ class CommitStore:
         return self.folder
 
     def close(self) -> None:
-        """Closes its folder. Safe to call twice."""
+        """Closes the folder of the contents. Safe to call twice."""
         if self.folder is not None:
             self.folder.close()
 

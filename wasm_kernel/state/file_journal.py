@@ -38,7 +38,7 @@ Mode = Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
 
 
 class _PreImage(Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
-    """A record of what a path of the workspace held before it changed."""
+    """A record of a path's content in the workspace before a change."""
 
 
 class Absent(_PreImage, frozen=True, tag="nothing"):
@@ -162,7 +162,7 @@ class FileJournal(DescriptorOwner):
         super().close()
 
     def remove(self) -> None:
-        """Closes and removes it."""
+        """Closes and removes the journal."""
         self.close()
         with contextlib.suppress(FileNotFoundError), self._private.enter(self._name) as folder:
             folder.remove(JOURNAL)
@@ -186,7 +186,7 @@ def read_journal(data: bytes) -> tuple[Beginning, list[FileRecord]]:
 
 
 def _is_possible(record: FileChanged) -> bool:
-    """Returns whether a path stays in the workspace, and the system accepts it and a link."""
+    """Returns whether a record's path stays inside, and the system accepts it and a link's text."""
     text = record.was.text if isinstance(record.was, KeptLink) else ""
     try:
         os.fsencode(record.path + text)

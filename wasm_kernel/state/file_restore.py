@@ -65,7 +65,7 @@ def restore_files(
 
 
 def left_files(versions: FileVersions, commit: int) -> list[str]:
-    """Returns the files that differ from those at a commit, as far as that is known."""
+    """Returns the files that are known to differ from those at a commit."""
     if not versions.keeps or commit < versions.ledger.known_from:
         return []
     state = versions.state(commit)

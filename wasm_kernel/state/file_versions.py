@@ -133,10 +133,7 @@ class FileVersions(FileHistory):
         self._remove_unlinked(self.unlinked.unneeded(needed))
 
     def trim(self, opened: Collection[str]) -> None:
-        """Removes the oldest unlinked files that are not open, if they take too much room.
-
-        That is more than all other versions together.
-        """
+        """Removes the oldest unlinked files that are not open, if all take more room than versions."""
         self._remove_unlinked(self.unlinked.excess(opened, self._most_bytes))
 
     def _remove_unlinked(self, names: Iterable[str]) -> None:

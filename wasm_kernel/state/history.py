@@ -363,7 +363,7 @@ class History:
     # -- commits go
 
     def drop(self, some: Collection[int]) -> list[Commit]:
-        """Forgets commits that no others build on; returns what `remove_contents` must get."""
+        """Forgets commits that no others build on; returns them, for `remove_contents`."""
         with self.lock:
             gone = [self.tree.commits[one] for one in some if one in self.tree.commits]
             self.tree = self.tree.without({commit.id for commit in gone})

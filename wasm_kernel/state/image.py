@@ -74,7 +74,7 @@ class BaseImage(msgspec.Struct, frozen=True):
 
     @property
     def files(self) -> tuple[OpenFile, ...]:
-        """The files that it has open."""
+        """The files that the image has open."""
         return self.record.files
 
     def attach(self, instance: Instance) -> None:

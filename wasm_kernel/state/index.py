@@ -105,17 +105,17 @@ class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields
 
     @cached_property
     def page_bytes(self) -> int:
-        """The bytes that its pages take on disk; read for every commit after each cell."""
+        """The bytes that the commit's pages take on disk; read for every commit after each cell."""
         return sum(pages for _, pages in self.runs) * PAGE
 
     @property
     def all_runs(self) -> Runs:
-        """The runs of all its pages, with content or zeros."""
+        """The runs of all the commit's pages, with content or zeros."""
         return (*self.runs, *self.zeros)
 
     @property
     def ranges(self) -> Iterator[Range]:
-        """The runs of all its pages, as ranges of bytes."""
+        """The runs of all the commit's pages, as ranges of bytes."""
         return ((first * PAGE, (first + pages) * PAGE) for first, pages in self.all_runs)
 
 

@@ -232,7 +232,7 @@ class Tree(Struct, frozen=True):
 
     @property
     def ran(self) -> dict[int, Ran]:
-        """How the cells before states ran, as far as it is known, by the states' numbers."""
+        """How the cells before states ran, by the states' numbers; unknown ones are left out."""
         found = ((one, commit.ran) for one, commit in self.commits.items())
         return {one: ran for one, ran in found if ran is not None}
 

@@ -1,4 +1,4 @@
-"""`Bookkeeping`: what is checked before a change of a guest's files, and noted after it."""
+"""`Bookkeeping`: the checks before a change of a guest's files, and the notes after it."""
 
 from __future__ import annotations
 

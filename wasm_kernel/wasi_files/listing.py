@@ -78,7 +78,7 @@ class Listing:
 
     @property
     def size(self) -> int:
-        """The bytes of memory that it takes."""
+        """The bytes of memory that the listing takes."""
         return len(self._data) + self._starts.itemsize * len(self._starts)
 
     def part(self, cookie: int, room: int) -> bytes | None:

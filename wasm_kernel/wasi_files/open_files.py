@@ -84,7 +84,7 @@ class OpenDescriptor(Struct, eq=False, weakref=True):
 
     @property
     def is_merged(self) -> bool:
-        """Returns whether it is a folder of an overlay, which `parts` lead to, not `fd` alone."""
+        """Returns whether the descriptor is a folder of an overlay: `fd` is only one of its layers."""
         return self.is_folder and self.preopen.beneath is not None
 
     @property
@@ -182,7 +182,7 @@ class OpenFiles:
         return opened
 
     def is_fixed(self, fd: int) -> bool:
-        """Returns whether it is a stream or a preopened folder, which stay open."""
+        """Returns whether a descriptor is a stream or a preopened folder, which stay open."""
         return fd < FIRST_DESCRIPTOR + self._fixed
 
     def opened(self) -> dict[int, OpenDescriptor]:

@@ -130,14 +130,14 @@ class OverlayPath(GuestPath):
         self._check_cover()
 
     def lift_to_move(self, books: Bookkeeping) -> None:
-        """Moves the file to the upper folder, and covers the lower one's."""
+        """Moves the file to the upper folder, and covers the lower folder's file."""
         self.lift(books)
         self._cover(books)
 
     def give_way(
         self, books: Bookkeeping, moved: os.stat_result, replaced: os.stat_result | None
     ) -> os.stat_result | None:
-        """Makes room for a file that is moved here and may replace the lower folder's."""
+        """Makes room for a file that is moved here and may replace the lower folder's file."""
         if replaced is not None:
             is_folder = stat.S_ISDIR(moved.st_mode)
             if is_folder is not stat.S_ISDIR(replaced.st_mode):

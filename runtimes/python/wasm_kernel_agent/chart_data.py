@@ -27,7 +27,7 @@ Chart = dict[str, Any]
 
 
 class _DataFormatter(BaseFormatter):
-    """Shows what a function makes of an object; nothing if that is empty, or fails."""
+    """Shows the data that a function makes of an object; nothing if it makes none, or fails."""
 
     def __init__(self, kind: str, data_of: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _DataFormatter(BaseFormatter):
 
 
 def add_formatters(shell: Any) -> None:
-    """Adds the data to what the shell shows of figures and DataFrames. Safe to call twice."""
+    """Adds the data to the shell's outputs of figures and DataFrames. Safe to call twice."""
     formatters = shell.display_formatter.formatters
     for kind, data_of in ((CHART, chart_of), (TABLE, table_of)):
         if kind not in formatters:
@@ -167,7 +167,7 @@ def _counts(ticks: Sequence[Any], labels: Sequence[str]) -> bool:
 
 
 def _plain(values: Iterable[Any]) -> Iterator[Any]:
-    """Yields numbers as floats, times and texts as texts, and None for what is missing."""
+    """Yields numbers as floats, times and texts as texts, and None for missing values."""
     numpy = sys.modules["numpy"]
     for value in values:
         if isinstance(value, date):

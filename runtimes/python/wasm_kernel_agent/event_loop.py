@@ -317,7 +317,7 @@ class Awaiter:
         asyncio.set_event_loop(self.loop)
 
     def run_tasks(self) -> None:
-        """Runs the tasks that cells left behind, as far as they can go without waiting.
+        """Runs the tasks that cells left behind, until they would have to wait.
 
         Between cells nothing runs. If a task needs that, a note says so once.
         """

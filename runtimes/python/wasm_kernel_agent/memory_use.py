@@ -17,7 +17,7 @@ _NOT_THE_VARIABLES = (type, types.ModuleType, types.FunctionType, types.FrameTyp
 
 
 def explain(error: BaseException, trace: types.TracebackType | None, shell: Any) -> None:
-    """Says in an error of memory how much there is and what fills it, unless a cell raised it."""
+    """Adds the memory's size, and the variables that fill it, to a `MemoryError` of the system."""
     if not isinstance(error, MemoryError) or _is_raised(trace):
         return
     size = f" of {shell.memory_bytes / 2**20:,.0f} MiB" if shell.memory_bytes else ""

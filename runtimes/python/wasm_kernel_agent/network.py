@@ -133,7 +133,7 @@ class Wire:
     def prepare(
         self, address: tuple[Any, ...], timeout: float | None = None
     ) -> tuple[str, int, float]:
-        """Takes an address; returns what the host needs to connect."""
+        """Takes an address; returns the host function's arguments for connecting."""
         self.address = address
         return *self.place, float(_CONNECT_SECONDS if timeout is None else timeout)
 

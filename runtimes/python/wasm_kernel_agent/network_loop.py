@@ -81,7 +81,7 @@ class NetworkTransport(asyncio.Transport):
             data = data[size:]
 
     def is_reading(self) -> bool:
-        """Returns whether it reads."""
+        """Returns whether the transport reads."""
         return not (self._is_paused or self._closing)
 
     def pause_reading(self) -> None:
@@ -156,7 +156,7 @@ class NetworkTransport(asyncio.Transport):
     # -- the end
 
     def is_closing(self) -> bool:
-        """Returns whether it is closed, or about to be."""
+        """Returns whether the connection is closed, or about to be."""
         return self._closing
 
     def close(self) -> None:

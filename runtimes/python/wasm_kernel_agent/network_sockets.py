@@ -182,7 +182,7 @@ class NetworkSocket(socket.socket):
         return 0
 
     def shutdown(self, how: int) -> None:
-        """Sends what waits."""
+        """Sends the bytes that wait."""
         self.wire.flush()
 
     def bind(self, address: Any) -> None:

@@ -43,7 +43,7 @@ class KernelFace:
         self.language_info = _INFO
 
     def get_parent(self, channel: str | None = None) -> dict[str, Any]:
-        """Returns the request that is being served, as far as the guest knows it."""
+        """Returns the request that is being served, with the fields that the guest knows."""
         parent: dict[str, Any] = self.shell.get_parent()
         return parent
 
@@ -58,7 +58,7 @@ class KernelFace:
 
 
 def parent_of(request: dict[str, Any]) -> dict[str, Any]:
-    """Returns the front end's message behind a request, as far as the guest knows it."""
+    """Returns the front end's message behind a request, with the fields that the guest knows."""
     header = dict(request.get("parent") or {})
     return {
         "header": header,

@@ -81,7 +81,7 @@ def _sklearns_as(integer: Any) -> Callable[[State], State]:
 def _child(
     compiled: Any, for_others: Callable[[State], State], for_here: Callable[[State], State]
 ) -> Any:
-    """Returns a class that is in all else the compiled one."""
+    """Returns a child of the compiled class that only pickles in another way."""
     kept = {name: getattr(compiled, name) for name in ("__doc__", "__module__", "__qualname__")}
     methods = _methods(compiled, for_others, for_here)
     return type(compiled.__name__, (compiled,), {"__slots__": (), **kept, **methods})

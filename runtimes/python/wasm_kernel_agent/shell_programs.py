@@ -98,7 +98,7 @@ class _Process:
     def begin(
         self, streams: _Streams, folder: str, env: Mapping[str, str], argv: Sequence[str]
     ) -> None:
-        """Puts the program's in place."""
+        """Puts the program's streams, folder, environment and modules in place."""
         for name in ("stdin", "stdout", "stderr"):
             setattr(sys, name, getattr(streams, name))
         sys.argv, sys.path = list(argv), list(sys.path)
@@ -109,7 +109,7 @@ class _Process:
         os.environ.update(env)
 
     def end(self) -> None:
-        """Puts back the cell's own. Safe to call twice, as after an interrupt of the first call."""
+        """Puts back those of the cell. Safe to call twice: the first call may be interrupted."""
         for name, value in self._kept.items():
             setattr(sys, name, value)
         builtins.input = self._asks

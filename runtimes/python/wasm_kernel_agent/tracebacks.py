@@ -334,7 +334,7 @@ _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] =
 
 
 def read_grammar_once() -> None:
-    """Lets a lexer that adds nothing to its parent's grammar use what the parent has read of it.
+    """Lets a lexer that adds nothing to its parent's grammar use the parent's rules.
 
     The module that shows the lines of a traceback makes such a lexer for each frame.
     """

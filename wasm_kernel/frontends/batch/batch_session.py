@@ -48,7 +48,7 @@ class BatchSession:
 
     @property
     def path(self) -> Path:
-        """The folder of its files."""
+        """The folder of the session's files."""
         return self.root.path / self.id
 
     @property
@@ -58,7 +58,7 @@ class BatchSession:
 
     @contextmanager
     def workspace(self) -> Iterator[Folder]:
-        """The folder of its files, open."""
+        """The folder of the session's files, open."""
         with Folder.open(self.root.path) as top, top.enter(self.id) as folder:
             yield folder
 
@@ -67,7 +67,7 @@ class BatchSession:
         return kept_cells(self.root, self.id)
 
     def is_whole(self) -> bool:
-        """Returns whether its last worker ended with all its states on disk."""
+        """Returns whether the session's last worker ended with all states on disk."""
         return ended_whole(self.root, self.id)
 
     def begin(self, inputs: Sequence[Path]) -> None:
@@ -123,7 +123,7 @@ class BatchSession:
             self.delete()
 
     def wait_unused(self) -> None:
-        """Waits until it is unused: the worker of a killed run ends a moment after the run."""
+        """Waits until the session is unused: a killed run's worker ends a moment later."""
         end = time.monotonic() + _LEAVE_SECONDS
         while self.root.is_used(self.id):
             if time.monotonic() > end:

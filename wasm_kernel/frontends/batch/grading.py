@@ -87,17 +87,17 @@ class Grade(Struct, frozen=True):
 
     @property
     def judged(self) -> bool:
-        """True if it is known what every test earned."""
+        """True if the points of every test are known."""
         return all(test.judged for test in self.tests)
 
     @property
     def earned(self) -> float:
-        """All points that it earned."""
+        """All points that the submission earned."""
         return sum(test.earned for test in self.tests)
 
     @property
     def points(self) -> float:
-        """All points that it could earn."""
+        """All points that the submission could earn."""
         return sum(test.points for test in self.tests)
 
 

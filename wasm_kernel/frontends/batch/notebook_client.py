@@ -45,11 +45,11 @@ _CONTAINER_VALUES = 8  # that a list or object counts as, beside its items, by i
 _LOG = logging.getLogger("wasm_kernel.batch")
 
 Told = dict[str, Any]
-"""A message of Jupyter's, or its content."""
+"""A message as Jupyter has it, or the content of one."""
 
 
 class TooMuchKept(WasmKernelError):
-    """The executed notebook would be far larger than the outputs of its cells."""
+    """The error of an executed notebook that would be far larger than the outputs of its cells."""
 
 
 class KernelEnded(WasmKernelError):
@@ -57,7 +57,7 @@ class KernelEnded(WasmKernelError):
 
 
 class CellClient(NotebookClient):
-    """A client of nbclient's, with its options, that runs the cells of a notebook."""
+    """nbclient's client, with its options, which runs the cells of a notebook."""
 
     def __init__(self, book: NotebookNode, **options: Any) -> None:
         super().__init__(book, **options)

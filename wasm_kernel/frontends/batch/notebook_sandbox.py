@@ -1,4 +1,4 @@
-"""The sandbox of one notebook, with the commands and settings of a kernel's."""
+"""The sandbox of one notebook, with the commands and settings of a kernel."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def _figures(outcome: Outcome) -> Iterator[str]:
 
 
 def _image(text: object, beginning: bytes) -> str:
-    """The image in base64, if it is one and not too large; otherwise empty."""
+    """The base64 text of an image; empty for other content, and if it is too large."""
     if not isinstance(text, str) or len(text) > _IMAGE_BYTES:
         return ""
     try:
@@ -172,7 +172,7 @@ def _image(text: object, beginning: bytes) -> str:
 
 
 def check_report(file: Path) -> None:
-    """Raises `BatchError` if a report can't be written to a file, as far as is known now."""
+    """Raises `BatchError` if it is known already that a report can't be written to a file."""
     above = next(each for each in file.absolute().parents if each.exists())
     if file.is_dir():
         why = "it is a folder"

@@ -195,7 +195,7 @@ def _is_nothing(value: ast.expr | None) -> bool:
 
 
 def _ends(body: Sequence[ast.stmt]) -> bool:
-    """Returns whether statements end with a return or an error, as far as their text shows."""
+    """Returns whether the text of statements shows that they end with a return or an error."""
     match body[-1] if body else None:
         case ast.If() as last:
             ways = [last.body, last.orelse]

@@ -56,7 +56,7 @@ class Installed:
 
     @property
     def interpreter(self) -> str:
-        """The interpreter that it starts."""
+        """The interpreter that the kernelspec starts."""
         return self.argv[0]
 
     @property

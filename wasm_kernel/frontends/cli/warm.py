@@ -22,7 +22,7 @@ _THROTTLE = 5.0  # seconds between two lines about the same topic
 def warm(say: Callable[[str], None], *, fuel: bool) -> None:
     """Compiles each guest and its codecs, and builds its base image, if they are missing.
 
-    With `fuel` it is the code that counts fuel, for sessions with a fuel budget. `say` gets one
+    With `fuel`, compiles the code that counts fuel, for sessions with a fuel budget. `say` gets one
     line at a time. Raises `WasmKernelError`, which says what to do.
     """
     begun = time.monotonic()

@@ -52,7 +52,7 @@ class Kept(Struct, tag="e2b", tag_field="door"):
 
     @property
     def caller(self) -> Caller:
-        """The client that made it."""
+        """The client that made the sandbox."""
         return Caller("", self.credential, self.owner)
 
 
@@ -92,7 +92,7 @@ class ClientSandbox:
 
     @property
     def is_gone(self) -> bool:
-        """True if its session was deleted."""
+        """True if the sandbox's session was deleted."""
         return bool(self.main.sync.worker.why_closed)
 
     @property
@@ -102,12 +102,12 @@ class ClientSandbox:
 
     @property
     def is_awake(self) -> bool:
-        """True if it has a worker here, so that no other server can have changed it."""
+        """True if the sandbox has a worker here, so that no other server can have changed it."""
         return any(each.session.sync.worker.state != "asleep" for each in self.contexts.values())
 
     @property
     def seconds_left(self) -> float:
-        """The seconds until its time is over; infinite while it is paused."""
+        """The seconds until the sandbox's time is over; infinite while it is paused."""
         return math.inf if self.kept.is_paused else self.kept.ends - time.time()
 
     def begin(self, command: Stoppable) -> int:

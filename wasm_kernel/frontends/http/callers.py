@@ -40,7 +40,7 @@ class MemoryLease:
 
     @property
     def is_used(self) -> bool:
-        """True if it holds anything."""
+        """True if the lease holds any memory."""
         return self._own > 0
 
     def take(self, size: int) -> bool:
@@ -52,7 +52,7 @@ class MemoryLease:
         return True
 
     def give_back(self, size: int) -> None:
-        """Releases `size` of its bytes."""
+        """Releases `size` bytes of the lease."""
         if not self._has_ended:
             self._held[self._client] -= size
             self._own -= size

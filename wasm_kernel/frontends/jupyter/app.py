@@ -306,7 +306,7 @@ class WasmKernelApp(ConfiguredApp):
 
     @property
     def _has_log(self) -> bool:
-        """True if there is a log for events: a file, or this process's at level INFO or below."""
+        """True if events have a log: a file, or this process's log at level INFO or below."""
         is_told = logging.getLogger("wasm_kernel").isEnabledFor(logging.INFO)
         return self.settings.event_file is not None or is_told
 

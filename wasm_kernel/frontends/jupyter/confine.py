@@ -84,7 +84,7 @@ def open_broker(
 
 
 def served_by(broker: Broker, handlers: Handlers, confinement: Confinement) -> Handlers:
-    """Returns the handlers of a worker's requests; a confined process has the broker's."""
+    """Returns the handlers of a worker's requests; in a confined process they ask the broker."""
     return relayed(broker, handlers) if confinement.is_closing else handlers
 
 

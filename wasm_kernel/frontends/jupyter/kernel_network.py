@@ -133,7 +133,7 @@ class RelayedNetwork:
         """Does nothing: a kernel's cells have no other functions."""
 
     def end_cell(self) -> None:
-        """Ends what a cell has left open."""
+        """Ends the calls and streams that a cell has left open."""
         if self._was_used:
             self._was_used = False
             try:
@@ -142,7 +142,7 @@ class RelayedNetwork:
                 return  # the broker has ended, and so will this kernel
 
     def close(self) -> None:
-        """Ends what the last cell has left open."""
+        """Ends the calls and streams that the last cell has left open."""
         self.end_cell()
 
     def _pass_on(self, request: Struct, task: Task) -> FunctionReply:

@@ -1,7 +1,7 @@
 """The kernel's use of resources, for monitors: the fields of ipykernel, and the guest's.
 
 Unlike ipykernel it does not search the machine for child processes, as a confined process can't see
-them. It knows its only one that matters, the guest's.
+them. The one that matters, the guest's worker, is known.
 """
 
 from __future__ import annotations

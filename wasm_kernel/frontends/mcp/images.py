@@ -60,7 +60,7 @@ class Picture(Struct, frozen=True):
 
     @property
     def is_fit(self) -> bool:
-        """True if clients can show it unchanged."""
+        """True if clients can show the image unchanged."""
         if len(self.data) > IMAGE_BYTES or not self.is_image:
             return False
         edge = max(_size(self))
@@ -68,7 +68,7 @@ class Picture(Struct, frozen=True):
 
     @property
     def is_image(self) -> bool:
-        """True if it begins and ends as images of its type do."""
+        """True if the content begins and ends as images of its type do."""
         head, end = IMAGES[self.mime_type]
         return head.match(self.data[:_HEAD_BYTES]) is not None and self.data.endswith(end)
 

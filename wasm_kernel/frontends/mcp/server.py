@@ -1,4 +1,4 @@
-"""The server: the SDK's, with our tools and resources, and errors that say what to do."""
+"""The SDK's server, with our tools and resources, and errors that say what to do."""
 
 from __future__ import annotations
 

@@ -119,14 +119,14 @@ class AgentSession:
 
     @property
     def name(self) -> str:
-        """The name for it in results."""
+        """The session's name in results."""
         if self.is_automatic and self.caller.scope:
             return f"your {self.language} session"
         return f'session="{self.handle}" ({self.language})'
 
     @property
     def why_gone(self) -> str:
-        """The reason why no call can use it any more; empty if calls can."""
+        """The reason why no call can use the session any more; empty if calls can."""
         return self.sandbox.sync.worker.why_closed
 
     def may_use(self, caller: Caller) -> bool:

@@ -91,7 +91,7 @@ class Interrupts(Signals):
 
 
 class HostImports:
-    """The interpreter's imports besides WASI: a `HostFunctions`. It never raises across.
+    """The interpreter's imports besides WASI: a `HostFunctions` that never raises.
 
     `calls` answers the agent and `loader` finds modules; both are set once there is an instance.
     `stopped` is the exception that stopped the guest in a call from one of these functions.
@@ -314,7 +314,7 @@ class JavaScriptGuest:
         self.instance.memory.write(self._addresses.random, struct.pack("<Q", seed))
 
     def close(self) -> None:
-        """Closes its files and its instance. Safe to call twice."""
+        """Closes the guest's files and its instance. Safe to call twice."""
         if not self._setup.shares_files:
             self.files.close()
         self.instance.close()

@@ -23,7 +23,7 @@ from wasm_kernel.wasi_files.path_walk import Follow
 
 FAILED = 0xFFFFFFFF  # -1: the guest throws an error of its own
 RUNS_CODE = frozenset({"source"})
-"""The functions that may run code of a cell's."""
+"""The functions that may run a cell's code."""
 _PIECE_BYTES = 1024 * 1024
 _WORDS_MOST = 65_536  # bytes of names, and of file calls with their paths
 _REJECTIONS_MOST = 100  # promises that are kept for the report at the end of a cell

@@ -90,7 +90,7 @@ class JavaScriptLanguage:
         return info.info()
 
     def examine(self) -> Iterator[Finding]:
-        """Yields findings about its files and its cache; changes nothing."""
+        """Yields findings about the language's files and its cache; changes nothing."""
         try:
             files = self.files
         except BundleError as problem:

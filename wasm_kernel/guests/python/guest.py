@@ -143,7 +143,7 @@ def reseed_sqlite(
 
 
 class HostChannel:
-    """The guest's `host.call`: it hands over bytes and gets bytes back. It never raises across.
+    """The guest's `host.call`: bytes in, bytes out, and no exception.
 
     Requests of the guest's numpy, and those for codecs and the shell, come the same way, as the
     module can't be given more imports. `open_codecs` returns the codecs of a guest, once it asks
@@ -265,7 +265,7 @@ class PythonGuest:
         reseed_sqlite(self.instance.memory, self._sqlite_prngs, self.instance.random)
 
     def close(self) -> None:
-        """Closes its files and its instance. Safe to call twice."""
+        """Closes the guest's files and its instance. Safe to call twice."""
         self.files.close()
         self.instance.close()
 
@@ -314,7 +314,7 @@ _PLAUSIBLE = 1 << 24
 class ImageBuilder:
     """Builds a base image with code of any flavour, on a guest thread since it runs guests.
 
-    The preopens are its library, and empty folders in place of a session's.
+    The preopens are the guest's library, and empty folders in place of a session's folders.
     """
 
     def __init__(self, compiled: Compiled, preopens: Preopens) -> None:

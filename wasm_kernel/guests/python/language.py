@@ -126,7 +126,7 @@ class PythonLanguage:
         return info.info(self.cache)
 
     def examine(self) -> Iterator[Finding]:
-        """Yields findings about its files and its cache; changes nothing."""
+        """Yields findings about the language's files and its cache; changes nothing."""
         from importlib.metadata import PathDistribution
 
         from wasm_kernel.guests.python import background
@@ -187,7 +187,7 @@ class PythonLanguage:
 
     @property
     def image_names(self) -> tuple[str, ...]:
-        """The names of its base images; as `GuestLanguage` has it."""
+        """The names of the language's base images."""
         return self.prepared.image_name, self.small.image_name
 
     def images(self) -> Iterator[BaseImage]:
@@ -204,7 +204,7 @@ class PythonLanguage:
         define_early(compiled, (WasiFiles.imports, HostChannel.imports))
 
     def _improve(self) -> None:
-        """Starts compiling the code that replaces the baseline compiler's."""
+        """Starts compiling the optimized code that replaces the baseline compiler's code."""
         if self._broker is None:
             from wasm_kernel.guests.python import background
 

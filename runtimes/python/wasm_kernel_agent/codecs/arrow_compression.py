@@ -58,7 +58,7 @@ def unpacked(kind: int, buffers: Sequence[memoryview]) -> list[memoryview]:
 
 
 def packed(kind: int, buffers: Sequence[bytes]) -> list[bytes]:
-    """Returns buffers as they are compressed."""
+    """Returns the compressed buffers."""
     step = _BLOCK if kind == LZ4 else _MOST
     pieces = {
         (n, at): min(step, len(each) - at)

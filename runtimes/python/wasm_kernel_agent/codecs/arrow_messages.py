@@ -64,7 +64,7 @@ class Message:
 
     @property
     def length(self) -> int:
-        """The length of its body."""
+        """The length of the message's body."""
         return sum(map(len, self.body))
 
 

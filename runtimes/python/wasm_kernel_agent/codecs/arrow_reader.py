@@ -54,10 +54,10 @@ class Body(Protocol):
     """The body of a message: bytes, or a part of a file that is read when it is asked for."""
 
     def __len__(self) -> int:
-        """Its length in bytes."""
+        """The body's length in bytes."""
 
     def __getitem__(self, place: slice, /) -> memoryview:
-        """Some of its bytes."""
+        """Some bytes of the body."""
 
 
 Unpack = Callable[[int, Sequence[memoryview]], list[memoryview]]

@@ -278,7 +278,7 @@ def _offsets(lengths: Any, count: int) -> Any:
 
 
 def _checked(offsets: Any) -> Any:
-    """Returns offsets with 32 bits, as far as Arrow's usual types go."""
+    """Returns offsets with 32 bits, which Arrow's usual types have."""
     if offsets[-1] > _INT32_MOST:
         raise ValueError("it has more than 2 GiB of values")
     return offsets.astype("<i4")

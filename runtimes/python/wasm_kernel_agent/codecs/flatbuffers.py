@@ -89,7 +89,7 @@ Write = Callable[["Builder"], int]
 
 
 class Builder:
-    """Builds a buffer from its beginning: a table stands before what it points to."""
+    """Builds a buffer from its beginning: a table stands before the objects that it points to."""
 
     def __init__(self) -> None:
         self.data = bytearray()

@@ -232,7 +232,7 @@ class ParquetFile:
 
 @contextmanager
 def _reading_footer() -> Iterator[None]:
-    """Raises `ParquetError` if a footer lacks what it must have, or has it with another type."""
+    """Raises `ParquetError` if a footer lacks a required field, or has one of another type."""
     try:
         yield
     except (

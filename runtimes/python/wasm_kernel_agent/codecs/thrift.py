@@ -1,4 +1,4 @@
-"""Thrift's compact protocol, as far as the footer of a Parquet file needs it: a structure is read
+"""The part of Thrift's compact protocol that footers of Parquet files need: a structure is read
 into a tree of fields, and written again.
 
 Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md

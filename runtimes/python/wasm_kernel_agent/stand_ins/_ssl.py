@@ -191,12 +191,12 @@ class MemoryBIO:
 
     @property
     def pending(self) -> int:
-        """The number of bytes in it."""
+        """The number of bytes in the buffer."""
         return len(self._data)
 
     @property
     def eof(self) -> bool:
-        """True if it is empty, and no bytes come any more."""
+        """True if the buffer is empty, and no bytes come any more."""
         return self._ended and not self._data
 
 

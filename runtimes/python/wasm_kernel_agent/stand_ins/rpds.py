@@ -181,7 +181,7 @@ class Queue(_Sequence[T]):
     __slots__ = ()
 
     def is_empty(self) -> bool:
-        """Returns whether it holds nothing."""
+        """Returns whether the queue is empty."""
         return not self._items
 
     def peek(self) -> T:

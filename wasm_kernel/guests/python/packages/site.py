@@ -60,7 +60,7 @@ class InstalledPackage(Struct, frozen=True):
 
     @property
     def known(self) -> KnownPackage:
-        """The package as `requirements` reads it; raises `ValueError` if it can't be a package."""
+        """The package as `requirements` has it; raises `ValueError` if it can't be one."""
         if canonicalize_name(self.name, validate=True) != self.name:
             raise ValueError(self.name)
         return KnownPackage(self.name, Version(self.version), self.requires)

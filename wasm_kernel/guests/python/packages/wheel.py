@@ -60,7 +60,7 @@ class Wheel:
 
     @property
     def name(self) -> str:
-        """The canonical name of its package."""
+        """The canonical name of the wheel's package."""
         return self.known.name
 
     def files(self) -> Iterator[tuple[str, bytes]]:
