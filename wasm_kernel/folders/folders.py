@@ -390,7 +390,7 @@ class SandboxFolders:
 def identities_of(mounts: Sequence[Mount]) -> dict[str, Inode]:
     """Returns the identities of mounts' folders, by names for `SandboxFolders.expect`.
 
-    Leaves out those that can't be opened, as the sandbox will say.
+    Leaves out folders that can't be opened: the sandbox will name them.
     """
     found = {}
     for mount in mounts:

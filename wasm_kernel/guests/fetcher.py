@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.1
 _PIECE_BYTES = 65_536
 _OUTPUT_CHARACTERS = 200_000
 MEMORY_BYTES = 1024**3
-"""The most memory that such a program may take: it reads hostile files whole, packed ones too."""
+"""The most memory that a fetching program may take: it reads hostile files and archives whole."""
 TOTAL_BYTES = 3 * 1024**3
 """The most that one sandbox may fetch, in all: the program's own cache keeps it for others."""
 _NO_MEMORY = re.compile(r"MemoryError|out of memory|Allocation failed|ENOMEM")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FILES_MOST = 20
 """The most files, figures among them, that one block of code gives back."""
 FILE_BYTES = 16 * 1024 * 1024
-"""The most bytes of a file that it gives back; larger files stay in the sandbox alone."""
+"""The most bytes of a file given back; larger files stay in the sandbox."""
 
 _Conversation = tuple[str, str, str]
 

@@ -436,7 +436,7 @@ class SessionWorker:
     def sleep(self, why: str = "", *, discard_variables: bool = False) -> bool:
         """Has the worker close the session, if no call waits for it; returns whether it will.
 
-        Later calls wait for the next worker; with `why`, they are refused. Waiting calls prevent
+        Later calls wait for the next worker; with `why`, they are refused. Waiting calls don't
         neither that nor `discard_variables`, which a worker that is falling asleep can't note.
         """
         is_final = bool(why) or discard_variables

@@ -133,7 +133,7 @@ class FileVersions(FileHistory):
         self._remove_unlinked(self.unlinked.unneeded(needed))
 
     def trim(self, opened: Collection[str]) -> None:
-        """Removes the oldest unlinked files that are not open, if all take more room than versions."""
+        """Removes the oldest unlinked files that no guest has open, if they exceed their room."""
         self._remove_unlinked(self.unlinked.excess(opened, self._most_bytes))
 
     def _remove_unlinked(self, names: Iterable[str]) -> None:

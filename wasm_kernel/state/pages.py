@@ -239,7 +239,7 @@ class WriteProtect:
             self._watch(self._address + start, end - start)
 
     def changed(self, size: int) -> list[Range]:
-        """Returns the ranges written since the last call, and the hot ones."""
+        """Returns the ranges written since the last call, and the hot ranges."""
         before = self._size
         self._extend(size)
         ranges = self._written(before)

@@ -126,7 +126,7 @@ def _file(file: OpenFile, images: ImagePair) -> OpenFile:
 
 
 def _differing(commit: Commit, images: ImagePair) -> tuple[list[Run], list[Run]]:
-    """Returns pages outside the commit that differ between the images: full and empty ones."""
+    """Returns the full and the empty pages that differ between the images outside the commit."""
     cover = PageSet(commit.size // PAGE)
     list(cover.take((*commit.runs, *commit.zeros)))
     full: list[Run] = []

@@ -115,7 +115,7 @@ def names_evicted(why: str) -> str:
 
 
 def names_missing(usable: RecoveredHistory) -> str:
-    """Returns the notice of damaged states, among which named ones may have been."""
+    """Returns the notice of damaged states, some of which may have had names."""
     return _notice(
         f"Saved states that were damaged or missing are left out: {usable.lost}. Named checkpoints "
         "of earlier runs may be missing."

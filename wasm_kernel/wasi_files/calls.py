@@ -127,7 +127,7 @@ class WasiFiles:
     def _feed(self, device: Device, table: int, count: int) -> int:
         """Hands all bytes to a device, or those before the cell had to stop; returns their number.
 
-        They are copied in steps, while the device wants their content.
+        The bytes are copied in steps, while the device wants them.
         """
         total = 0
         for at, length in self._memory.buffers(table, count):

@@ -84,7 +84,7 @@ class OpenDescriptor(Struct, eq=False, weakref=True):
 
     @property
     def is_merged(self) -> bool:
-        """Returns whether the descriptor is a folder of an overlay: `fd` is only one of its layers."""
+        """Returns whether the descriptor is a folder of an overlay: `fd` is one of its layers."""
         return self.is_folder and self.preopen.beneath is not None
 
     @property

@@ -264,7 +264,7 @@ def serve_while_waiting(messages: MessageSource) -> None:
 
 
 def serve_calls(calls: AwaitedCalls) -> None:
-    """Looks for the finished ones of these calls while a cell awaits something."""
+    """Has the loop look for finished calls while a cell awaits something."""
     _SleepingSelector.calls = calls
 
 

@@ -180,7 +180,7 @@ def read_results(output: Path, files: Sequence[str]) -> dict[str, bytes]:
 
 
 def write_results(output: Path, results: Mapping[str, bytes]) -> tuple[str, ...]:
-    """Writes the permitted ones of the results that a worker has sent; returns their paths."""
+    """Writes the permitted results that a worker has sent; returns their paths."""
     into, files, left = ResultsFolder(output), list[str](), SENT_BYTES
     for path, data in results.items():
         left -= len(data)

@@ -185,7 +185,7 @@ def _entry(files: FileAccess, path: str) -> EntryInfo:
 
 
 def make_folder(session: AsyncSession, path: str) -> EntryInfo:
-    """Makes a folder with those on its way; raises `FileExistsError` if there is something."""
+    """Makes a folder and its missing parents; raises `FileExistsError` if `path` exists."""
     plain = guest_path(path)
     with _opened(session) as files:
         _make_way(files, posixpath.dirname(plain))
@@ -196,7 +196,7 @@ def make_folder(session: AsyncSession, path: str) -> EntryInfo:
 
 
 def _make_way(files: FileAccess, path: str) -> None:
-    """Makes the folders that lead to `path`, and that one."""
+    """Makes the folder at `path`, and its missing parents."""
     folder, rest = _parts(path)
     for name in rest.split("/") if rest else ():
         folder = f"{folder}/{name}"

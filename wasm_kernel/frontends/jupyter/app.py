@@ -344,7 +344,7 @@ class WasmKernelApp(ConfiguredApp):
     def _end_as_killed(self) -> None:
         """Ends this process at once, as its broker has ended: no worker can be had any more.
 
-        Jupyter starts the kernel again, and that one goes on with the variables, as after a crash.
+        Jupyter starts a new kernel, which goes on with the variables, as after a crash.
         """
         self.log.critical("The kernel's helper process has ended, and so does the kernel.")
         os._exit(1)

@@ -141,7 +141,7 @@ class RequestLimiter:
     async def _let_go(self, connection: str, scope: Scope) -> None:
         """Makes a connection forget a large request and its reply, by a ping.
 
-        The SDK holds the last ones of each connection until others come.
+        The SDK holds the last request and reply of each connection until others come.
         """
         ping = {"jsonrpc": "2.0", "id": f"limiter {uuid4()}", "method": "ping"}
         await self._send_for(connection, scope, "POST", json.dumps(ping).encode())

@@ -26,7 +26,7 @@ _WANTED = re.compile(
 
 
 def checked(wanted: str) -> str:
-    """Returns the name and version of a package, if they are ones of the registry.
+    """Returns the name and version of a package of the registry.
 
     Raises `PackageError` if npm would take it for a path, an address or an option.
     """

@@ -1,4 +1,4 @@
-"""Batches of one file as those of another: files of one table may differ in their columns."""
+"""Fits batches to another file's columns: files of one table may differ in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FAMILIES = (
 
 
 def fitted(batch: Sequence[Array], rows: int, schema: Schema) -> list[Array]:
-    """Returns a batch with the columns of a schema; those that it lacks are of missing values.
+    """Returns a batch with a schema's columns; columns that the batch lacks have missing values.
 
     Raises:
         ArrowError: A column's type is too different, or its values do not fit.
@@ -71,7 +71,7 @@ def _missing(field: Field, rows: int) -> Array:
 
 
 def _cast(array: Array, wanted: Type) -> Any:
-    """Returns numbers or times as those of another type; None if a value can't be."""
+    """Converts numbers or times to another type; returns None if a value does not fit."""
     kind, values = array.field.type, array.values
     if kind.name in _NUMBERS and wanted.name in _NUMBERS:
         made = values.astype(arrow_pandas.numpy_dtype(wanted))

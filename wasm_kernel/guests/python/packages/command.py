@@ -158,7 +158,7 @@ class PipCommand:
 
 
 def _needed(problem: str, needed: Sequence[NeededPackage]) -> str:
-    """Names the packages that need the one in a problem; empty if the user asked for that one."""
+    """Names the packages that need the package of a problem; empty if the user asked for it."""
     for need in needed:
         if problem.startswith(f"{need.name} ") and not any(by.startswith("you ") for by in need.by):
             return f" It is needed by {', '.join(sorted(need.by))}."
