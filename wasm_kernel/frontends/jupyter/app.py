@@ -106,7 +106,7 @@ class WasmKernelApp(ConfiguredApp):
     description = "A Jupyter kernel whose cells run inside a WebAssembly sandbox."
     classes = [KernelSettings]  # noqa: RUF012 - traitlets wants a list
     aliases = dict(JupyterApp.aliases) | {"f": "WasmKernelApp.connection_file"}
-    aliases |= {name: f"Connection.{trait}" for name, trait in _PORTS.items()}
+    aliases |= {name: f"KernelConnection.{trait}" for name, trait in _PORTS.items()}
     aliases |= _IPYTHON
 
     connection_file = Unicode("", help="The connection file; kernel-<pid>.json by default.").tag(
