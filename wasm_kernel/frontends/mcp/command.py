@@ -76,10 +76,6 @@ _BY_HAND = (
 )
 
 
-class NoExtra(WasmKernelError):
-    """The packages of the extra are not installed."""
-
-
 def add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command to those of `wasm-kernel`."""
     mcp = commands.add_parser(
@@ -155,7 +151,7 @@ def run(options: argparse.Namespace, beside: Beside | None = None) -> int:
     except ModuleNotFoundError as problem:
         if (problem.name or "").partition(".")[0] == "wasm_kernel":
             raise
-        raise NoExtra(_NO_EXTRA) from problem
+        raise WasmKernelError(_NO_EXTRA) from problem
     return 0
 
 
