@@ -28,9 +28,9 @@ from wasm_kernel.result import (
 from wasm_kernel.service import messages
 
 if TYPE_CHECKING:
-    from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
     from wasm_kernel.frontends.jupyter.timeline_widget import TimelineWidget
     from wasm_kernel.result import Ran
+    from wasm_kernel.service.sandbox import Sandbox
 
 TARGET = "wasm_kernel.timeline"
 VIEWS_MOST = 16
@@ -117,7 +117,7 @@ class KernelTimeline:
     All but `takes` is for the main thread's loop. Without a view, a cell costs the note of its run.
     """
 
-    def __init__(self, sandbox: KernelSandbox, send: Send) -> None:
+    def __init__(self, sandbox: Sandbox, send: Send) -> None:
         self.give_fork: GiveFork | None = None
         self._sandbox = sandbox
         self._send = send
