@@ -89,7 +89,7 @@ def served_by(broker: Broker, handlers: Handlers, confinement: Confinement) -> H
 
 
 def kept_by(file: Path, config: Config, read: tuple[Path, ...] = ()) -> KeptPaths:
-    """Returns the paths that a front end keeps; it has none of its session's folders.
+    """Returns the paths that a front end keeps, none of them in its session's folders.
 
     They are the connection file, its folder if the kernel writes it, ipc sockets' folders, and the
     folders that it has to `read`.

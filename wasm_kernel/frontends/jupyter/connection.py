@@ -91,7 +91,7 @@ class KernelConnection(ConnectionFileMixin):
 
 
 def _pack(value: Any) -> bytes:
-    """Returns JSON; values that msgspec refuses, such as a lone surrogate, with escapes."""
+    """Returns JSON; escapes values that msgspec refuses, such as a lone surrogate."""
     try:
         return msgspec.json.encode(value, enc_hook=json_default)
     except (TypeError, ValueError):
@@ -99,7 +99,7 @@ def _pack(value: Any) -> bytes:
 
 
 def _unpack(data: bytes) -> Any:
-    """Returns the value of JSON; if msgspec refuses it, such as `NaN`, as Jupyter reads it."""
+    """Returns the value of JSON; what msgspec refuses, such as `NaN`, is read as by Jupyter."""
     try:
         return msgspec.json.decode(data)
     except ValueError:

@@ -59,7 +59,7 @@ class KernelHome(ProgramHome):
         self._notebooks: dict[str, str] = {}
 
     def give_fork(self, session_id: str, notebook: str) -> None:
-        """Makes a fork of this id, once it is asked for, the session of a notebook beside ours."""
+        """Notes that the fork with this id, once made, is the session of a notebook beside ours."""
         self._notebooks[session_id] = notebook
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:

@@ -44,7 +44,7 @@ _NO_FORKS = "WasmKernel.fork is off in this kernel"
 Content = dict[str, Any]
 Send = Callable[[Content, CommMessage], None]
 GiveFork = Callable[[str, str], None]
-"""Makes a fork, by its session's id, the session of a notebook beside the kernel's."""
+"""Gives the fork with this session id to the notebook of this name beside the kernel's."""
 
 
 class _ViewRequest(Struct, frozen=True, tag_field="request", forbid_unknown_fields=True):
@@ -58,7 +58,7 @@ class _Tree(_ViewRequest, frozen=True, tag="tree"):
 
 
 class _Go(_ViewRequest, frozen=True, tag="go"):
-    """Asks for memory as at a state."""
+    """Asks to bring memory back to a state."""
 
     state: Annotated[int, Meta(ge=1, le=2**31)]
     files: bool = False

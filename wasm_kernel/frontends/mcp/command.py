@@ -262,9 +262,9 @@ def _option(name: str) -> str:
 
 
 def _folder_name(*, keep: bool) -> str:
-    """Returns the sessions' folder in the data folder; later servers do not use one to `keep`.
+    """Returns the sessions' folder in the data folder: a new one for sessions to `keep`.
 
-    In the other folder, each server deletes expired sessions that a killed server has left.
+    In the folder of other sessions, each server deletes expired ones that a killed server has left.
     """
     return time.strftime("kept/%Y-%m-%d-%H%M%S") if keep else "sessions"
 
