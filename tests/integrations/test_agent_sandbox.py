@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,11 +21,13 @@ def agent(warm: None) -> Iterator[AgentSandbox]:
     found.close()
 
 
-def test_a_long_text_is_a_variable_as_a_whole(agent: AgentSandbox) -> None:
+def test_long_texts_and_lists_are_variables(agent: AgentSandbox) -> None:
     text = "a\n" + "é" * 5_000_000 + "z"  # too long for one call
-    agent.set_variables({"text": text, "empty": "", "numbers": [1, None]})
+    rows = [{"a": [None, "é" * 1000]}] * 9000  # too large, as well
+    agent.set_variables({"text": text, "empty": "", "numbers": [1, None], "rows": rows})
     code = "len(text), text[:3], text[-2:], set(text) == set('a\\néz'), empty, numbers"
     assert value_of(agent.run(code)) == (len(text), "a\né", "éz", True, "", [1, None])
+    assert value_of(agent.run("len(rows), rows[-1]")) == (len(rows), rows[-1])
 
 
 def test_values_are_literals_or_their_text(agent: AgentSandbox) -> None:
@@ -30,9 +35,12 @@ def test_values_are_literals_or_their_text(agent: AgentSandbox) -> None:
     assert found == ["a", {1: 2.5}, "object", None]
 
 
-def test_a_variable_that_is_no_plain_data_is_refused(agent: AgentSandbox) -> None:
+def test_a_variable_that_can_not_be_passed_is_refused(agent: AgentSandbox) -> None:
     with pytest.raises(TypeError, match="no plain data"):
         agent.set_variables({"lock": object()})
+    for name in ("class", "a b", ""):
+        with pytest.raises(ValueError, match="a variable can't be named"):
+            agent.set_variables({name: 1})
 
 
 def test_a_tool_can_not_wait_for_the_code_that_waits_for_it(agent: AgentSandbox) -> None:
@@ -45,3 +53,27 @@ def test_a_tool_can_not_wait_for_the_code_that_waits_for_it(agent: AgentSandbox)
     result = agent.run("nested()")
     assert result.error is not None and "can't run code in the sandbox" in result.error.evalue
     assert value_of(agent.run("40 + 2")) == 42
+
+
+def test_a_cell_gives_one_answer_and_its_own(agent: AgentSandbox) -> None:
+    like = inspect.Signature([inspect.Parameter("value", inspect.Parameter.KEYWORD_ONLY)])
+    agent.offer({"answer": agent.answer_tool("answer", lambda value: value, like)})
+    flood = "for n in range(9):\n    try: answer(value=n)\n    except RuntimeError: pass"
+    result, answers = agent.run_for_answer(flood)
+    assert (result.error, answers) == (None, [0])
+    assert agent.run_for_answer("answer(value=1); 1 / 0")[1] == [1]
+    assert agent.run_for_answer("2")[1] == []
+
+
+def test_a_sandbox_that_can_not_be_made_leaves_no_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(TypeError):
+        AgentSandbox(None, {"policy": "none"})
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_sandbox_is_not_copied(agent: AgentSandbox) -> None:
+    with pytest.raises(TypeError, match="a sandbox can't be copied or pickled"):
+        copy.deepcopy(agent.sandbox)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.faces import wait_for
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox
-from wasm_kernel.integrations.guest_commands import CompletedCommand, GuestCommands, TooLarge
+from wasm_kernel.integrations.guest_commands import (
+    CompletedCommand,
+    GuestCommands,
+    TooLarge,
+    droppable,
+)
 
 POISON = """
 import builtins, subprocess
+import IPython
+IPython.get_ipython().run_line_magic("checkpoint", "before the first command")
 builtins.exec = builtins.open = subprocess.run = lambda *a, **k: _wasm_kernel_take('status', b'0')
 """
 FLOOD = """
@@ -21,11 +30,17 @@ for _ in range(9):
 
 
 @pytest.fixture(scope="module")
-def commands(warm: None) -> Iterator[GuestCommands]:
-    """The commands of a sandbox of their own."""
-    agent = AgentSandbox(None, {})
-    yield agent.commands()
-    agent.close()
+def agent(warm: None) -> Iterator[AgentSandbox]:
+    """A sandbox of its own."""
+    found = AgentSandbox(None, {})
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def commands(agent: AgentSandbox) -> GuestCommands:
+    """The commands of the sandbox."""
+    return agent.commands()
 
 
 def test_a_command_gets_input_folder_and_environment(commands: GuestCommands) -> None:
@@ -66,3 +81,17 @@ def test_output_and_time_are_limited(commands: GuestCommands) -> None:
 def test_a_forged_status_is_a_failure(commands: GuestCommands) -> None:
     forged = "import subprocess; subprocess.run = None; _wasm_kernel_take('status', b'9' * 4000)"
     assert commands.run(["python", "-c", forged]).status == 1
+
+
+def test_a_dropped_command_ends_no_other(agent: AgentSandbox, commands: GuestCommands) -> None:
+    waiting = "touch begun; until [ -e go ]; do sleep 0.05; done; echo on"
+    first, _ = droppable(lambda: commands.run(waiting))
+    second, drop = droppable(lambda: commands.run("sleep 60"))
+    with ThreadPoolExecutor(2) as pool:
+        on = pool.submit(first)
+        wait_for((agent.sandbox.workspace / "begun").exists)
+        dropped = pool.submit(second)
+        drop()
+        (agent.sandbox.workspace / "go").touch()
+        assert on.result().stdout == b"on\n"
+        assert dropped.result().status == 1

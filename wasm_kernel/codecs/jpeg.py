@@ -1,8 +1,7 @@
 """Reading JPEG, by libjpeg-turbo in npm's `@cwasm/jpeg-turbo`.
 
 On a fatal error, libjpeg-turbo jumps out of its functions: an import that is refused, so the call
-ends. After a lesser fault, such as a file that was cut off, it returns pixels, as in other
-programs.
+ends. After a lesser fault, such as a file that was cut off, there are pixels, as elsewhere.
 """
 
 from __future__ import annotations

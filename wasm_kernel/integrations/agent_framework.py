@@ -49,6 +49,7 @@ class SandboxCodeProvider(ContextProvider):
         super().__init__("wasm_kernel")
         self._characters = characters
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn = asyncio.Lock()  # tools run in the context of the run whose code calls them
         found = [each if isinstance(each, FunctionTool) else tool(each) for each in tools]
         asks = any(each.approval_mode == _ASKS for each in found)
         self._tool = FunctionTool(
@@ -82,8 +83,9 @@ class SandboxCodeProvider(ContextProvider):
         Args:
             code: The code to run.
         """
-        self._loop = asyncio.get_running_loop()
-        return text_for_models(await self._agent.arun(code), self._characters)
+        async with self._turn:
+            self._loop = asyncio.get_running_loop()
+            return text_for_models(await self._agent.arun(code), self._characters)
 
     async def before_run(self, *, agent: Any, session: Any, context: Any, state: Any) -> None:
         """Adds the tool and its instructions to a run."""

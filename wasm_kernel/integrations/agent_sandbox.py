@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import contextvars
 import inspect
+import keyword
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from wasm_kernel import HostFunction, Sandbox, SandboxResult, create_sandbox
 from wasm_kernel.integrations.guest_commands import GuestCommands
+from wasm_kernel.service.plain_data import encoded
 
 Tool = Callable[..., Any]
 
@@ -19,11 +26,13 @@ _START = "before the first command"
 _VARIABLES = "_wasm_kernel_variables"
 _SET = f"""
 def _wasm_kernel_set():
+    import json
     found = {{}}
-    for name, value in {_VARIABLES}():
-        found.setdefault(name, []).append(value)
-    for name, each in found.items():
-        globals()[name] = "".join(each) if each[1:] else each[0]
+    for name, kind, value in {_VARIABLES}():
+        found.setdefault(name, (kind, []))[1].append(value)
+    for name, (kind, each) in found.items():
+        value = each[0] if kind == "value" else "".join(each)
+        globals()[name] = json.loads(value) if kind == "json" else value
 _wasm_kernel_set()
 del _wasm_kernel_set
 """
@@ -38,12 +47,8 @@ _calling: contextvars.ContextVar[object] = contextvars.ContextVar("_calling", de
 """The sandbox of the tool that runs."""
 
 
-class Answered(Exception):
-    """Ends the cell that has given the agent's final answer."""
-
-
 class AgentSandbox:
-    """A sandbox whose cells call an agent's tools. One thread uses it; close it.
+    """A sandbox whose cells call an agent's tools. Any thread may use it; close it.
 
     Args:
         sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
@@ -57,9 +62,15 @@ class AgentSandbox:
             self._folder = tempfile.mkdtemp(prefix="wasm-kernel-agent-")
             options = {**options, "workspace": self._folder}
         self._owns = sandbox is None
-        self.sandbox = create_sandbox(**options) if sandbox is None else sandbox
+        try:
+            self.sandbox = create_sandbox(**options) if sandbox is None else sandbox
+        except BaseException:
+            self._remove_folder()
+            raise
         self._variables: Mapping[str, Any] = {}
+        self._answers: list[Any] = []
         self._context = contextvars.copy_context()
+        self._lock = threading.RLock()
         self.offer({})
 
     def offer(self, tools: Mapping[str, HostFunction]) -> None:
@@ -91,42 +102,84 @@ class AgentSandbox:
         called.__doc__ = doc or inspect.getdoc(call)
         return HostFunction(called, name=name, seconds=600.0)
 
+    def answer_tool(
+        self, name: str, call: Tool, like: inspect.Signature, *, doc: str = ""
+    ) -> HostFunction:
+        """Returns a tool whose value is the answer of the cell, which it ends."""
+
+        def answered(*args: Any, **kwargs: Any) -> None:
+            value = call(*args, **kwargs)
+            if not self._answers:  # a cell may go on, and give gigabytes of them
+                self._answers.append(value)
+            raise RuntimeError("this cell has given its final answer")
+
+        return replace(self.tool(name, answered, like, doc=doc), recorded=False)
+
     def set_variables(self, variables: Mapping[str, Any]) -> None:
-        """Sets variables of cells from plain data; raises `TypeError` for any other value."""
-        self._variables = variables
-        result = self.run_own(_SET)
-        self._variables = {}
+        """Sets variables of cells from plain data; lists and dicts may be large, as texts may.
+
+        Raises:
+            TypeError: a value is no plain data.
+            ValueError: a name is no Python identifier.
+        """
+        for name in variables:
+            if not str(name).isidentifier() or keyword.iskeyword(name):
+                raise ValueError(f"a variable can't be named {name!r} in Python")
+        with self._turn():
+            self._variables = variables
+            try:
+                result = self.run_own(_SET)
+            finally:
+                self._variables = {}
         if result.error is not None:
             raise TypeError(f"a variable can't be passed to the sandbox: {result.error.evalue}")
 
-    def _pieces(self) -> Iterator[tuple[str, Any]]:
-        """Yields the names and values of the variables, a long text in pieces."""
+    def _pieces(self) -> Iterator[tuple[str, str, Any]]:
+        """Yields the names, kinds and values of the variables, what is long as text in pieces."""
         for name, value in self._variables.items():
-            if isinstance(value, str):
-                for at in range(0, len(value) or 1, _PIECE):
-                    yield name, value[at : at + _PIECE]
+            kind, sent = _sent(value)
+            if kind == "value":
+                yield name, kind, sent
             else:
-                yield name, value
+                for at in range(0, len(sent) or 1, _PIECE):
+                    yield name, kind, sent[at : at + _PIECE]
 
     def run(self, code: str) -> SandboxResult:
         """Runs a cell. Raises `RuntimeError` in a tool that a cell of this sandbox waits for."""
-        self._begin()
-        return self.sandbox.execute(code)
+        with self._turn():
+            return self.sandbox.execute(code)
+
+    def run_for_answer(self, code: str) -> tuple[SandboxResult, list[Any]]:
+        """Runs a cell; returns its answer, too, if it gives one. Raises as `run`."""
+        with self._turn():
+            self._answers = []
+            return self.sandbox.execute(code), self._answers
 
     async def arun(self, code: str) -> SandboxResult:
-        """Runs a cell, and awaits it; cancelling it interrupts the cell. Raises as `run`."""
-        self._begin()
+        """Runs a cell, and awaits it; cancelling it interrupts the cell. Raises as `run`.
+
+        Callers that offer tools await one before they begin another.
+        """
+        self._check_caller()
+        self._context = contextvars.copy_context()
         return await self.sandbox.aexecute(code)
 
-    def _begin(self) -> None:
+    def _check_caller(self) -> None:
         if _calling.get() is self:
             raise RuntimeError("a tool can't run code in the sandbox whose code has called it")
-        self._context = contextvars.copy_context()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Waits for the cells of other threads; tools then run in this thread's context."""
+        self._check_caller()
+        with self._lock:
+            self._context = contextvars.copy_context()
+            yield
 
     def run_own(self, code: str) -> SandboxResult:
         """Runs a cell of the integration's own, which leaves no output and no line of history."""
-        self._begin()
-        return self.sandbox.execute(code, silent=True, store_history=False)
+        with self._turn():
+            return self.sandbox.execute(code, silent=True, store_history=False)
 
     def commands(self) -> GuestCommands:
         """Returns the commands and files of the sandbox, in place of the agent's tools.
@@ -142,8 +195,21 @@ class AgentSandbox:
         """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""
         if self._owns:
             self.sandbox.close()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _sent(value: Any) -> tuple[str, Any]:
+    """Returns how a variable is sent, and its value: long JSON as text."""
+    if isinstance(value, str):
+        return "text", value
+    data = bytearray()
+    text = msgspec.json.encode(encoded(value, data)).decode()
+    is_json = not data and '"$"' not in text  # which stands for a value that JSON has not
+    return ("json", text) if is_json and len(text) > _PIECE else ("value", value)
 
 
 def _by_name(bound: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:

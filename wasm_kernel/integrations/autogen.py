@@ -9,8 +9,9 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from pydantic import BaseModel
 
-from wasm_kernel import Sandbox
+from wasm_kernel import Checkpoint, Sandbox
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox, error_text, shown_text
+from wasm_kernel.integrations.guest_commands import checkpoint_named
 
 _LANGUAGES = ("python", "py", "")
 _START = "as the executor started"
@@ -30,12 +31,17 @@ class SandboxExecutor(CodeExecutor):
     def __init__(self, sandbox: Sandbox | None = None, **options: Any) -> None:
         self._given, self._options = sandbox, options
         self._agent: AgentSandbox | None = None
+        self._start: Checkpoint | None = None  # which cells can't move, as they can its name
+        self._starting = asyncio.Lock()
 
     async def start(self) -> None:
         """Opens the sandbox."""
-        if self._agent is None:
-            self._agent = await asyncio.to_thread(AgentSandbox, self._given, self._options)
-            await asyncio.to_thread(self._agent.sandbox.checkpoint, _START)
+        async with self._starting:
+            if self._agent is None:
+                self._agent = await asyncio.to_thread(AgentSandbox, self._given, self._options)
+                sandbox = self._agent.sandbox
+                await asyncio.to_thread(sandbox.checkpoint, _START)
+                self._start = await asyncio.to_thread(checkpoint_named, sandbox, _START)
 
     async def execute_code_blocks(
         self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
@@ -62,8 +68,8 @@ class SandboxExecutor(CodeExecutor):
 
     async def restart(self) -> None:
         """Brings the variables back to the start; files stay."""
-        if self._agent is not None:
-            await asyncio.to_thread(self._agent.sandbox.restore, _START)
+        if self._agent is not None and self._start is not None:
+            await asyncio.to_thread(self._agent.sandbox.restore, self._start)
 
     async def stop(self) -> None:
         """Closes a sandbox of its own. Safe to call twice."""

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreterError, FinalOutput
 
 from wasm_kernel import HostFunction, Sandbox, WasmKernelError
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox, Answered, value_of
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox, value_of
 
 _SUBMIT = "SUBMIT"
 _SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError", "_IncompleteInputError")
@@ -49,7 +49,7 @@ class SandboxInterpreter:
         self._options = options
         self._agent: AgentSandbox | None = None
         self._offered: object = None
-        self._final: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
         self._is_shut = False
 
     def start(self) -> None:
@@ -58,12 +58,13 @@ class SandboxInterpreter:
         Raises:
             CodeInterpreterError: it was shut down, or can't be started.
         """
-        if self._is_shut:
-            raise CodeInterpreterError("this interpreter was shut down; make another one")
-        try:
-            self._agent = self._agent or AgentSandbox(self._given, self._options)
-        except WasmKernelError as problem:
-            raise CodeInterpreterError(str(problem)) from problem
+        with self._lock:
+            if self._is_shut:
+                raise CodeInterpreterError("this interpreter was shut down; make another one")
+            try:
+                self._agent = self._agent or AgentSandbox(self._given, self._options)
+            except WasmKernelError as problem:
+                raise CodeInterpreterError(str(problem)) from problem
 
     def execute(self, code: str, variables: dict[str, Any] | None = None) -> Any:
         """Runs code.
@@ -87,12 +88,11 @@ class SandboxInterpreter:
             self._offer(self._agent)
             if variables:
                 self._agent.set_variables(variables)
-            self._final.clear()
-            result = self._agent.run(code)
-        except (WasmKernelError, TypeError, RuntimeError) as problem:
+            result, answers = self._agent.run_for_answer(code)
+        except (WasmKernelError, TypeError, ValueError, RuntimeError) as problem:
             raise CodeInterpreterError(str(problem)) from problem
-        if self._final:
-            return FinalOutput(self._final[0])
+        if answers:
+            return FinalOutput(answers[0])
         if (error := result.error) is not None:
             if error.ename in _SYNTAX_ERRORS:
                 raise SyntaxError(error.evalue)
@@ -115,18 +115,14 @@ class SandboxInterpreter:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         like = inspect.Signature([inspect.Parameter(each["name"], kind) for each in fields])
 
-        def submit(**values: Any) -> None:
-            """Gives the final output, and ends the code."""
-            self._final.append(values)
-            raise Answered("this code has given its final output")
-
-        return replace(agent.tool(_SUBMIT, submit, like), recorded=False)
+        return agent.answer_tool(_SUBMIT, dict, like, doc="Gives the final output; ends the code.")
 
     def shutdown(self) -> None:
         """Closes the sandbox. Safe to call twice."""
-        self._is_shut = True
-        if self._agent is not None:
-            self._agent.close()
+        with self._lock:
+            self._is_shut = True
+            if self._agent is not None:
+                self._agent.close()
 
     def __enter__(self) -> SandboxInterpreter:
         self.start()

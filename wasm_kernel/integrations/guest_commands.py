@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from wasm_kernel import HostFunction, Sandbox, SandboxResult
+from wasm_kernel import Checkpoint, HostFunction, Sandbox, SandboxResult
+from wasm_kernel.service.cell_future import CellFuture
 
 OUTPUT_BYTES = 16 * 1024 * 1024
 """The most bytes that a command may print, unless a call says otherwise."""
@@ -61,6 +63,27 @@ class TooLarge(Exception):
         self.begin = begin
 
 
+class _Drop:
+    """Interrupts the commands of one caller, also one that begins later, and no others."""
+
+    def __init__(self) -> None:
+        self._cell: CellFuture | None = None
+        self._is_dropped = False
+
+    def begun(self, cell: CellFuture) -> None:
+        self._cell = cell
+        if self._is_dropped:
+            cell.interrupt()
+
+    def __call__(self) -> None:
+        self._is_dropped = True
+        if self._cell is not None:
+            self._cell.interrupt()
+
+
+_drop: contextvars.ContextVar[_Drop | None] = contextvars.ContextVar("_drop", default=None)
+
+
 class GuestCommands:
     """Runs commands in a sandbox, and reads and writes its files as its cells see them.
 
@@ -76,7 +99,9 @@ class GuestCommands:
 
     def __init__(self, sandbox: Sandbox, start: str = "") -> None:
         self._sandbox = sandbox
-        self._start, self._is_used = start, False
+        self._start_name = start
+        self._start: Checkpoint | None = None  # which cells can't move, as they can its name
+        self._is_used = False
         self._turn = threading.Lock()
         self._given, self._room = b"", 0
         self._taken: dict[str, bytearray] = {}
@@ -90,11 +115,12 @@ class GuestCommands:
         )
 
     async def on_thread(self, work: Callable[[], T]) -> T:
-        """Does work on a thread, and awaits it; cancelling it interrupts the command."""
+        """Does work on a thread, and awaits it; cancelling it interrupts its command."""
+        work, drop = droppable(work)
         try:
             return await asyncio.to_thread(work)
         except asyncio.CancelledError:
-            self._sandbox.interrupt()
+            drop()
             raise
 
     def run(
@@ -126,7 +152,8 @@ class GuestCommands:
                     self._status(), self._bytes("stdout"), self._bytes("stderr")
                 )
         if error.ename == "CellTimeout":
-            raise TimeoutError(f"the command took longer than {seconds} seconds")
+            words = f"the command took longer than {seconds} seconds"
+            raise TimeoutError(error.evalue if seconds is None else words)
         status = _MISSING if error.ename == "FileNotFoundError" else 1
         return CompletedCommand(
             status, b"", f"{error.ename}: {error.evalue}\n".encode()[:most_bytes]
@@ -148,13 +175,18 @@ class GuestCommands:
     def _call(
         self, code: str, given: object, stdin: bytes, most: int, seconds: float | None = None
     ) -> SandboxResult:
-        if self._start and self._is_used:
+        if self._start_name and self._start is None:
+            self._start = checkpoint_named(self._sandbox, self._start_name)
+        elif self._start is not None and self._is_used:
             self._sandbox.restore(self._start)
         self._is_used = code is _RUN
         self._given, self._room, self._taken = stdin, most, {}
         try:
-            cell = _CELL.format(code=code, given=given)
-            return self._sandbox.execute(cell, store_history=False, timeout_seconds=seconds)
+            source = _CELL.format(code=code, given=given)
+            cell = self._sandbox.submit(source, store_history=False, timeout_seconds=seconds)
+            if (drop := _drop.get()) is not None:
+                drop.begun(cell)
+            return cell.wait()
         finally:
             self._given = b""
 
@@ -179,6 +211,25 @@ class GuestCommands:
     def _status(self) -> int:
         status = self._bytes("status")  # it is not ours if a command has changed the guest
         return int(status) if re.fullmatch(rb"-?\d{1,3}", status) else 1
+
+
+def checkpoint_named(sandbox: Sandbox, name: str) -> Checkpoint:
+    """Returns the checkpoint that has a name now."""
+    return next(each for each in sandbox.checkpoints() if each.name == name)
+
+
+def droppable(work: Callable[[], T]) -> tuple[Callable[[], T], Callable[[], None]]:
+    """Returns work for a thread, and a function that interrupts its command, and no other."""
+    drop = _Drop()
+
+    def do() -> T:
+        given = _drop.set(drop)
+        try:
+            return work()
+        finally:
+            _drop.reset(given)
+
+    return do, drop
 
 
 def _check(result: SandboxResult, path: str) -> None:

@@ -28,7 +28,7 @@ from typing_extensions import override
 
 from wasm_kernel import ExecutionPolicy, Sandbox, Service, WasmKernelError
 from wasm_kernel.integrations.agent_sandbox import error_text
-from wasm_kernel.integrations.guest_commands import GuestCommands, TooLarge
+from wasm_kernel.integrations.guest_commands import GuestCommands, TooLarge, droppable
 
 _FOLDER, _PREPARED = "/app", "as the sample began"
 T = TypeVar("T")
@@ -55,8 +55,9 @@ class _Prepared:
 
     def __init__(self, config: WasmSandboxConfig) -> None:
         self.users = 0
+        policy = ExecutionPolicy(**config.policy)
         self._folder = tempfile.mkdtemp(prefix="wasm-kernel-inspect-")
-        self.service = Service(self._folder, policy=ExecutionPolicy(**config.policy))
+        self.service = Service(self._folder, policy=policy)
         self._parent = self.service.create()
         if (failed := self._parent.execute(config.prepare)).error is not None:
             self.close()
@@ -143,7 +144,8 @@ class WasmSandboxEnvironment(SandboxEnvironment):
         return content.decode() if text else content
 
     async def _call(self, work: Callable[[], T], limit: str = "") -> T:
-        """Does work on a thread of its own."""
+        """Does work on a thread of its own; cancelling it interrupts its command."""
+        work, drop = droppable(work)
         try:
             return await _on_thread(work)
         except TooLarge as problem:
@@ -152,7 +154,7 @@ class WasmSandboxEnvironment(SandboxEnvironment):
         except WasmKernelError as problem:
             raise SandboxUnavailableError(str(problem)) from problem
         except anyio.get_cancelled_exc_class():
-            self.sandbox.interrupt()
+            drop()
             raise
 
     async def connection(self, *, user: str | None = None) -> Any:

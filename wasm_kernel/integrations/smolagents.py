@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import inspect
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from smolagents.agent_types import AgentType
 from smolagents.local_python_executor import CodeOutput, InterpreterError, PythonExecutor
 
 from wasm_kernel import HostFunction, Sandbox, SandboxResult
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox, Answered, value_of
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox, value_of
 
 _ANSWER = "final_answer"
 _IMAGE = "_repr_png_"
@@ -34,7 +34,6 @@ class SandboxExecutor(PythonExecutor):
 
     def __init__(self, sandbox: Sandbox | None = None, **options: Any) -> None:
         self._agent = AgentSandbox(sandbox, options)
-        self._answers: list[Any] = []
         self.state: dict[str, Any] = {}
 
     def send_tools(self, tools: Mapping[str, Any]) -> None:
@@ -44,19 +43,17 @@ class SandboxExecutor(PythonExecutor):
             self._agent.run_own(_SEND_IMAGES)
 
     def _tool(self, name: str, tool: Any) -> HostFunction:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if name == _ANSWER:
-                args = tuple(map(_received, args))
-                kwargs = {key: _received(value) for key, value in kwargs.items()}
-            value = tool(*args, **kwargs)
-            if name == _ANSWER:
-                self._answers.append(value)
-                raise Answered("this cell has given the final answer")
-            return value.to_raw() if isinstance(value, AgentType) else value
-
         inputs: Mapping[str, Mapping[str, Any]] | None = getattr(tool, "inputs", None)
         like = inspect.signature(tool) if inputs is None else _signature_of(inputs)
-        return self._agent.tool(name, call, like, doc=getattr(tool, "description", ""))
+        doc = getattr(tool, "description", "")
+        if name == _ANSWER:
+            return self._agent.answer_tool(name, _received_by(tool), like, doc=doc)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            value = tool(*args, **kwargs)
+            return value.to_raw() if isinstance(value, AgentType) else value
+
+        return self._agent.tool(name, call, like, doc=doc)
 
     def send_variables(self, variables: Mapping[str, Any]) -> None:
         """Sets variables of cells from plain data; raises `TypeError` for any other value."""
@@ -69,12 +66,11 @@ class SandboxExecutor(PythonExecutor):
         Raises:
             InterpreterError: the code has failed; the text is for the agent.
         """
-        self._answers.clear()
-        result = self._agent.run(code_action)
+        result, answers = self._agent.run_for_answer(code_action)
         logs = result.stdout + result.stderr
         self.state["_print_outputs"] = logs
-        if self._answers:
-            return CodeOutput(output=self._answers[0], logs=logs, is_final_answer=True)
+        if answers:
+            return CodeOutput(output=answers[0], logs=logs, is_final_answer=True)
         if result.error is not None:
             raise InterpreterError(f"{result.error.ename}: {result.error.evalue}")
         image = _image_of(result)
@@ -97,6 +93,14 @@ def _signature_of(inputs: Mapping[str, Mapping[str, Any]]) -> inspect.Signature:
         for name, each in sorted(inputs.items(), key=lambda item: bool(item[1].get("nullable")))
     ]
     return inspect.Signature(parameters)
+
+
+def _received_by(tool: Any) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        named = {key: _received(value) for key, value in kwargs.items()}
+        return tool(*map(_received, args), **named)
+
+    return call
 
 
 def _received(value: Any) -> Any:

@@ -256,8 +256,7 @@ class Sandbox:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Returns the states that memory can be brought back to, oldest first."""
-        found: list[Checkpoint] = self.call(messages.Checkpoints()).result()
-        return found
+        return [*self.call(messages.Checkpoints()).result()]
 
     def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
         """Takes back the changes of the last cells to variables.
@@ -279,17 +278,18 @@ class Sandbox:
         """
         return self._travel(TravelRequest("redo", files=files))
 
-    def restore(self, where: str | int, *, files: bool = False) -> Travelled:
+    def restore(self, where: str | int | Checkpoint, *, files: bool = False) -> Travelled:
         """Brings variables back as they were at a named checkpoint, or after a cell.
 
         Args:
-            where: The checkpoint's name or the cell's number.
+            where: The checkpoint, its name, or the cell's number. Cells can move a name.
             files: Whether to bring the files in the workspace back, too.
 
         Raises:
             TravelError: there is no such state; nothing was changed.
         """
-        return self._travel(TravelRequest("restore", where=str(where), files=files))
+        place = f"#{where.id}" if isinstance(where, Checkpoint) else str(where)
+        return self._travel(TravelRequest("restore", where=place, files=files))
 
     def rollback(self, *, files: bool = False) -> Travelled:
         """Brings variables back as they were after the last cell, in a new guest.
@@ -309,10 +309,9 @@ class Sandbox:
 
         Each fork of a session is a session with an id of its own, in a service one of the same
         owner. A fork of a sandbox outside of sessions lives in a folder beside this one's:
-        `NAME-fork-1` and so on. Sandbox and fork are independent from here on: neither sees the
-        other's variables or files, except in mounted folders. A fork has its parent's past, too:
-        `undo`, `redo` and named checkpoints lead to the same states. Waits until the running cell
-        is over; a fork's guest starts with its first call.
+        `NAME-fork-1` and so on. Neither sees the other's later variables or files, except in
+        mounted folders; both have the same past. Waits until the running cell is over; a fork's
+        guest starts with its first call.
 
         Args:
             n: The number of forks.
@@ -325,9 +324,7 @@ class Sandbox:
             be copied (a file without permission to read, a socket).
 
         Raises:
-            ForkError: a fork can't be made, such as for lack of disk space; none was made.
-            LimitReached: the service takes no more sessions; none was made.
-            ValueError: `n` is less than 1.
+            ForkError, LimitReached: for lack of space, or of room in the service; none was made.
             WasmKernelError: a session can't be made, or a guest can't be started.
         """
         if n < 1:
@@ -348,8 +345,8 @@ class Sandbox:
     def reconfigure(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
         """Replaces the limits and the logger, from the next cell on, which gets another worker.
 
-        The variables stay. With None, the current policy or logger stays. Raises `PolicyError` if a
-        folder can't be mounted; nothing was changed then.
+        The variables stay. None leaves the current one. Raises `PolicyError` if a folder can't be
+        mounted; nothing was changed then.
         """
         with self._sending:
             if policy is not None:
@@ -365,7 +362,7 @@ class Sandbox:
                 self._home.logger_changed(logger)
 
     def offer_pip(self) -> None:
-        """Lets cells install pure-Python packages with `%pip`, from the next cell on.
+        """Lets cells install pure-Python packages with `%pip`, from the next one on.
 
         Packages are kept in the sandbox's private folder, which the guest can read but not change.
         Their code runs only in the guest. The pip that is installed beside this package fetches
@@ -376,7 +373,7 @@ class Sandbox:
                 self._changes["pip"] = True
 
     def offer_functions(self, functions: Iterable[Function | HostFunction]) -> None:
-        """Lets cells call functions of this program, not earlier ones, from the next cell on.
+        """Lets cells call functions of this program, in place of earlier ones, from the next on.
 
         They are builtins in cells. Arguments and results are plain data; `HostFunction` sets limits
         and another name. Forks that this program makes have the same functions. Raises `TypeError`
@@ -399,7 +396,7 @@ class Sandbox:
         return bool(self.worker.why_closed)
 
     def close_if_idle(self, why: str) -> bool:
-        """Closes the sandbox, for the reason `why`, unless it is busy; returns whether it did."""
+        """Closes the sandbox, for the reason `why`, unless it is busy; returns if it is closed."""
         with self._sending:
             if self.busy:
                 return False
@@ -460,6 +457,9 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         if self._home.left():
             self.close()
+
+    def __reduce__(self) -> str:
+        raise TypeError("a sandbox can't be copied or pickled; fork() makes another one like it")
 
     def __del__(self) -> None:
         if not (self._is_copy or self.closed or self.worker.state == "asleep"):

@@ -65,7 +65,7 @@ _TOO_MANY_PIECES = (
 )
 
 OpenPaths = Annotated[dict[str, tuple[str, str]], Meta(max_length=_OPEN_FILES_MOST)]
-"""By identity, each file that states had open: the guest's folder, and the path in it."""
+"""The guest's folder and the path in it of each file that states had open, by its identity."""
 
 
 class ArchivedMemory(Struct, frozen=True):
@@ -236,8 +236,8 @@ class Exported:
         files: How many files are in it.
         states: How many states of the memory.
         left_out: Why files are not in it, by path.
-        note: Why the variables or a part of their states are not in it, as a sentence; empty if all
-            are in it.
+        note: Why the variables or a part of their states are not in it, as a sentence; empty if
+            all are.
     """
 
     session_id: str
