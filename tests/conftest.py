@@ -22,9 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import local
 from tests.faces import PATIENCE
-from tests.local import Inside, LocalSandbox
 from tests.ports import hand_out_own
 from tests.prepare import prepare
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
@@ -172,24 +170,6 @@ def warm() -> None:
 def warm_metered() -> None:
     """Does the work of `warm` for code that counts fuel."""
     prepare(FUEL)
-
-
-@pytest.fixture
-def inside(warm: None, tmp_path: Path) -> Iterator[Inside]:
-    """Opens sandboxes whose guests live in this process, for tests that look or reach inside.
-
-    They are closed after the test. Nothing stops a guest there that ignores interrupts.
-    """
-    made: list[LocalSandbox] = []
-
-    def one(name: str = "app", **options: Any) -> LocalSandbox:
-        asked: dict[str, Any] = {"workspace": tmp_path / name, "resume": "always"} | options
-        made.append(local.create_sandbox(**asked))
-        return made[-1]
-
-    yield one
-    for sandbox in made:
-        sandbox.close()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.faces import PATIENCE, process_of, put_back
-from tests.patched_worker import patched
+from tests.faults import faulty
 from tests.peak import Peak
 from wasm_kernel import (
     BaseSandbox,
@@ -140,7 +140,7 @@ def small(**limits: Any) -> ExecutionPolicy:
 @pytest.fixture(scope="module")
 def hasty_workers() -> Iterator[None]:
     """The workers of the file count a guest sooner as unable to begin a cell."""
-    with patched(engine__clock__BEGIN_LEAST=0.4, engine__clock__BEGIN_SECONDS=0.7):
+    with faulty(engine__clock__BEGIN_LEAST=0.4, engine__clock__BEGIN_SECONDS=0.7):
         yield
 
 

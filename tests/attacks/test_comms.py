@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from tests.patched_worker import patched
+from tests.faults import faulty
 from tests.peak import MB
 from tests.sampled import sampled
 from wasm_kernel import FrameError, NoListener
@@ -82,7 +82,7 @@ def test_case_22_a_flood_is_bounded_and_can_be_interrupted(
 
 
 def test_case_22_a_number_of_comms_may_be_open(fresh_victim_of: Making) -> None:
-    with patched(execution__comms__COMMS_MOST=500):
+    with faulty(execution__comms__COMMS_MOST=500):
         many, page = fresh_victim_of(), Page()
         code = "from comm import create_comm\nkeep = [create_comm('t') for _ in range(600)]"
         many.run(code, listener=page)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from tests.attacks.conftest import Making, Victim
 from tests.faces import happens, open_files
 from tests.peak import MB
 from tests.sampled import sampled
-from wasm_kernel import create_sandbox
+from wasm_kernel import HostFailed, create_sandbox
 
 DEEP = """
 import sys
@@ -210,39 +209,28 @@ def test_f20_a_removed_workspace_costs_no_variable_and_is_told(fresh_victim_of: 
     assert victim.says("print(x)") == "1"
 
 
-NO_ROOM = """
-import os, resource, sys, tempfile
-from tests.local import create_sandbox
-from wasm_kernel import HostFailed
-
-with tempfile.TemporaryDirectory() as folder, create_sandbox(workspace=folder + "/app") as made:
-    made.execute("x = 1")
-    limit, low = getattr(resource, sys.argv[1]), int(sys.argv[2])
-    before = resource.getrlimit(limit)
-    resource.setrlimit(limit, (low, before[1]))
-    told = []
-    for job in (
-        lambda: made.execute("import os; os._exit(1)"),
-        lambda: made.execute("print(x)"),
-        lambda: made.execute("%undo"),
-        made.rollback,
-        made.undo,
-        lambda: made.restore(1),
-    ):
-        try:
-            job()
-        except HostFailed as problem:
-            told.append(str(problem))
-    resource.setrlimit(limit, before)
-    print(len(told), "The variables are kept" in told[-1], folder in "".join(told))
-    print(made.execute("print(x)").stdout)
-"""
-
-
-@pytest.mark.parametrize(("limit", "low"), [("RLIMIT_NOFILE", 3), ("RLIMIT_AS", 1 << 30)])
+@pytest.mark.parametrize(
+    ("limit", "low"), [(resource.RLIMIT_NOFILE, 3), (resource.RLIMIT_AS, 1 << 30)]
+)
 def test_f20_a_host_without_room_for_a_new_guest_says_so_and_keeps_the_variables(
-    warm: None, limit: str, low: int
+    fresh_victim_of: Making, limit: int, low: int
 ) -> None:
-    words = [sys.executable, "-c", NO_ROOM, limit, str(low)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout.split() == ["6", "True", "False", "1"], done.stderr
+    victim = fresh_victim_of()
+    victim.says("x = 1")
+    victim.sandbox.checkpoints()  # waits for the commit, which comes after the result
+    process, before = victim.process, resource.prlimit(victim.process, limit)
+    resource.prlimit(process, limit, (low, before[1]))
+    for job in (
+        lambda: victim.run("import os; os._exit(1)"),
+        lambda: victim.run("print(x)"),
+        lambda: victim.run("%undo"),
+        victim.sandbox.rollback,
+        victim.sandbox.undo,
+        lambda: victim.sandbox.restore(1),
+    ):
+        with pytest.raises(HostFailed, match="The variables are kept") as told:
+            job()
+        assert str(victim.app.parent) not in str(told.value)
+    resource.prlimit(process, limit, before)
+    assert victim.says("print(x)") == "1"
+    assert victim.process == process

@@ -6,58 +6,98 @@ import errno
 import itertools
 import os
 import random
-import signal
-import subprocess
-import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from tests.execution.committing import CELL, FILES, WHOLE
-from tests.faces import full_disk, wait_for
-from tests.local import Inside
+from tests.faces import wait_for
+from tests.faults import Does, Fault, Faults, faulty
 from tests.sampled import lasting, sampled
+from tests.service.conftest import worker_of
 from tests.stored import commits_in, state_of
-from wasm_kernel import create_sandbox
-from wasm_kernel.folders import locks
+from wasm_kernel import Sandbox, create_sandbox
+from wasm_kernel.errors import WorkerLost
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux import trees
-from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.state import commits
-from wasm_kernel.state.pages import Content
 
-ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 60
 TENTHS = 10
 WHOLE_ENDING = "True True True"
+OPERATIONS = "tests.attacks.committing"
+SETUP = """
+import numpy as np, os
+for name in os.listdir():
+    if name[0] in 'abcd': os.remove(name)
+n = 0
+def write(n):
+    for name in 'abc':
+        with open(name, 'r+' if os.path.exists(name) else 'w') as file:
+            file.write(f'{n:06}' * 500)
+    os.replace('c', f'd{n}')
+    if os.path.exists(f'd{n - 1}'): os.remove(f'd{n - 1}')
+a = np.zeros((64, 512), dtype='i8'); b = {i: 0 for i in range(2000)}; c = [[0] * 50 for _ in b]
+"""
+CELL = """
+n += 1; write(n); a[:] = n; a = a.copy()
+for i in b: b[i] = n
+c = [[n] * 50 for _ in b]
+"""
+"""Changes many pages and some files together, so that a mixture of two commits would be noticed."""
+FILES = """
+names = sorted(name for name in os.listdir() if name[0] in 'abcd')
+print(names == (['a', 'b', f'd{n}'] if n else []), {open(name).read() for name in names})
+"""
+WHOLE = (
+    "print(n, a.min() == a.max() == n, set(b.values()) == {n}, {x for y in c for x in y} == {n})"
+)
 
 
-def commit_in(folder: Path, **env: str) -> subprocess.Popen[str]:
-    """Start a process that commits in a loop."""
-    command = [sys.executable, "-m", "tests.execution.committing", str(folder)]
-    return subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | env, stdout=subprocess.PIPE, text=True
-    )
+@pytest.fixture(scope="module", autouse=True)
+def faults(warm: None) -> Iterator[Faults]:
+    """The faults of the workers of this file."""
+    with faulty(
+        OPERATIONS,
+        "wasm_kernel.folders.locks:HistoryLock.take",
+        "wasm_kernel.state.commits:write_content",
+    ) as made:
+        yield made
+
+
+def opened(folder: Path, resume: Resume) -> Sandbox:
+    policy = ExecutionPolicy(history_cells=2)
+    return create_sandbox(workspace=folder, policy=policy, resume=resume)
+
+
+def commit_in(sandbox: Sandbox, cells: Iterable[int]) -> None:
+    """Commits in a loop, until the worker is killed."""
+    with suppress(WorkerLost):
+        for number in cells:
+            if not sandbox.execute(CELL).success:
+                return
+            if number % 5 == 4:
+                sandbox.undo(1, files=number % 2 == 0)
+            if number % 7 == 6:
+                sandbox.checkpoint(f"at {number % 3}")
 
 
 def kill_after(folder: Path, seconds: float) -> None:
-    """Let cells be committed for this time, then `kill -9`."""
-    child = commit_in(folder)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    time.sleep(seconds)
-    child.kill()
-    child.wait(SECONDS)
-    child.stdout.close()
+    """Lets cells be committed for this time, then kills their worker."""
+    with opened(folder, Resume.CRASH) as sandbox:
+        sandbox.execute(SETUP)
+        worker = worker_of(sandbox)
+        killing = threading.Timer(seconds, worker.kill)
+        killing.start()
+        commit_in(sandbox, itertools.takewhile(lambda _: not worker.has_ended, itertools.count()))
+        killing.join()
 
 
 def found_in(folder: Path) -> tuple[int, str]:
-    """The number of cells that a later process finds done, and its warnings.
+    """The number of cells that a later sandbox finds done, and its warnings.
 
     Each cell is found whole or not at all, and its files can be restored.
     """
@@ -84,35 +124,34 @@ def crashes(folder: Path, times: Iterable[int], seed: int) -> None:
         assert number > 0 or "the beginning" in told or "In[1]" in told
 
 
-def test_killed_at_any_moment_a_whole_commit_is_found(warm: None, tmp_path: Path) -> None:
+def test_killed_at_any_moment_a_whole_commit_is_found(tmp_path: Path) -> None:
     crashes(tmp_path, range(2), 1)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_again_and_again(warm: None, tmp_path: Path, seed: int) -> None:
+def test_killed_again_and_again(tmp_path: Path, seed: int) -> None:
     crashes(tmp_path, lasting(), seed)
 
 
-def kill_at(folder: Path, operation: int) -> bool:
-    """Kill the process at the N-th operation of a commit; False if the commit had fewer of them."""
-    child = commit_in(folder, KILL_AT=str(operation), CELLS="12")
-    _, _ = child.communicate(timeout=SECONDS)
-    if child.returncode == 0:
-        return False
-    assert child.returncode == -signal.SIGKILL
-    return True
+def kill_at(fault: Fault, folder: Path, operation: int) -> bool:
+    """Kills the worker at the N-th operation of commits; False if there were fewer of them."""
+    before = fault.calls
+    with fault.on(Does.KILL, at=operation), opened(folder, Resume.CRASH) as sandbox:
+        if sandbox.execute(SETUP).success:
+            commit_in(sandbox, range(12))
+    return fault.calls - before >= operation
 
 
 @pytest.mark.parametrize("operation", [2, 17, 78])
-def test_killed_at_the_nth_operation(warm: None, tmp_path: Path, operation: int) -> None:
-    kill_at(tmp_path, operation)
+def test_killed_at_the_nth_operation(faults: Faults, tmp_path: Path, operation: int) -> None:
+    assert kill_at(faults[OPERATIONS], tmp_path, operation)
     found_in(tmp_path)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(2))
-def test_killed_at_every_operation(warm: None, tmp_path: Path, part: int) -> None:
+def test_killed_at_every_operation(faults: Faults, tmp_path: Path, part: int) -> None:
     """A run tries every tenth of some hundred operations: other ones each day, all of them in five
     days.
     """
@@ -120,7 +159,7 @@ def test_killed_at_every_operation(warm: None, tmp_path: Path, part: int) -> Non
     first = (2 * day + part) % TENTHS + 1
     for operation in itertools.count(first, TENTHS):
         folder = tmp_path / str(operation)
-        if not kill_at(folder, operation):
+        if not kill_at(faults[OPERATIONS], folder, operation):
             break
         found_in(folder)
         trees.remove_tree(folder)
@@ -128,8 +167,8 @@ def test_killed_at_every_operation(warm: None, tmp_path: Path, part: int) -> Non
 
 
 @pytest.fixture
-def saved(warm: None, tmp_path: Path) -> Path:
-    """A workspace whose process was killed after three cells."""
+def saved(tmp_path: Path) -> Path:
+    """A workspace whose worker was killed after three cells."""
     kill_after(tmp_path, 0.3)
     return tmp_path
 
@@ -160,44 +199,33 @@ def test_a_history_that_is_damaged_as_a_whole_is_told(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-@pytest.mark.parametrize("nth", [0, 2])
+@pytest.mark.parametrize("cells", [0, 2])
 def test_a_failing_disk_is_told_and_rollback_works(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch, number: int, nth: int
+    fresh_victim_of: Making, faults: Faults, number: int, cells: int
 ) -> None:
-    sandbox: Any = inside()
-    victim = Victim(sandbox)
-    write, done = commits.write_content, 0
-
-    def failing(folder: Folder, parts: Iterable[Content | memoryview]) -> object:
-        nonlocal done
-        done += 1
-        if done > nth:
-            raise OSError(number, os.strerror(number))
-        return write(folder, parts)
-
-    monkeypatch.setattr(commits, "write_content", failing)
-    told: list[str] = []
+    victim = fresh_victim_of()
+    told = [victim.run(f"x = {count}").stderr for count in range(cells)]
 
     def heard() -> bool:
         told.append(victim.run(f"x = {len(told)}").stderr)
         return len(told) >= 5 and any(told)
 
-    wait_for(heard)
-    assert sum("can't be saved to disk" in text for text in told) == 1
-    assert os.strerror(number) in "".join(told)
-    assert victim.says("info = %session_info\nprint(info['history_is_saved'])") == "False"
-    assert victim.fails("x = 99; import os; os._exit(1)") == "GuestExited"
-    assert victim.says("print(x)") == str(len(told) - 1)
+    with faults["write_content"].on(number):
+        wait_for(heard)
+        assert sum("can't be saved to disk" in text for text in told) == 1
+        assert os.strerror(number) in "".join(told)
+        assert victim.says("info = %session_info\nprint(info['history_is_saved'])") == "False"
+        assert victim.fails("x = 99; import os; os._exit(1)") == "GuestExited"
+        assert victim.says("print(x)") == str(len(told) - 1)
 
 
-def test_with_room_again_a_crash_loses_nothing(inside: Inside) -> None:
-    sandbox: Any = inside()
-    victim = Victim(sandbox)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commits, "write_content", full_disk)
+def test_with_room_again_a_crash_loses_nothing(fresh_victim_of: Making, faults: Faults) -> None:
+    victim, write = fresh_victim_of(), faults["write_content"]
+    before = write.calls
+    with write.on(errno.ENOSPC):
         victim.run("x = 1")
         victim.run("y = 2")
-        time.sleep(0.1)
+        wait_for(lambda: write.calls > before)
     victim.run("z = 3")
     assert resumed(victim) == "1 2 3"
 
@@ -210,13 +238,13 @@ def resumed(victim: Victim) -> str:
 
 
 def test_a_disk_that_is_full_at_the_start_leaves_a_session_in_memory(
-    monkeypatch: pytest.MonkeyPatch, inside: Inside
+    fresh_victim_of: Making, faults: Faults
 ) -> None:
-    monkeypatch.setattr(locks.HistoryLock, "take", full_disk)
-    sandbox = inside()
-    assert "can't be saved to disk (No space left on device)" in sandbox.execute("x=1").stderr
-    sandbox.execute("import os; x = 2; os._exit(1)")
-    assert sandbox.execute("print(x)").stdout == "1\n"
+    victim = fresh_victim_of()
+    with faults["HistoryLock.take"].on(errno.ENOSPC):
+        assert "can't be saved to disk (No space left on device)" in victim.run("x=1").stderr
+    victim.run("import os; x = 2; os._exit(1)")
+    assert victim.says("print(x)") == "1"
 
 
 def test_a_history_that_is_removed_under_a_session_is_told(fresh_victim_of: Making) -> None:

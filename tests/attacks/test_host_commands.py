@@ -3,77 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.attacks.conftest import Making, Shared, Victim
-from tests.faces import PATIENCE
-from tests.local import LocalSandbox, create_sandbox
-from wasm_kernel.execution.commands import HostCommands
-from wasm_kernel.guests.base import CommandContext, CommandLine
-from wasm_kernel.linux.task import Cancelled
-from wasm_kernel.policy import ExecutionPolicy
-
-MAGIC = """
-from IPython.core.magic import no_var_expand, register_line_magic
-from wasm_kernel_agent.host import run_host_command
-@register_line_magic
-@no_var_expand
-def knock(line):
-    return run_host_command(get_ipython(), "knock", line)
-del knock  # it would hide the magic where that stands without its percent sign
-"""
+from tests.attacks.conftest import Making, Victim
+from tests.attacks.knocking import MAGICS
+from tests.faces import PATIENCE, happens, wait_for
+from tests.faults import faulty
 
 
-@pytest.fixture(scope="module")
-def shared(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    """The file's guests live in this process, which adds a command to them."""
-
-    def make(policy: ExecutionPolicy) -> Any:
-        return create_sandbox(workspace=tmp_path_factory.mktemp("victim"), policy=policy)
-
-    made = Shared(make)
-    yield made
-    made.close()
+@pytest.fixture(scope="module", autouse=True)
+def _knocking(warm: None) -> Iterator[None]:
+    """Workers have two more commands."""
+    with faulty("tests.attacks.knocking"):
+        yield
 
 
-def commands_of(victim: Victim) -> HostCommands:
-    sandbox: object = victim.sandbox
-    assert isinstance(sandbox, LocalSandbox)
-    return sandbox.commands
+def with_magics(victim: Victim) -> Victim:
+    (victim.app / "knocked").unlink(missing_ok=True)
+    victim.says(MAGICS)
+    return victim
 
 
 @pytest.fixture
-def done(victim: Victim) -> Iterator[list[str]]:
+def knocker(victim: Victim) -> Victim:
+    """The file's sandbox, with the magics."""
+    return with_magics(victim)
+
+
+def done(victim: Victim) -> list[str]:
     """The lines for which the host ran the command `knock`."""
-    lines: list[str] = []
-
-    def knock(line: CommandLine, context: CommandContext) -> int:
-        lines.append(line.line)
-        context.say(f"knocked {line.line}\n")
-        return len(lines)
-
-    commands_of(victim).add("knock", knock)
-    victim.says(MAGIC)
-    yield lines
-    commands_of(victim).add("knock", lambda line, context: None)
+    path = victim.app / "knocked"
+    return path.read_text().splitlines() if path.exists() else []
 
 
-def test_a_command_in_the_cells_text_is_done_and_gives_its_value(
-    victim: Victim, done: list[str]
-) -> None:
-    said = victim.says("print('before')\n%knock {a} $b\nx = %knock again\nprint(x)")
+def test_a_command_in_the_cells_text_is_done_and_gives_its_value(knocker: Victim) -> None:
+    said = knocker.says("print('before')\n%knock {a} $b\nx = %knock again\nprint(x)")
     assert said.splitlines() == ["before", "knocked {a} $b", "knocked again", "2"]
-    assert done == ["{a} $b", "again"]
+    assert done(knocker) == ["{a} $b", "again"]
 
 
-def test_a_command_below_time_and_without_its_percent_sign(victim: Victim, done: list[str]) -> None:
-    victim.says("%%time\n%knock timed")
-    victim.says("knock bare")
-    victim.says("%%capture\n%knock captured")
-    victim.says("%%limit seconds=9\n%knock limited")
-    assert done == ["timed", "bare", "captured", "limited"]
+def test_a_command_below_time_and_without_its_percent_sign(knocker: Victim) -> None:
+    knocker.says("%%time\n%knock timed")
+    knocker.says("knock bare")
+    knocker.says("%%capture\n%knock captured")
+    knocker.says("%%limit seconds=9\n%knock limited")
+    assert done(knocker) == ["timed", "bare", "captured", "limited"]
 
 
 SNEAKING = {
@@ -98,13 +73,9 @@ SNEAKING = {
 
 @pytest.mark.parametrize("code", SNEAKING.values(), ids=SNEAKING)
 def test_a_command_that_the_text_does_not_name_is_refused(victim_of: Making, code: str) -> None:
-    lines: list[str] = []
-    sneak = victim_of()
-    commands_of(sneak).add("knock", lambda line, context: lines.append(line.line))
-    sneak.says(MAGIC)
+    sneak = with_magics(victim_of())
     result = sneak.run(code)
-    assert set(lines) <= {"out"}
-    assert len(lines) <= 1
+    assert done(sneak) in ([], ["out"])
     assert "at top level" in result.stderr or "done already" in result.stderr
 
 
@@ -126,66 +97,58 @@ print(all("refused" in answer for answer in answers))
 """
 
 
-def test_forged_frames_are_refused(victim: Victim, done: list[str]) -> None:
-    assert victim.says(FORGED) == "True"
-    assert not done
+def test_forged_frames_are_refused(knocker: Victim) -> None:
+    assert knocker.says(FORGED) == "True"
+    assert done(knocker) == []
 
 
-def test_a_command_after_a_forged_end_is_refused(victim: Victim, done: list[str]) -> None:
-    victim.run(
+def test_a_command_after_a_forged_end_is_refused(knocker: Victim) -> None:
+    knocker.run(
         "import _host, json\n"
         "_host.call(json.dumps({'op': 'done', 'reply': {'status': 'ok'}}).encode())\n"
         "%knock in"
     )
-    assert not done
+    assert done(knocker) == []
 
 
-def test_a_slow_command_is_interrupted_at_once(victim: Victim) -> None:
-    def slow(line: CommandLine, context: CommandContext) -> None:
-        while not context.wait(60):
-            pass
-        raise Cancelled
-
-    commands_of(victim).add("knock", slow)
-    victim.says(MAGIC)
-    code = "print('begun')\nkept = 1\ntry:\n    pass\nfinally:\n    kept = 2\n%knock"
-    result = victim.run(code, interrupt="begun")
+def test_a_slow_command_is_interrupted_at_once(knocker: Victim) -> None:
+    code = f"kept = 1\ntry:\n    pass\nfinally:\n    kept = 2\nprint('begun')\n%wait {PATIENCE}"
+    result = knocker.run(code, interrupt="begun")
     assert result.error is not None
     assert result.error.ename == "KeyboardInterrupt"
-    assert victim.says("print(kept)") == "2"
+    assert result.duration < PATIENCE
+    assert knocker.says("print(kept)") == "2"
 
 
-def test_a_slow_command_ends_at_the_cells_deadline(victim: Victim) -> None:
-    waited: list[bool] = []
+def test_a_slow_command_ends_at_the_cells_deadline(knocker: Victim) -> None:
+    result = knocker.run(f"%wait {PATIENCE}", timeout_seconds=0.3)
+    assert result.error is not None
+    assert result.error.ename == "CellTimeout"
+    assert result.duration < PATIENCE
 
-    def slow(line: CommandLine, context: CommandContext) -> None:
-        waited.append(context.wait(PATIENCE))
-        raise Cancelled
 
-    commands_of(victim).add("knock", slow)
-    victim.says(MAGIC)
-    assert victim.fails("%knock", timeout_seconds=0.3) == "CellTimeout"
-    assert waited == [True]
+def test_what_is_done_before_a_cell_can_be_interrupted(victim: Victim) -> None:
+    victim.says("x = 1")
+    (victim.app / "busy").touch()
+    cell = victim.sandbox.submit("x = 2")
+    wait_for(lambda: victim.sandbox.busy)
+    assert not happens(cell.done, 0.1)
+    assert victim.sandbox.interrupt()
+    error = cell.result(PATIENCE).error
+    assert error is not None
+    assert error.ename == "KeyboardInterrupt"
+    (victim.app / "busy").unlink()
+    assert victim.says("print(x)") == "1"
 
 
 def test_a_slow_command_burns_no_fuel(warm_metered: None, victim_of: Making) -> None:
-    metered = victim_of(fuel_budget=10**9)
-    metered.says(MAGIC)
-    burnt = []
-    for seconds in (0.0, 0.5):
-
-        def slow(line: CommandLine, context: CommandContext, seconds: float = seconds) -> bool:
-            return context.wait(seconds)
-
-        commands_of(metered).add("knock", slow)
-        burnt.append(metered.run("%knock").fuel_consumed or 0)
-    assert burnt[1] < burnt[0] * 1.5
+    metered = with_magics(victim_of(fuel_budget=10**9))
+    burnt = [metered.run(f"%wait {each}").fuel_consumed or 0 for each in (0.0, 0.5)]
+    assert 0 < burnt[1] < burnt[0] * 1.5
 
 
-def test_f6_a_text_that_is_too_long_to_be_read_is_refused_in_words(
-    victim: Victim, done: list[str]
-) -> None:
-    result = victim.run("%knock long\n#" + "x" * 300_000)
+def test_f6_a_text_that_is_too_long_to_be_read_is_refused_in_words(knocker: Victim) -> None:
+    result = knocker.run("%knock long\n#" + "x" * 300_000)
     assert "not done in a cell of more than 250,000 characters" in result.stderr
     assert "cell of its own" in result.stderr
-    assert done == []
+    assert done(knocker) == []

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from tests.patched_worker import patched
+from tests.faults import faulty
 from tests.peak import MB
 from tests.sampled import sampled
 
@@ -63,7 +63,7 @@ def test_case_22_a_cap_on_displays_names_its_setting_once(victim: Victim) -> Non
 
 def test_case_22_an_error_flood_is_bounded(fresh_victim_of: Making) -> None:
     show = "get_ipython()._showtraceback(ValueError, ValueError('x'), ['y' * 10**5])"
-    with patched(execution__limits__ERROR_BYTES=1 << 20):
+    with faulty(execution__limits__ERROR_BYTES=1 << 20):
         victim = fresh_victim_of()
         victim.says("1")
         peak = victim.peak()

@@ -1,23 +1,19 @@
 """The costs of the memory history alone, in milliseconds, and their goals.
 
-The guests of some rows live in this process, whose methods are timed.
+For some rows, methods of the worker are timed.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
 
-from tests import local
 from tests.benchmarks.cloudpickled import measured
 from tests.benchmarks.sides import Side
 from tests.benchmarks.table import Row
+from tests.faults import faulty
 from wasm_kernel import ExecutionPolicy, create_sandbox
-from wasm_kernel.execution.turns import GuestTurns
-from wasm_kernel.state.recorder import Recorder
 
 MILLISECONDS = 1000
 ARRAYS = "import numpy as np\na = np.random.default_rng(1).random(12_500_000)"
@@ -25,44 +21,23 @@ FUEL = 3 * 10**9
 SETTLED_SECONDS = 1.0  # until a cell's state is on disk
 
 
-@contextmanager
-def timed(owner: type, name: str) -> Iterator[list[float]]:
-    """Records the milliseconds of each call of a method."""
-    taken: list[float] = []
-    original: Callable[..., Any] = getattr(owner, name)
-
-    def watched(*args: Any, **options: Any) -> Any:
-        begun = time.perf_counter()
-        try:
-            return original(*args, **options)
-        finally:
-            taken.append((time.perf_counter() - begun) * MILLISECONDS)
-
-    setattr(owner, name, watched)
-    try:
-        yield taken
-    finally:
-        setattr(owner, name, original)
-
-
 def commits(native: Side, rounds: int) -> Iterator[Row]:
     """The commit of a tiny cell: beside 100 MB and beside nothing, and against cloudpickle."""
     beside: tuple[list[float], list[float]] = ([], [])
     pickled: list[float] = []
     with (
-        tempfile.TemporaryDirectory() as one,
-        tempfile.TemporaryDirectory() as other,
-        local.create_sandbox(workspace=one) as large,
-        local.create_sandbox(workspace=other) as empty,
-        timed(Recorder, "commit") as taken,
+        tempfile.TemporaryDirectory() as folder,
+        faulty("wasm_kernel.state.recorder:Recorder.commit") as timed,
+        create_sandbox(workspace=f"{folder}/large") as large,
+        create_sandbox(workspace=f"{folder}/empty") as empty,
     ):
         large.execute(ARRAYS)
         empty.execute("import numpy as np; a = np.zeros(10)")
         for turn in range(rounds * 4):
             for sandbox, times in ((large, beside[0]), (empty, beside[1])):
                 assert sandbox.execute(f"a[{turn % 10}] += 1").success
-                times.append(taken[-1])
-                time.sleep(0.02)
+                sandbox.checkpoints()  # waits for the commit, which comes after the result
+                times.append(timed["Recorder.commit"].seconds * MILLISECONDS)
             if turn % 4 == 0:
                 pickled += measured(native.python)["kept"]
     yield Row("commit of a tiny cell beside 100 MB, and beside none", *beside, "ms", 1.5)
@@ -72,11 +47,11 @@ def commits(native: Side, rounds: int) -> Iterator[Row]:
 
 def back_to_work(native: Side, rounds: int) -> Iterator[Row]:
     """The time from the moment that a cell's fuel is used up until the next cell can run."""
-    policy = ExecutionPolicy(fuel_budget=FUEL)
+    policy, taken = ExecutionPolicy(fuel_budget=FUEL), []
     with (
         tempfile.TemporaryDirectory() as folder,
-        local.create_sandbox(workspace=folder, policy=policy) as sandbox,
-        timed(GuestTurns, "_recover") as taken,
+        faulty("wasm_kernel.execution.turns:GuestTurns._recover") as timed,
+        create_sandbox(workspace=folder, policy=policy) as sandbox,
     ):
         sandbox.execute(ARRAYS)
         for turn in range(rounds):
@@ -85,6 +60,7 @@ def back_to_work(native: Side, rounds: int) -> Iterator[Row]:
             failed = sandbox.execute("a[:] = 0\nwhile True: pass")
             assert failed.error is not None
             assert failed.error.ename == "OutOfFuel"
+            taken.append(timed["GuestTurns._recover"].seconds * MILLISECONDS)
     yield Row("back to work after OutOfFuel with 100 MB, and 50 ms", taken, [50.0], "ms", 1.0)
 
 

@@ -15,7 +15,7 @@ from tests.end_to_end.conftest import Starting, starting_in
 from tests.end_to_end.real_kernel import RealKernel
 from tests.end_to_end.test_widgets import SLIDER, Page, texts
 from tests.end_to_end.watcher import Watcher
-from tests.faces import PATIENCE, wait_for
+from tests.faces import PATIENCE, happens, wait_for
 from wasm_kernel import SessionInUse, export_session, get_session_sandbox, prune_sessions
 
 WITH_A_WORKER = 3
@@ -73,6 +73,14 @@ def test_a_sleeping_kernel_has_no_worker_and_goes_on_with_everything(kernel: Rea
     assert kernel.run("x")["value"] == "[1, 2]"
     assert kernel.run("%restore early")["error"] == ""
     assert "after 0.5 seconds of rest" in kernel.run("%session_info")["value"]
+
+
+def test_a_kernel_with_a_file_without_a_name_stays_awake(kernel: RealKernel) -> None:
+    """Another process could not open the file again."""
+    kernel.run("import os; gone = open('gone', 'w+'); gone.write('still'); os.remove('gone')")
+    assert not happens(lambda: len(descendants(kernel.pid)) < WITH_A_WORKER, 1.5)
+    assert kernel.run("gone.seek(0); print(gone.read()); gone.close()")["stdout"] == "still\n"
+    fall_asleep(kernel)
 
 
 def test_no_message_that_wakes_a_kernel_is_lost(kernel: RealKernel) -> None:

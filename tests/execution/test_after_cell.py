@@ -1,21 +1,15 @@
-"""Actions before and after a cell: a failing one harms neither the cell nor the next action."""
+"""Actions after a cell: a failing one harms neither the cell nor the next action."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Collection
 from typing import Any, cast
 
 import pytest
 
-from tests.local import Inside
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.guests.base import ActionContext
 from wasm_kernel.linux.broker import LocalBroker
-
-SECONDS = 60
 
 
 class Action:
@@ -73,33 +67,3 @@ def test_actions_of_a_lost_cell_are_put_back_and_forgotten() -> None:
     commands.cell_lost(cast("Any", cell), Clock())
     commands.run_actions(cast("Any", cell), Clock())
     assert cell.told == [("stderr", "put back")]
-
-
-class Slow:
-    """A listener that takes long before each cell."""
-
-    begun = threading.Event()
-
-    def cell_begins(self, context: ActionContext) -> None:
-        self.begun.set()
-        end = time.monotonic() + SECONDS
-        while not context.cancelled:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-
-    def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
-        """Does nothing."""
-
-
-def test_what_is_done_before_a_cell_can_be_interrupted(inside: Inside) -> None:
-    sandbox = inside()
-    sandbox.execute("x = 1")
-    sandbox.commands.listener = Slow()
-    cell = sandbox.submit("x = 2")
-    assert Slow.begun.wait(SECONDS)
-    sandbox.interrupt()
-    error = cell.result(SECONDS).error
-    assert error is not None
-    assert error.ename == "KeyboardInterrupt"
-    sandbox.commands.listener = None
-    assert sandbox.execute("print(x)").stdout == "1\n"

@@ -2,56 +2,59 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from pathlib import Path
 
 import pytest
 
-from tests.local import Inside, LocalSandbox
-from wasm_kernel.guests.dlmalloc import Dlmalloc
+from tests.execution.forks import Opening
+from tests.faces import process_of
+from wasm_kernel import Sandbox
+from wasm_kernel.guests.python.language import shared_language
 from wasm_kernel.state import pages
 
 MIB = 1 << 20
 
 
 @pytest.fixture
-def sandbox(inside: Inside) -> LocalSandbox:
-    sandbox = inside()
+def sandbox(opened: Opening) -> Sandbox:
+    sandbox = opened()
     sandbox.start().result()
     return sandbox
 
 
-def resident() -> int:
-    """The bytes of this process's own memory."""
-    pages = Path("/proc/self/statm").read_text().split()
-    return (int(pages[1]) - int(pages[2])) * resource.getpagesize()
+def used(sandbox: Sandbox) -> tuple[int, int, int]:
+    """The bytes of the worker's own memory, and what it has read and faulted in so far."""
+    process = Path(f"/proc/{process_of(sandbox)}")
+    resident, shared = (process / "statm").read_text().split()[1:3]
+    read = (process / "io").read_text().split("rchar:", 1)[1].split()[0]
+    faults = (process / "stat").read_text().rpartition(")")[2].split()[7]
+    return (int(resident) - int(shared)) * resource.getpagesize(), int(read), int(faults)
 
 
-def wait_saved(sandbox: LocalSandbox) -> None:
+def wait_saved(sandbox: Sandbox) -> None:
     """Waits until all states are on disk."""
-    with sandbox.frozen():
-        pass
+    sandbox.checkpoint("saved")
 
 
-def head_bytes(sandbox: LocalSandbox) -> int:
+def head_bytes(sandbox: Sandbox) -> int:
     return sandbox.checkpoints()[-1].bytes
 
 
-def test_what_is_deleted_goes_back_to_the_machine(sandbox: LocalSandbox) -> None:
+def test_what_is_deleted_goes_back_to_the_machine(sandbox: Sandbox) -> None:
     sandbox.execute("import numpy as np; big = np.full(200 << 17, 1.5)")
     wait_saved(sandbox)
     assert head_bytes(sandbox) > 190 * MIB
-    before = resident()
+    before, *_ = used(sandbox)
     sandbox.execute("del big")
     sandbox.checkpoints()  # waits until freed memory is given back, after the result
-    assert before - resident() > 150 * MIB
+    assert before - used(sandbox)[0] > 150 * MIB
     assert head_bytes(sandbox) < 2 * MIB
     sandbox.undo()
     assert sandbox.execute("print(big.sum() / len(big))").stdout == "1.5\n"
 
 
-def test_freed_objects_are_not_written_again(sandbox: LocalSandbox) -> None:
+def test_freed_objects_are_not_written_again(sandbox: Sandbox) -> None:
     """Freeing an object writes to its page: many small objects would be saved a second time."""
     sandbox.execute("many = [b'%d ' % i * 200 for i in range(120_000)]")
     assert head_bytes(sandbox) > 140 * MIB
@@ -61,35 +64,30 @@ def test_freed_objects_are_not_written_again(sandbox: LocalSandbox) -> None:
     assert sandbox.execute("print(many[-1][:6], len(many))").stdout == "b'119999' 120000\n"
 
 
-def test_an_undo_reads_nothing_of_what_was_freed(sandbox: LocalSandbox) -> None:
+def test_an_undo_reads_nothing_of_what_was_freed(sandbox: Sandbox) -> None:
     sandbox.execute("import numpy as np; big = np.zeros(200 << 17); big[::4096] = 1")
     sandbox.execute("del big")
     sandbox.execute("x = 1")
     wait_saved(sandbox)
-    before = resident(), read_bytes()
+    before = used(sandbox)
     sandbox.undo()
-    after = resident(), read_bytes()
+    after = used(sandbox)
     assert after[0] - before[0] < 50 * MIB
     assert after[1] - before[1] < 20 * MIB
 
 
-def read_bytes() -> int:
-    """The bytes that this process has read so far."""
-    io = Path(f"/proc/{os.getpid()}/io").read_text()
-    return int(io.split("rchar:", 1)[1].split()[0])
-
-
-def test_an_undo_beside_a_large_array_costs_what_differs(sandbox: LocalSandbox) -> None:
+def test_an_undo_beside_a_large_array_costs_what_differs(sandbox: Sandbox) -> None:
     if pages.available() != pages.WriteProtect.name:
         pytest.skip("memory is only kept where the system tells what changed")
     sandbox.execute("import numpy as np; big = np.zeros(200 << 17); big[::5000] = 1")
     for leaves in (sandbox.undo, lambda: sandbox.execute("import os; os._exit(1)")):
         sandbox.execute("x = 1; big[5] = 3")
         wait_saved(sandbox)
-        faults, read = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, read_bytes()
+        _, read, faults = used(sandbox)
         leaves()
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults < 10_000  # of 51,200
-        assert read_bytes() - read < 20 * MIB
+        _, read_after, faults_after = used(sandbox)
+        assert faults_after - faults < 10_000  # of 51,200
+        assert read_after - read < 20 * MIB
     assert sandbox.execute("print(big[5], big.sum())").stdout == "3.0 5246.0\n"
     sandbox.undo(2)
     assert sandbox.execute("print(big[5], big.sum())").stdout == "0.0 5243.0\n"
@@ -111,10 +109,10 @@ print(mine[-1])
 """
 
 
-def test_a_guest_that_lies_about_what_is_free_loses_its_own_data(sandbox: LocalSandbox) -> None:
-    heap = sandbox._runner.guest.heap
-    assert isinstance(heap, Dlmalloc)
-    code = LIES.format(root=heap.state + 304 + 4 * 31)
+def test_a_guest_that_lies_about_what_is_free_loses_its_own_data(sandbox: Sandbox) -> None:
+    image = shared_language(None).prepared.image_at_hand()
+    assert image is not None
+    code = LIES.format(root=image.record.extra["allocator"] + 304 + 4 * 31)
     assert sandbox.execute("x = 5").success
     assert sandbox.execute(code).stdout == "7.0\n"
     assert sandbox.execute("print(mine[-1], x)").stdout == "0.0 5\n"

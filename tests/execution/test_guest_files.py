@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from textwrap import dedent
 
@@ -11,7 +10,6 @@ import pytest
 
 from tests.execution.forks import Opening
 from tests.faces import says
-from tests.local import Inside
 from wasm_kernel import Sandbox, create_sandbox
 
 
@@ -106,13 +104,3 @@ def test_the_null_device_takes_all_and_gives_nothing_also_after_an_undo(
     refused = sandbox.execute("open('/dev/other', 'w')").error
     assert refused is not None
     assert refused.ename == "PermissionError"
-
-
-def test_another_file_in_the_place_of_the_null_device_is_not_written(
-    inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planted = tmp_path / "null"
-    planted.touch()
-    monkeypatch.setattr(os, "devnull", str(planted))
-    assert inside().execute("open('/dev/null', 'w').write('x')").error is not None
-    assert planted.read_bytes() == b""

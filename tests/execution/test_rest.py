@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import threading
-from concurrent.futures import wait
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from tests.faces import PATIENCE, full_disk, open_files, says, wait_for
-from tests.local import Inside, LocalSandbox
-from wasm_kernel.linux import memory
-from wasm_kernel.state.pages import Content
+from tests.execution.forks import Opening
+from tests.faces import happens, says, wait_for
+from tests.faults import Faults, faulty
+from tests.private import private_of
+from wasm_kernel import Sandbox
 
 BEFORE = """
 import asyncio, os, time
@@ -34,76 +34,92 @@ print(next(g), f.read(), gone.read(), os.getcwd(), time.monotonic() - began >= 0
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def faults(warm: None) -> Iterator[Faults]:
+    """Workers of this file rest at once; `trim` is called by those that do."""
+    with faulty(
+        "wasm_kernel.execution.session_guest:SessionGuest.rest",
+        "wasm_kernel.linux.memory:read_ranges",
+        "wasm_kernel.linux.memory:trim",
+        "wasm_kernel.service.worker:_Worker._take",
+        "wasm_kernel.state.commits:write_content",
+        service__worker___QUIET_SECONDS=0.02,
+    ) as made:
+        yield made
+
+
 @pytest.fixture
-def sandbox(inside: Inside) -> LocalSandbox:
-    return inside()
+def sandbox(opened: Opening) -> Sandbox:
+    return opened()
 
 
-def rest(sandbox: LocalSandbox) -> None:
-    """Lets the guest rest as soon as its last cell is on disk."""
-    wait_for(sandbox.rest)
-    assert sandbox.facts.all()["memory_bytes"] == 0
+def rests(faults: Faults) -> bool:
+    """Whether the guest rests since the worker took its last message."""
+    return faults["trim"].last > faults["_Worker._take"].last
 
 
-def test_a_guest_goes_on_after_a_rest_as_it_was(sandbox: LocalSandbox) -> None:
+def rest(faults: Faults) -> None:
+    """Waits until the guest rests."""
+    wait_for(lambda: rests(faults), "a rest")
+
+
+def stays_awake(faults: Faults) -> bool:
+    return not happens(lambda: rests(faults), 0.2)
+
+
+def test_a_guest_goes_on_after_a_rest_as_it_was(sandbox: Sandbox, faults: Faults) -> None:
     says(sandbox, BEFORE)
-    rest(sandbox)
+    rest(faults)
     log = sandbox.workspace / "log"
     log.rename(log.with_name("moved"))
     threading.Event().wait(0.3)
     assert says(sandbox, AFTER) == "1 b still /app/below True True"
-    rest(sandbox)
+    rest(faults)
     assert sandbox.query({"op": "is_complete", "code": "if x:"}).result()["status"] == "incomplete"
     says(sandbox, "_ = f.write('c'); f.close(); gone.close()")
     assert log.with_name("moved").read_text() == "abc"
 
 
-def test_a_resting_session_is_undone_as_any(sandbox: LocalSandbox) -> None:
+def test_a_resting_session_is_undone_as_any(sandbox: Sandbox, faults: Faults) -> None:
     says(sandbox, "x = 1")
     says(sandbox, "x = 2")
-    rest(sandbox)
+    rest(faults)
     sandbox.undo()
     assert says(sandbox, "print(x)") == "1"
 
 
-def test_a_request_to_rest_does_not_wait_for_a_commit(
-    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_would_rest_does_not_wait_for_a_commit(
+    sandbox: Sandbox, faults: Faults
 ) -> None:
-    """A worker's main thread asks. While it waited, it did not report that the worker is well."""
+    """Its main thread asks. While it waited, it did not report that the worker is well."""
     says(sandbox, "x = 1")
-    wait_for(sandbox.rest)
-    copy, is_taken, goes_on, ended = memory.read_ranges, *(threading.Event() for _ in range(3))
-
-    def copy_slowly(*args: Any) -> Content:
-        is_taken.set()
-        goes_on.wait(PATIENCE)
-        ended.set()
-        return copy(*args)
-
-    monkeypatch.setattr(memory, "read_ranges", copy_slowly)
-    sandbox.execute("x = 2")
-    is_taken.wait()
-    assert not sandbox.rest()
-    assert not ended.is_set()
-    goes_on.set()
-    wait_for(sandbox.rest)
-    assert says(sandbox, "print(x)") == "2"
+    rest(faults)
+    taken = faults["_Worker._take"]
+    with faults["read_ranges"].held() as wait_for_commit:
+        sandbox.execute("x = 2")
+        wait_for_commit()
+        asked = faults["SessionGuest.rest"].calls
+        wait_for(lambda: faults["SessionGuest.rest"].calls > asked)
+        before = taken.calls
+        cell = sandbox.submit("print(x)")
+        wait_for(lambda: taken.calls > before)
+        assert not cell.done()
+    assert cell.result().stdout == "2\n"
 
 
 def test_a_guest_does_not_rest_while_a_cell_runs_or_its_state_is_not_on_disk(
-    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, faults: Faults
 ) -> None:
-    cell = sandbox.submit("import time; time.sleep(60)")
-    assert not sandbox.rest()
-    wait_for(sandbox.interrupt)
-    wait([cell])
-    with monkeypatch.context() as patch:
-        patch.setattr("wasm_kernel.state.commits.write_content", full_disk)
+    cell = sandbox.submit("open('begun', 'w').close(); import time; time.sleep(60)")
+    wait_for((sandbox.workspace / "begun").exists)
+    assert stays_awake(faults)
+    sandbox.interrupt()
+    cell.result()
+    with faults["write_content"].on(errno.ENOSPC):
         sandbox.execute("x = 5")
-        wait_for(lambda: not sandbox.facts.all()["history_is_saved"])
-        assert not sandbox.rest()
+        assert stays_awake(faults)
     assert says(sandbox, "print(x)") == "5"
-    rest(sandbox)
+    rest(faults)
     assert says(sandbox, "print(x)") == "5"
 
 
@@ -116,44 +132,24 @@ opens = Opens()
 """
 
 
-def test_a_file_that_a_question_opened_keeps_a_guest_from_resting(sandbox: LocalSandbox) -> None:
+def test_a_file_that_a_question_opened_keeps_a_guest_from_resting(
+    sandbox: Sandbox, faults: Faults
+) -> None:
     says(sandbox, OPENS_WHEN_COMPLETED)
-    rest(sandbox)
+    rest(faults)
     sandbox.query({"op": "complete", "code": "opens.", "cursor_pos": 6}).result()
-    assert not sandbox.rest()
+    assert stays_awake(faults)
     says(sandbox, "_ = h.write('a')")
-    rest(sandbox)
+    rest(faults)
     says(sandbox, "h.close()")
 
 
-def test_a_state_that_was_lost_during_the_rest_is_told(sandbox: LocalSandbox) -> None:
+def test_a_state_that_was_lost_during_the_rest_is_told(sandbox: Sandbox, faults: Faults) -> None:
     says(sandbox, "x = 1")
     says(sandbox, "x = bytearray(range(256)) * 400")
-    rest(sandbox)
-    contents = Path(sandbox.folders.private_path, "state", "contents")
+    rest(faults)
+    contents = private_of(sandbox.workspace) / "state" / "contents"
     max(contents.iterdir(), key=lambda one: one.stat().st_mtime_ns).unlink()
     result = sandbox.execute("print(x)")
     assert result.stdout == "1\n", result
     assert "can't be read any more" in result.stderr
-
-
-def test_a_resting_guest_leaves_nothing_open_when_it_is_closed(inside: Inside) -> None:
-    sandbox = inside("put-away")
-    says(sandbox, "f = open('kept', 'w')")
-    rest(sandbox)
-    sandbox.close()
-    assert not [path for path in open_files() if "put-away" in path]
-
-
-def test_a_guest_with_a_file_without_a_name_does_not_go_on_in_another_process(
-    sandbox: LocalSandbox,
-) -> None:
-    def may_sleep(code: str) -> bool:
-        says(sandbox, code)
-        sandbox.query({"op": "is_complete", "code": ""}).result()  # the cell is being kept by then
-        sandbox.wait_written(PATIENCE)
-        return sandbox.may_sleep()
-
-    assert may_sleep("f = open('named', 'w')")
-    assert not may_sleep("import os; os.remove('named')")
-    assert may_sleep("f.close()")

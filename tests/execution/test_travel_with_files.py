@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.faces import says
-from tests.local import Inside, LocalSandbox
+from tests.faults import Does, faulty
 from tests.private import private_of
 from wasm_kernel import Sandbox, create_sandbox
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import Resume
-from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.policy import ExecutionPolicy
 
 Opening = Callable[..., Sandbox]
@@ -43,7 +42,7 @@ def sandbox(opened: Opening) -> Sandbox:
     return opened()
 
 
-def state(sandbox: Sandbox | LocalSandbox) -> dict[str, str]:
+def state(sandbox: Sandbox) -> dict[str, str]:
     """The files as they are on the host."""
     files = list(sandbox.workspace.rglob("*"))
     return {str(p.relative_to(sandbox.workspace)): p.read_text() for p in files if p.is_file()}
@@ -145,17 +144,21 @@ def test_a_database_and_its_connection_go_back_together(sandbox: Sandbox) -> Non
     )
 
 
-def test_a_file_that_was_too_large_is_told(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FileCopier, "clone", lambda *files: False)
-    sandbox = inside(policy=ExecutionPolicy(file_copy_bytes=1000))
-    says(sandbox, "_ = open('big', 'w').write('x' * 5000); _ = open('small', 'w').write('s')")
-    told = sandbox.execute("_ = open('big', 'a').write('y'); _ = open('small', 'w').write('t')")
-    assert "big (too large, 4.9 KiB) could not be kept" in told.stderr
-    assert sandbox.execute("_ = open('big', 'a').write('z')").stderr == ""
-    back = sandbox.execute("%undo 2 --files")
-    assert "1 brought back (small)" in back.stdout
-    assert "Not brought back: big (too large" in back.stderr
-    assert state(sandbox) == {"big": "x" * 5000 + "yz", "small": "s"}
+def test_a_file_that_was_too_large_is_told(warm: None, tmp_path: Path) -> None:
+    policy = ExecutionPolicy(file_copy_bytes=1000)
+    with (
+        faulty("wasm_kernel.linux.files:FileCopier.clone") as faults,
+        faults["FileCopier.clone"].on(Does.RETURN_NONE),
+        create_sandbox(workspace=tmp_path, policy=policy) as sandbox,
+    ):
+        says(sandbox, "_ = open('big', 'w').write('x' * 5000); _ = open('small', 'w').write('s')")
+        told = sandbox.execute("_ = open('big', 'a').write('y'); _ = open('small', 'w').write('t')")
+        assert "big (too large, 4.9 KiB) could not be kept" in told.stderr
+        assert sandbox.execute("_ = open('big', 'a').write('z')").stderr == ""
+        back = sandbox.execute("%undo 2 --files")
+        assert "1 brought back (small)" in back.stdout
+        assert "Not brought back: big (too large" in back.stderr
+        assert state(sandbox) == {"big": "x" * 5000 + "yz", "small": "s"}
 
 
 def test_a_file_of_any_size_is_kept_when_it_is_removed_or_moved(opened: Opening) -> None:

@@ -20,11 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.faces import A_UUID, PATIENCE, happens, says, wait_for
+from tests.faults import faulty
 from tests.linux.inside import needs_walls
-from tests.local import Inside
 from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
 from wasm_kernel.engine.cache import default_folder
-from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import BASELINE_SETTING, UNCHECKED
 from wasm_kernel.errors import (
     FrameError,
@@ -35,7 +34,6 @@ from wasm_kernel.errors import (
     WorkerLost,
 )
 from wasm_kernel.execution.interfaces import NoListener
-from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process, fork_server, messages
 from wasm_kernel.service.create import create_sandbox
@@ -43,11 +41,10 @@ from wasm_kernel.service.open_message import plain_policy
 from wasm_kernel.service.program_home import own_workers
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
-from wasm_kernel.service.worker import _Worker
 
 ROOT = Path(__file__).resolve().parents[2]
-ENDLESS = "print('begun', flush=True)\nwhile True: pass"
 BEGIN = "open('begun', 'w').close()"
+SWALLOWS = f"lost = True\nwhile True:\n  try:\n    {BEGIN}\n    while True: pass\n  except: pass"
 BESIDE_A_THREAD = """
 import os, socket, threading
 from wasm_kernel.frontends.jupyter.forker import Forker
@@ -173,12 +170,9 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
     service: Service, how: str
 ) -> None:
     """Its process is ended, and nothing else happens."""
-    swallows = (
-        f"lost = True\nwhile True:\n  try:\n    {BEGIN}\n    while True: pass\n  except: pass"
-    )
     with service.create(policy=ExecutionPolicy(grace_seconds=0.2)) as sandbox:
         keep(sandbox, "x = 41")
-        cell = sandbox.submit(swallows, timeout_seconds=0.5 if how == "timeout" else None)
+        cell = sandbox.submit(SWALLOWS, timeout_seconds=0.5 if how == "timeout" else None)
         if how == "interrupt":
             wait_for((sandbox.workspace / "begun").exists)
             while not cell.done():
@@ -195,35 +189,32 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
 
 
 def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
+    warm: None, tmp_path: Path
 ) -> None:
     """Before, its process was ended at once, and the large cell before it was lost."""
-    ours, theirs = socket.socketpair()
-    may_store = threading.Event()
-    there, here = (Channel(each) for each in (ours, theirs))
-    with closing(there), closing(here), inside() as sandbox:
+    policy = ExecutionPolicy(grace_seconds=0.1)
+    with (
+        faulty("wasm_kernel.state.commits:write_content") as faults,
+        create_sandbox(workspace=tmp_path, policy=policy) as sandbox,
+    ):
         says(sandbox, "x = 1")
-        history = sandbox._runner.state.history
-        store = history.store
-        monkeypatch.setattr(history, "store", lambda one: may_store.wait(PATIENCE) and store(one))
-        says(sandbox, "x = 2")
-        sandbox.checkpoints()  # the commit is taken by now, like before a next cell
-        worker = object.__new__(_Worker)
-        worker._guest, worker._channel = sandbox, here
-        reason = StopReason("grace", 1.0)
-        ending = threading.Thread(target=worker.kill, args=(reason,))
-        ending.start()
-        assert there.is_quiet(0.2)
-        may_store.set()
-        assert messages.read_report(there.receive()) == messages.Stuck(reason, True)
-        ending.join()
-        may_store.clear()
-        says(sandbox, "x = 3")
-        naming = sandbox.name_state(
-            "three"
-        )  # a name does not go with the state that it was given to
-        assert not happens(naming.done, 0.2)
-        may_store.set()
+        with faults["write_content"].held():
+            says(sandbox, "x = 2")
+            sandbox.checkpoints()  # the commit is taken by now, like before a next cell
+            cell = sandbox.submit(SWALLOWS)
+            wait_for((tmp_path / "begun").exists)
+            for _ in range(5):
+                sandbox.interrupt()
+                assert not happens(cell.done, 0.1)
+        while not happens(cell.done, 0.1):
+            sandbox.interrupt()
+        error = cell.result().error
+        assert error is not None and error.ename == "Interrupted"
+        assert says(sandbox, "print(x, 'lost' in dir())") == "2 False"
+        with faults["write_content"].held():
+            says(sandbox, "x = 3")
+            naming = sandbox.call(messages.NameState("three"))
+            assert not happens(naming.done, 0.2)  # a name does not go without its state
         naming.result(PATIENCE)
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faces import wait_for
-from tests.local import create_sandbox
+from tests.faces import process_of, wait_for
+from tests.faults import faulty
+from wasm_kernel import create_sandbox
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.flavours import (
     BASELINE,
@@ -23,7 +24,7 @@ from wasm_kernel.engine.flavours import (
     Flavour,
 )
 from wasm_kernel.guests.python import background
-from wasm_kernel.guests.python.language import PythonLanguage
+from wasm_kernel.service import program_home
 from wasm_kernel.service.service import Service
 
 pytestmark = pytest.mark.soak
@@ -85,12 +86,11 @@ x = sympy.Symbol('x'); print(sympy.factor(x**8 - 1), sympy.integrate(sympy.exp(-
 ]
 
 
-def outputs(folder: Path, flavour: Flavour, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def outputs(folder: Path, flavour: Flavour, *places: str) -> list[str]:
     """The output of the cells in code of this flavour."""
-    monkeypatch.setattr(PythonLanguage, "code_for", lambda *_: flavour)
-    with create_sandbox(workspace=folder) as sandbox:
+    with faulty(*places), create_sandbox(workspace=folder) as sandbox:
         results = [sandbox.execute(cell) for cell in CELLS]
-        assert sandbox._runner.guest.flavour is flavour
+        assert code_of(process_of(sandbox)) == flavour.name
     assert [result.error for result in results if not result.success] == []
     return [result.stdout for result in results]
 
@@ -98,9 +98,11 @@ def outputs(folder: Path, flavour: Flavour, monkeypatch: pytest.MonkeyPatch) -> 
 def test_both_compilers_code_prints_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
 ) -> None:
+    compiled = outputs(tmp_path / "compiled", UNCHECKED)
     monkeypatch.setattr(background, "begin", lambda *_: None)
-    both = [outputs(tmp_path / each.name, each, monkeypatch) for each in (UNCHECKED, BASELINE)]
-    assert both[0] == both[1]
+    monkeypatch.setattr(program_home, "flavours_of", lambda *_: [BASELINE])
+    baseline = outputs(tmp_path / "baseline", BASELINE, "tests.soak.baseline_workers")
+    assert compiled == baseline
 
 
 def test_a_first_worker_begins_soon_and_its_session_moves_over(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -11,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests import local
 from tests.aged import aged_session
-from tests.faces import full_disk
+from tests.faults import faulty
 from tests.nobody import as_nobody
 from tests.specification.conftest import ID, Creating, Getting, Heard
 from wasm_kernel import (
@@ -31,7 +31,7 @@ from wasm_kernel import (
 )
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.sessions import ids, metadata
+from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.overview import session_in, sessions_in
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
@@ -119,14 +119,17 @@ def test_update_timestamp_on_successful_execution(get: Getting, root: Path) -> N
 
 
 def test_a_timestamp_that_cannot_be_updated_fails_no_execution(
-    warm: None, root: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    warm: None, root: Path, heard: Heard
 ) -> None:
-    with local.get_session_sandbox(ID, workspace_root=root, logger=heard.logger) as sandbox:
+    with (
+        faulty("wasm_kernel.sessions.metadata:swap_names") as faults,
+        get_session_sandbox(ID, workspace_root=root, logger=heard.logger) as sandbox,
+    ):
         sandbox.execute("x = 1")
         before = metadata_of(sandbox.workspace)
-        monkeypatch.setattr(metadata, "swap_names", full_disk)
-        for _ in range(2):
-            assert sandbox.execute("print(x)").stdout == "1\n"
+        with faults["swap_names"].on(errno.ENOSPC):
+            for _ in range(2):
+                assert sandbox.execute("print(x)").stdout == "1\n"
         assert metadata_of(root / ID) == before
     warning = heard.one("session.metadata.failed")
     assert (warning["level"], warning["session_id"]) == ("warning", ID)

@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 import errno
-import fcntl
+import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.execution.story import Story
-from tests.faces import PATIENCE, full_disk, open_files, says, wait_for
-from tests.local import Inside
-from tests.patched_worker import patched
+from tests.faces import PATIENCE, open_files, process_of, says, wait_for
+from tests.faults import Does, Faults, faulty
 from tests.private import private_of
 from tests.sampled import lasting, sampled
-from tests.stored import commits_in, content_of, flip, rewritten, state_of
-from wasm_kernel import Sandbox, create_sandbox
+from tests.stored import commits_in, content_of, flip, names_in, rewritten, state_of
+from wasm_kernel import Sandbox, SandboxLogger, create_sandbox
 from wasm_kernel.errors import Door, HistoryError, TravelError
 from wasm_kernel.folders.locks import Holder, Resume, note_evicted
-from wasm_kernel.linux import memory
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.state import commits
-from wasm_kernel.state.file_journal import FileJournal
-from wasm_kernel.state.index import Head, Index
-from wasm_kernel.state.pages import Compare, Content, Pagemap, WriteProtect
-from wasm_kernel.state.stored import StateFolder
+from wasm_kernel.state.index import Head
+from wasm_kernel.state.pages import Compare, Pagemap, WriteProtect
 
 Opening = Callable[..., Sandbox]
 TRAP = "import os; os._exit(3)"
 
 
+@pytest.fixture(scope="module")
+def faults(warm: None) -> Iterator[Faults]:
+    """The faults of the workers of this file."""
+    with faulty(
+        "fcntl:flock",
+        "wasm_kernel.linux.memory:read_ranges",
+        "wasm_kernel.state.commits:write_content",
+        "wasm_kernel.state.file_journal:FileJournal.append",
+        "wasm_kernel.state.index:Index.append",
+        "wasm_kernel.state.index:Index.rewrite",
+        "wasm_kernel.state.session_state:SessionState.catch_up",
+        "wasm_kernel.state.stored:StateFolder.read",
+        execution__jobs__JOIN_SECONDS=0.05,
+    ) as made:
+        yield made
+
+
 @pytest.fixture
-def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
+def opened(faults: Faults, tmp_path: Path) -> Iterator[Opening]:
     """Opens sandboxes on one workspace."""
     made: list[Sandbox] = []
 
@@ -78,28 +89,28 @@ def test_random_programs_and_travels_agree_with_a_model(
 def test_every_way_of_tracking_agrees_with_the_model(
     warm: None, tmp_path: Path, kind: type
 ) -> None:
-    with patched(state__pages__best=kind.__name__):
+    with faulty(state__pages__best=f"{kind.__module__}:{kind.__name__}"):
         stories(tmp_path, 99, 6)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", [WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
 def test_thousands_of_steps_agree_with_the_model(warm: None, tmp_path: Path, kind: type) -> None:
-    with patched(state__pages__best=kind.__name__):
+    with faulty(state__pages__best=f"{kind.__module__}:{kind.__name__}"):
         for number in lasting(2):
             stories(tmp_path / str(number), 100 + number, 600)
 
 
 def test_a_servers_session_runs_also_where_files_have_no_locks(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
+    faults: Faults, tmp_path: Path
 ) -> None:
     """It is not taken for one that another server has awake."""
-
-    def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "no locks are there")
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    result = inside(policy=ExecutionPolicy().at(Door.AGENT)).execute("print(1)")
+    policy = ExecutionPolicy().at(Door.AGENT)
+    with (
+        faults["flock"].on(errno.ENOLCK),
+        create_sandbox(workspace=tmp_path / "app", policy=policy, resume="always") as sandbox,
+    ):
+        result = sandbox.execute("print(1)")
     assert (result.stdout, result.error) == ("1\n", None)
     assert "variables begin fresh" in result.stderr
 
@@ -258,18 +269,20 @@ def test_names_outlive_variables(opened: Opening) -> None:
     assert says(opened(Resume.ALWAYS), "print(x)") == "2"
 
 
-def test_names_that_were_removed_for_room_are_told_of(inside: Inside, tmp_path: Path) -> None:
-    first = inside(resume=Resume.NEVER)
+def test_names_that_were_removed_for_room_are_told_of(
+    opened: Opening, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = opened(Resume.NEVER)
     says(first, "x = 1; print(x)")
     first.checkpoint("clean")
     first.close()
     shutil.rmtree(state_of(tmp_path / "app"))
     with Folder.open(private_of(tmp_path / "app")) as private:
         note_evicted(private, "room")
-    notes: list[str] = []
-    second = inside(resume=Resume.NEVER, note=notes.append)
+    second = opened(Resume.NEVER)
+    second.reconfigure(None, SandboxLogger(logging.getLogger("told")))
     assert second.execute("1").stderr == ""
-    assert "can't be restored: they were removed to make room" in "".join(notes)
+    assert "the saved states were removed" in caplog.text
 
 
 def test_what_has_no_name_does_not_outlive_variables(opened: Opening, tmp_path: Path) -> None:
@@ -295,39 +308,20 @@ def test_two_sandboxes_of_one_process_do_not_share_a_history(opened: Opening) ->
     assert says(opened(), "print(x)") == "first"
 
 
-def test_closing_writes_what_the_writer_is_behind_with(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
+def test_closing_waits_as_long_as_the_disk_takes_to_write_what_it_is_behind_with(
+    opened: Opening, faults: Faults
 ) -> None:
-    write = commits.write_content
-
-    def slow(folder: Folder, parts: Iterable[Content | memoryview]) -> object:
-        time.sleep(0.05)
-        return write(folder, parts)
-
-    monkeypatch.setattr(commits, "write_content", slow)
-    first = inside()
-    for value in range(20):
-        first.execute(f"x = {value}")
-    first.close()
-    assert says(inside(), "print(x)") == "19"
-
-
-def test_closing_waits_as_long_as_the_disk_takes(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = commits.write_content
-
-    def slow(folder: Folder, parts: Iterable[Content | memoryview]) -> object:
-        time.sleep(0.3)
-        return write(folder, parts)
-
-    monkeypatch.setattr(commits, "write_content", slow)
-    monkeypatch.setattr("wasm_kernel.execution.jobs.JOIN_SECONDS", 0.05)
-    first = inside()
-    for value in range(4):
-        first.execute(f"x = {value}")
-    first.close()
-    assert says(inside(), "print(x)") == "3"
+    """Longer than it waits for a guest that does not stop, which is 0.05 seconds here."""
+    first = opened()
+    with faults["write_content"].held():
+        for value in range(20):
+            first.execute(f"x = {value}")
+        closing = threading.Thread(target=first.close)
+        closing.start()
+        closing.join(0.3)
+        assert closing.is_alive()
+    closing.join()
+    assert says(opened(), "print(x)") == "19"
 
 
 def test_quick_cells_do_not_pile_up(opened: Opening) -> None:
@@ -342,13 +336,12 @@ def test_quick_cells_do_not_pile_up(opened: Opening) -> None:
 
 
 def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
+    opened: Opening, faults: Faults
 ) -> None:
-    sandbox = inside()
+    sandbox = opened()
     sandbox.execute("x = 1; y = 1")
     sandbox.checkpoints()  # waits for the commit, which comes after the result
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "read_ranges", _no_memory)
+    with faults["read_ranges"].on(Does.RAISE_MEMORY_ERROR):
         assert sandbox.execute("x = 2").stderr == ""
         sandbox.checkpoints()
     assert "In[2] (x = 2) could not be kept" in sandbox.execute("y = 2").stderr
@@ -358,121 +351,87 @@ def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
 
 
 def test_what_is_kept_is_saved_whatever_becomes_of_the_last_state(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
+    opened: Opening, faults: Faults
 ) -> None:
-    def fail(instance: object) -> bool:
-        raise RuntimeError("a fault")
-
-    first = inside()
+    first = opened()
     first.execute("x = 1")
     first.checkpoints()  # waits for the commit, which comes after the result
-    monkeypatch.setattr(first._runner.state, "catch_up", fail)
-    with pytest.raises(RuntimeError, match="a fault"):
-        first._jobs.submit(first._runner.close).result(60)
-    first.close()
-    result = inside().execute("print(x)")
+    with faults["SessionState.catch_up"].on(Does.RAISE_RUNTIME_ERROR):
+        first.close()
+    result = opened().execute("print(x)")
     assert (result.stdout, "after a break" in result.stderr) == ("1\n", False)
 
 
 def test_a_last_state_that_is_not_kept_is_logged_and_told_to_the_next_user(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    opened: Opening, faults: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = inside()
+    first = opened()
     first.execute("x = 1")
     first.checkpoints()  # waits for the commit, which comes after the result
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "read_ranges", _no_memory)
+    with faults["read_ranges"].on(Does.RAISE_MEMORY_ERROR):
         first.execute("x = 2")
         with pytest.raises(HistoryError, match="given no name"):
             first.checkpoint("two")
         first.close()
     assert "What is kept are those after In[1]" in caplog.text
-    second = inside()
+    second = opened()
     result = second.execute("print(x); x = 3")
     assert (result.stdout, "after a break" in result.stderr) == ("1\n", True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "read_ranges", _no_memory)
+    with faults["read_ranges"].on(Does.RAISE_MEMORY_ERROR):
         second.execute("x = 4")
         second.checkpoints()
     caplog.clear()
     second.close()  # there is room again
-    assert (caplog.text, says(inside(), "print(x)")) == ("", "4")
+    assert (caplog.text, says(opened(), "print(x)")) == ("", "4")
 
 
-def test_a_name_that_is_not_on_disk_in_time_is_no_success(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sandbox = inside()
-    write, may_write = commits.write_content, threading.Event()
-
-    def slow(folder: Folder, parts: Iterable[Content | memoryview]) -> object:
-        may_write.wait(PATIENCE)
-        return write(folder, parts)
-
-    monkeypatch.setattr(commits, "write_content", slow)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wasm_kernel.state.session_state._SAVE_SECONDS", 0.05)
-        assert "not on disk yet: one" in sandbox.execute("x = 1\n%checkpoint one").stderr
-        with pytest.raises(HistoryError, match="not on disk yet: two"):
-            sandbox.checkpoint("two")
-    may_write.set()
-    sandbox.checkpoint("two")
-    sandbox.execute("x = 2")
-    sandbox.restore("one")
-    assert says(sandbox, "print(x)") == "1"
+def test_a_name_that_is_not_on_disk_in_time_is_no_success(tmp_path: Path, warm: None) -> None:
+    with (
+        faulty(
+            "wasm_kernel.state.commits:write_content", state__session_state___SAVE_SECONDS=0.05
+        ) as faults,
+        create_sandbox(workspace=tmp_path) as sandbox,
+    ):
+        with faults["write_content"].held():
+            assert "not on disk yet: one" in sandbox.execute("x = 1\n%checkpoint one").stderr
+            with pytest.raises(HistoryError, match="not on disk yet: two"):
+                sandbox.checkpoint("two")
+        wait_for(lambda: "two" in names_in(state_of(tmp_path)))
+        sandbox.execute("x = 2")
+        sandbox.restore("one")
+        assert says(sandbox, "print(x)") == "1"
 
 
-def test_a_result_does_not_wait_for_its_commit(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sandbox = inside()
+def test_a_result_does_not_wait_for_its_commit(opened: Opening, faults: Faults) -> None:
+    sandbox = opened()
     sandbox.execute("x = 1")
     sandbox.checkpoints()
-    copy, has_result = memory.read_ranges, threading.Event()
-
-    def copy_later(*args: Any) -> Content:
-        return copy(*args) if has_result.wait(PATIENCE) else _no_memory()
-
-    monkeypatch.setattr(memory, "read_ranges", copy_later)
-    assert sandbox.execute("x = 2").success
-    has_result.set()
+    with faults["read_ranges"].held():
+        assert sandbox.execute("x = 2").success
     sandbox.undo()
     assert says(sandbox, "print(x)") == "1"
 
 
-def _no_memory(*args: object) -> bytearray:
-    raise MemoryError
-
-
-def test_a_history_that_can_not_be_begun_is_closed(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Index, "rewrite", full_disk)
-    sandbox = inside()
-    assert "No space left on device" in sandbox.execute("x = 1").stderr
-    state = str(Path(f"/proc/self/fd/{sandbox.folders.private.fd}").readlink() / "state")
-    assert [path for path in open_files() if path.startswith(state)] == []
+def test_a_history_that_can_not_be_begun_is_closed(opened: Opening, faults: Faults) -> None:
+    sandbox = opened()
+    with faults["Index.rewrite"].on(errno.ENOSPC):
+        assert "No space left on device" in sandbox.execute("x = 1").stderr
+    state = str(private_of(sandbox.workspace) / "state")
+    assert [path for path in open_files(process_of(sandbox)) if path.startswith(state)] == []
     assert says(sandbox, "print(x)") == "1"
 
 
-@pytest.mark.parametrize("place", [Index, FileJournal])
+@pytest.mark.parametrize("place", ["Index", "FileJournal"])
 def test_an_end_that_can_not_be_recorded_counts_as_a_crash(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch, place: type[Index | FileJournal]
+    opened: Opening, faults: Faults, place: str
 ) -> None:
-    sandbox = inside()
+    sandbox = opened()
     sandbox.execute("x = 1; open('/app/file', 'w').write('old')")
     sandbox.execute("open('/app/file', 'w').write('new')")
-    append = place.append
-
-    def failing(self: Any, *records: object) -> None:
-        if any(type(record).__name__ in ("IndexEnd", "JournalEnd") for record in records):
-            raise OSError(errno.ENOSPC, "no room")
-        append(self, *records)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(place, "append", failing)
+    wait_for(lambda: 3 in commits_in(state_of(sandbox.workspace)))
+    with faults[f"{place}.append"].on(errno.ENOSPC):
         sandbox.close()
-    again = inside(resume=Resume.CRASH)
+    again = opened(Resume.CRASH)
     told = again.execute("print(x)")
     assert told.stdout == "1\n"
     assert "damaged" not in told.stderr
@@ -481,23 +440,19 @@ def test_an_end_that_can_not_be_recorded_counts_as_a_crash(
 
 
 def test_an_opening_that_failed_leaves_the_crash_to_the_next_one(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
+    opened: Opening, faults: Faults
 ) -> None:
-    def failing(self: object, image: str) -> None:
-        raise OSError(errno.EMFILE, "too many open files")
-
-    sandbox = inside()
+    sandbox = opened()
     sandbox.execute("x = 1")
     private = private_of(sandbox.workspace)
     sandbox.close()
     with Folder.open(private) as folder:
         Holder(alive=True).write(folder)  # as after a crash
-    with monkeypatch.context() as patch:
-        patch.setattr(StateFolder, "read", failing)
-        sandbox = inside(resume=Resume.CRASH)
-        assert "too many open files" in sandbox.execute("x = 2").stderr
+    with faults["StateFolder.read"].on(errno.EMFILE):
+        sandbox = opened(Resume.CRASH)
+        assert "Too many open files" in sandbox.execute("x = 2").stderr
         sandbox.close()
-    assert says(inside(resume=Resume.CRASH), "print(x)") == "1"
+    assert says(opened(Resume.CRASH), "print(x)") == "1"
 
 
 def test_many_threads_may_travel(sandbox: Sandbox) -> None:

@@ -46,6 +46,19 @@ def test_an_impossible_path_is_refused(guest: Guest, path: bytes, errno: int) ->
     assert guest.stat(path) == errno
 
 
+def test_another_file_in_the_place_of_the_null_device_is_not_written(
+    guest: Guest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (device := guest.app.with_name("root") / "dev" / "null").parent.mkdir(parents=True)
+    device.touch()
+    assert guest.write(guest.open("dev/null", fd=ROOT)[1], b"x") == abi.SUCCESS
+    planted = guest.app / "null"
+    planted.touch()
+    monkeypatch.setattr(os, "devnull", str(planted))
+    assert guest.open("dev/null", fd=ROOT)[0] == abi.ENOTSUP
+    assert planted.read_bytes() == b""
+
+
 def test_a_path_outside_the_guests_memory_is_a_bad_address(guest: Guest) -> None:
     assert guest.call("path_unlink_file", APP, 0xFFFFFF00, 16) == abi.EFAULT
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.faces import PATIENCE
+from tests.faults import faulty
 from tests.guests.python.packages.conftest import index_in
-from tests.local import Inside
 from tests.private import private_of
 from wasm_kernel import (
     BaseSandbox,
@@ -19,8 +19,6 @@ from wasm_kernel import (
     create_session_sandbox,
     get_session_sandbox,
 )
-from wasm_kernel.guests.base import switched_off
-from wasm_kernel.guests.python.packages import command
 
 Make = Callable[..., Path]
 
@@ -256,13 +254,14 @@ def test_a_requirements_file_is_installed(guest: BaseSandbox, index: Make) -> No
     assert "another version is needed: you (==1.26.4); pandas 3" in refused
 
 
-def test_demands_that_are_never_met_come_to_an_end(
-    inside: Inside, index: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command, "ROUNDS_MOST", 2)
+def test_demands_that_are_never_met_come_to_an_end(warm: None, tmp_path: Path, index: Make) -> None:
     for version in range(1, 6):
         index("less", f"{version}.0", needs=(f"less<{version}",))
-    error = inside(pip=True).execute("%pip install less").stderr
+    with (
+        faulty(guests__python__packages__command__ROUNDS_MOST=2),
+        create_sandbox(workspace=tmp_path / "app", pip=True) as sandbox,
+    ):
+        error = sandbox.execute("%pip install less").stderr
     assert "what packages need of each other changes with each one that is fetched" in error
 
 
@@ -298,11 +297,8 @@ def test_an_interrupt_ends_the_fetching(
     assert guest.execute("1").success
 
 
-def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(inside: Inside) -> None:
-    sandbox = inside()
+def test_without_an_offer_a_sentence_says_so(sandbox: BaseSandbox) -> None:
     assert "with pip=True" in sandbox.execute("%pip install one").stderr
-    sandbox.commands.add("pip", switched_off("%pip is switched off. Nothing was installed."))
-    assert "switched off. Nothing was" in sandbox.execute("%pip install one").stderr
     assert "numpy" in sandbox.execute("%pip list").stdout
 
 
