@@ -1,4 +1,4 @@
-"""`FakeSandbox`: a `KernelSandbox` without any wall, for tests of front ends.
+"""`FakeSandbox`: a sandbox without any wall, for tests of front ends.
 
 It runs code with `exec` in this very process, on a thread. NOTHING IS ISOLATED: never give it code
 that you would not run yourself.
@@ -31,14 +31,12 @@ from wasm_kernel.execution.interfaces import (
     ProcessUsage,
     SessionFacts,
 )
-from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import CommandHandler
 from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CellError, CommMessage, SandboxResult
 from wasm_kernel.service import messages
-from wasm_kernel.service.sandbox import Sandbox
 
 Gate = Callable[[Callable[[str], None]], None]
 
@@ -291,8 +289,3 @@ class _Writer(io.TextIOBase):
     def write(self, text: str) -> int:
         self._emit(protocol.Stream(self._name, text))
         return len(text)
-
-
-def sandboxes(fake: FakeSandbox, real: Sandbox) -> tuple[KernelSandbox, KernelSandbox]:
-    """Lets mypy check that both have the same interface."""
-    return fake, real

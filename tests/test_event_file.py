@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from wasm_kernel import events
-from wasm_kernel.events import EventFile, EventFileError, SandboxLogger
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.events import EventFile, SandboxLogger
 
 
 @pytest.fixture
@@ -107,6 +108,6 @@ def test_a_line_that_was_cut_off_does_not_spoil_the_next(
 @pytest.mark.parametrize("name", ["no/such/folder", "pipe", "."])
 def test_a_file_that_cannot_be_opened_is_an_error_in_words(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(EventFileError, match="Set event_log") as caught:
+    with pytest.raises(WasmKernelError, match="Set event_log") as caught:
         EventFile(tmp_path / name)
     assert str(tmp_path) not in str(caught.value)

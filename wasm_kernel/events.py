@@ -245,10 +245,6 @@ class Notices:
         return self._unseen.pop()
 
 
-class EventFileError(WasmKernelError):
-    """The file for events can't be opened."""
-
-
 class EventFile:
     """A file that gets every event, one JSON object per line.
 
@@ -258,11 +254,11 @@ class EventFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Opens the file, and makes it if missing. Raises `EventFileError` if that fails."""
+        """Opens the file, and makes it if missing. Raises `WasmKernelError` if that fails."""
         try:
             self._descriptor = os.open(path, _APPEND, _OWNER_ONLY)
         except OSError as problem:
-            raise EventFileError(
+            raise WasmKernelError(
                 f"The file for events can't be opened ({problem.strerror}). Set event_log to a "
                 "file that you can write to, or leave it out."
             ) from None

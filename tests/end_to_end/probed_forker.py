@@ -17,10 +17,11 @@ from typing import Any
 
 from tests.linux.probed_kernel import RESULTS, watch
 from wasm_kernel.frontends.jupyter import app, forker, launcher
-from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, KernelSandbox, Note, create
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, Note, create
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.fork_loop import WorkerForks
 from wasm_kernel.service.open_message import Open
+from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.sessions.session import Session
 
 load = forker._load
@@ -42,7 +43,7 @@ def watched(workspace: Path) -> None:
 
 def probed(
     opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
-) -> KernelSandbox:
+) -> Sandbox:
     """Makes the real sandbox, beside a thread that waits for the order to probe."""
     threading.Thread(target=watched, args=(session.workspace,), daemon=True).start()
     return create(opened, session, policy, home, note)

@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tests.fake_sandbox import FakeSandbox
 from wasm_kernel.frontends.jupyter.app import main
-from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, KernelSandbox, Note
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, Note
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.service.open_message import Open
+from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -70,13 +71,13 @@ def _watch_kernels() -> None:
 
 def fake(
     opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
-) -> KernelSandbox:
+) -> Sandbox:
     _watch_kernels()
     made = Fake(session.workspace, policy, session.id, gate=gate)
     made.namespace.update(workspace=session.workspace, policy=policy, session_id=session.id)
     made.namespace.update(sandbox=made, behind=behind)
     made.namespace.update(stdin=lambda: _kernels[0].stdin_socket)
-    return made
+    return cast("Sandbox", made)
 
 
 if __name__ == "__main__":

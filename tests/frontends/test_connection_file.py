@@ -16,9 +16,9 @@ import zmq
 from jupyter_client.session import Session
 
 from tests.faces import PATIENCE
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter.channels import Publisher, ShellChannel
 from wasm_kernel.frontends.jupyter.connection import (
-    ConnectionFileError,
     KernelConnection,
     KernelSockets,
     RequestThread,
@@ -61,7 +61,7 @@ def connection(path: Path) -> KernelConnection:
 def test_a_file_without_a_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "open.json"
     path.write_text(json.dumps({"key": "", "shell_port": 1}))
-    with pytest.raises(ConnectionFileError, match="holds no key"):
+    with pytest.raises(WasmKernelError, match="holds no key"):
         connection(path).open(allow_unsigned=False)
 
 
@@ -86,7 +86,7 @@ def test_a_file_that_names_no_address_is_left_to_the_kernel(tmp_path: Path, text
 def test_a_damaged_file_is_refused_in_words(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
-    with pytest.raises(ConnectionFileError):
+    with pytest.raises(WasmKernelError):
         connection(path).open(allow_unsigned=False)
 
 

@@ -22,7 +22,7 @@ def test_nothing_heavy_is_imported_before_the_settings_are_read() -> None:
 SLOW_HEARTBEAT = """
 import socket, time
 from ipykernel.heartbeat import Heartbeat
-from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
+from wasm_kernel.frontends.jupyter.connection import KernelConnection, KernelSockets
 from wasm_kernel.frontends.jupyter.ports import Ports
 
 its_own = Heartbeat._try_bind_socket
@@ -31,7 +31,7 @@ def slowly(heartbeat):
     return its_own(heartbeat)
 Heartbeat._try_bind_socket = slowly
 
-connection = Connection(ip="127.0.0.1")
+connection = KernelConnection(ip="127.0.0.1")
 sockets = KernelSockets(connection, Ports())
 sockets.start()
 socket.create_connection(("127.0.0.1", connection.hb_port), timeout=5).close()
@@ -64,13 +64,13 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 TAKEN_PORT = """
 import os, socket, sys, threading
 from wasm_kernel.frontends.jupyter import connection as ours
-from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
+from wasm_kernel.frontends.jupyter.connection import KernelConnection, KernelSockets
 from wasm_kernel.frontends.jupyter.ports import Ports
 
 ours._SECONDS_IN_USE = 60.0
 taken = socket.create_server(("127.0.0.1", 0))
 port = taken.getsockname()[1]
-connection = Connection(connection_file=sys.argv[1], shell_port=port)
+connection = KernelConnection(connection_file=sys.argv[1], shell_port=port)
 connection.open(allow_unsigned=False)
 threading.Timer(0.3, taken.close).start()
 KernelSockets(connection, Ports())

@@ -18,9 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wasm_kernel.frontends.jupyter import app, launcher
-from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, KernelSandbox, Note, create
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, Note, create
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.open_message import Open
+from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.sessions.session import Session
 
 SECRET = Path(os.environ["PROBE_SECRET"])
@@ -94,7 +95,7 @@ def watch(workspace: Path) -> None:
 
 def probed(
     opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
-) -> KernelSandbox:
+) -> Sandbox:
     """The real sandbox, beside a thread that waits for the file."""
     threading.Thread(target=watch, args=(session.workspace,), daemon=True).start()
     return create(opened, session, policy, home, note)

@@ -16,7 +16,6 @@ from wasm_kernel.execution.interfaces import (
     NoListener,
     OfferedMessage,
 )
-from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.guests.protocol import Output, Result, Stream
 from wasm_kernel.result import CommMessage
 from wasm_kernel.service.create_session import create_session_sandbox
@@ -170,12 +169,11 @@ def test_comms_reach_the_guest_and_the_page(sandbox: Sandbox) -> None:
     assert sandbox.comms().result(30) == {"c1": "echo"}
 
 
-def test_a_front_end_may_take_it_for_any_sandbox(sandbox: Sandbox) -> None:
-    face: KernelSandbox = sandbox
-    assert face.query({"op": "is_complete", "code": "if x:"}).result()["status"] == "incomplete"
-    face.start().result(30)
-    face.offer(OfferedMessage(CommMessage("msg", "c"), {}, Page(), Waiting()))
-    assert not face.interrupt()
+def test_a_front_end_finds_no_running_cell_in_an_idle_session(sandbox: Sandbox) -> None:
+    assert sandbox.query({"op": "is_complete", "code": "if x:"}).result()["status"] == "incomplete"
+    sandbox.start().result(30)
+    sandbox.offer(OfferedMessage(CommMessage("msg", "c"), {}, Page(), Waiting()))
+    assert not sandbox.interrupt()
 
 
 class Waiting:

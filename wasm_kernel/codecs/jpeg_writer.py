@@ -78,9 +78,10 @@ class Settings(Struct, frozen=True):
         at: The address of the pixels.
         channels: 1, 3 or 4: grey, RGB or CMYK.
         subsampling: 0 for none, 1 for 4:2:2, 2 for 4:2:0, 3 for grey.
-        flags: Progressive, optimized, RGB in the file, pixels in YCbCr; above 8 bits, how much to
-            smooth.
-        restarts: The number of blocks between two markers; above 16 bits, that of rows.
+        flags: Progressive, optimized, RGB in the file, pixels in YCbCr; the bits above the lowest 8
+            say how much to smooth.
+        restarts: The number of blocks between two markers; the bits above the lowest 16 hold that
+            of rows.
         tables: The number of quantization tables behind the pixels, which replace the quality's.
     """
 
@@ -101,7 +102,7 @@ class Settings(Struct, frozen=True):
 
 
 class JpegWriterImports(Imports):
-    """Calls libjpeg-turbo's functions for it, with the settings of a picture.
+    """Calls libjpeg-turbo's functions on its behalf, with the settings of a picture.
 
     Attributes:
         settings: The settings, until an error ends the writing.

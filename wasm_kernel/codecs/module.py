@@ -2,7 +2,8 @@
 
 Codecs are C, or Rust compiled for JavaScript by wasm-bindgen, which imports a hundred functions of
 a browser. Only those that a codec's `Imports` names are answered, such as those that report the
-text of an error; a call of any other ends it. None of them reaches anything outside of the codec.
+text of an error; a call of any other import ends the codec. None of them reaches anything outside
+of the codec.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _BYTE = 1  # the alignment of what is put into the codec's memory
 
 
 class CodecError(Exception):
-    """A codec refused its input; `str()` has its own words, and is empty if it has none."""
+    """A codec refused its input; `str()` has the codec's words, empty if it gave none."""
 
 
 class CodecResult(Struct, frozen=True):

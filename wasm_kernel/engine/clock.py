@@ -83,7 +83,7 @@ class Interruptible(Protocol):
 
 
 class Clock:
-    """The deadline of the running turn, and the interrupts that meet it."""
+    """The deadline of the running turn, and the interrupts of that turn."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

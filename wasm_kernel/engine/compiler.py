@@ -240,7 +240,7 @@ def how_long(total: float, used: float, elapsed: float, processors: int) -> str:
 
 
 class _ProgressThread:
-    """A thread that reports a compilation every second, since that blocks the thread it runs on."""
+    """A thread that reports a compilation every second, since compiling blocks its own thread."""
 
     def __init__(self, title: str, seconds: float, progress: Progress) -> None:
         self._title = title

@@ -1,4 +1,4 @@
-"""The result of a cell that has ended, and the record and the events of that."""
+"""The result, the record and the events of a cell that has ended."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ran_of(turn: Turn, runner: GuestRunner) -> Ran:
 
 
 def _some_files(files: Comparison) -> dict[str, Any]:
-    """Returns the changed files for a record, in which they have little room."""
+    """Returns as many of the changed files as a record has room for."""
     room, more = _FILES_CHARACTERS, 0
     found: dict[str, Any] = {}
     kinds = {"created": files.created, "modified": files.modified - files.created}

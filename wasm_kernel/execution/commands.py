@@ -436,7 +436,7 @@ class PendingTravel:
         self._reached.add(self._number)
 
     def _sent_by(self, cells: set[int], how: str) -> str:
-        """Returns a sentence on requests of undone cells; of earlier processes' it is not known."""
+        """Returns a sentence if undone cells sent requests, or may have in an earlier process."""
         is_known = bool(cells & self._reached)
         may_have = self.has_network and any(each < self._first for each in cells)
         return _STAY_SENT if how == "undo" and (is_known or may_have) else ""

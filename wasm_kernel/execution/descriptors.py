@@ -41,7 +41,7 @@ def _used() -> int | None:
 
 
 def _raised(limit: int, wanted: int) -> int:
-    """Raises the soft limit, in large steps, as child processes inherit each; returns it."""
+    """Raises the soft limit in large steps, so that it rarely changes; returns the new limit."""
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -188,7 +188,7 @@ class GuestRunner:
     def is_before_cell(self) -> bool:
         """True while the guest starts, or has a cell to run and has not asked for it. Any thread.
 
-        If it does not come to an end then, no guest runs in this state.
+        If the guest does not end then, no guest runs in this state.
         """
         if (turn := self.turn) is None:
             return False

@@ -54,8 +54,8 @@ class _Answer(Struct, frozen=True):
 def changes_between(runner: GuestRunner, since: int, state: int) -> VariableChanges:
     """Returns the variables that differ in `state` from those in `since`, or 0 for none.
 
-    Call it on the guest's thread, between cells. Raises `TravelError` with the reason if a state
-    does not tell.
+    Call it on the guest's thread, between cells. Raises `TravelError` with the reason if a state's
+    variables can't be read.
     """
     runner.keep()
     *earlier, after = _answers_of(runner, [since, state] if since else [state])

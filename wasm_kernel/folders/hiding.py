@@ -252,8 +252,8 @@ def _changed(path: Path) -> int:
 class PlacesHidden(Hidden):
     """A rule that hides places of private folders and roots of sessions in a guest's folder.
 
-    Most folders hold none, or were refused because of one. So it only searches when there is a new
-    one. One thread's own.
+    Most folders hold no such place, or were refused because of one. So a search only follows when a
+    new place is noted. One thread's own.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -307,8 +307,8 @@ class MetadataAndPlacesHidden(PlacesHidden):
 class SessionFoldersHidden(PlacesHidden):
     """The rule for a workspace outside of sessions: hides sessions' folders and their names.
 
-    The workspace may be the root of sessions, too. It can't be told by the private folders: a
-    confined process can't read those of others.
+    The workspace may be the root of sessions, too. Sessions' folders can't be told by their private
+    folders: a confined process can't read those of others.
     """
 
     @property

@@ -197,7 +197,7 @@ class Guest(Protocol):
     heap: Heap
 
     def run_turn(self, fuel: int | None) -> bool:
-        """Runs the agent for one request, limited by `fuel` if given; returns if it ended well.
+        """Runs the agent for one request, within `fuel` if given; returns whether it ended well.
 
         After `GuestStopped` the guest can't be used any more.
         """

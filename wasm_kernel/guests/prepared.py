@@ -129,9 +129,9 @@ class PreparedFiles(Generic[_Addresses]):
 
     @contextlib.contextmanager
     def being_imported(self) -> Iterator[Mapping[str, Check | None]]:
-        """Gives the names of workers' files, each with the check for one that comes from elsewhere.
+        """Yields the names of workers' files, each with the check of a file from another machine.
 
-        A file that is there already has None: it stays, as sessions stand on it.
+        The check is None for a file that is there already: it stays, as sessions stand on it.
         """
         self._cache.prepare()
         known: dict[str, Check | None] = {}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.errors import SandboxClosed
 from wasm_kernel.execution.interfaces import InputRefused
@@ -17,22 +16,14 @@ from wasm_kernel.outputs.cleaner import OutputCleaner
 from wasm_kernel.outputs.terminal import StreamCleaner
 from wasm_kernel.result import CommMessage
 
+if TYPE_CHECKING:  # a notebook's cleaner needs no more than its listener
+    from wasm_kernel.service.sandbox import Sandbox
+
 Content = dict[str, Any]
 
 REFUSED_MOST = 100  # refused comms that the guest is told of in one cell
 REMOVALS_MOST = 20  # removed parts that are named in one cell
 _NO_INPUT = "raw_input was called, but this frontend does not support input requests."
-
-
-class PageSandbox(Protocol):
-    """The part of `Sandbox` that a page uses."""
-
-    @property
-    def interrupted(self) -> bool:
-        """As `Sandbox.interrupted`."""
-
-    def comm(self, message: CommMessage) -> Future[None]:
-        """As `Sandbox.comm`."""
 
 
 class CleanPage(ABC):
@@ -42,7 +33,7 @@ class CleanPage(ABC):
     has asked its kernel to end.
     """
 
-    def __init__(self, sandbox: PageSandbox, cleaner: OutputCleaner) -> None:
+    def __init__(self, sandbox: Sandbox, cleaner: OutputCleaner) -> None:
         self.cleaner = cleaner
         self.is_ending = False
         self._sandbox = sandbox

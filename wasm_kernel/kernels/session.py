@@ -65,7 +65,7 @@ def kernel_session(
     tomorrow: str,
     awake_seconds: float,
 ) -> KernelSession:
-    """Returns the requests that a session's cells may make; callers replace fields of their own."""
+    """Returns the requests that a session's cells may make; callers then set further fields."""
     return KernelSession(
         workspace=str(session.workspace),
         tomorrow=tomorrow,

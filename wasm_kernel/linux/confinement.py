@@ -75,23 +75,17 @@ class ConfinementState(Struct, frozen=True):
 
 
 OFF, AUTO, REQUIRED = "off", "auto", "required"
-
-
-class ConfinementError(WasmKernelError):
-    """The kernel was not started: its process can't be confined here, and the user requires it."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(
-            f"The kernel's own process can't be confined on this machine ({why}), and "
-            "WasmKernel.confinement=required asks for it. No kernel was started. Use auto to start "
-            "it without."
-        )
+_CANT_CONFINE = (
+    "The kernel's own process can't be confined on this machine ({why}), and "
+    "WasmKernel.confinement=required asks for it. No kernel was started. Use auto to start it "
+    "without."
+)
 
 
 class Confinement:
     """The second wall of this process, which is never opened again. The main thread's own.
 
-    `wanted` is `off`, `required` (which raises `ConfinementError` if this machine can't confine),
+    `wanted` is `off`, `required` (which raises `WasmKernelError` if this machine can't confine),
     or `auto` (which confines if this machine can). If the wall `is_closing`, a broker must stay
     outside.
     """
@@ -108,7 +102,7 @@ class Confinement:
         """Gives up all files but those in `kept`, and all outgoing TCP connections.
 
         Call it while the process has one thread: others would stay unconfined. Raises
-        `ConfinementError` if the system refuses and confinement is required.
+        `WasmKernelError` if the system refuses and confinement is required.
         """
         if not self.is_closing:
             return
@@ -150,7 +144,7 @@ class Confinement:
 
     def _fail(self, why: str) -> None:
         if self._wanted == REQUIRED:
-            raise ConfinementError(why)
+            raise WasmKernelError(_CANT_CONFINE.format(why=why))
         self.state = ConfinementState(f"not closed: {why}", "not closed", is_complete=False)
 
 

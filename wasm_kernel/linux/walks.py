@@ -232,12 +232,12 @@ class Entry(Struct, frozen=True):
 
     @property
     def folder(self) -> int:
-        """A descriptor of the folder that it is in."""
+        """A descriptor of the folder that the entry is in."""
         return self.here.fd
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The names of the folders that lead there; built on demand, as it may be long."""
+        """The names of the folders that lead to the entry; built on demand, as they may be many."""
         return self.here.path
 
     @property

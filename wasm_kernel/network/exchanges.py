@@ -185,7 +185,7 @@ class Exchanges:
             self.record(cell).keep(digest, head, is_whole=True, failure=(kind, said))
 
     async def connect(self, place: str, connect: Callable[[], Awaitable[Connected]]) -> Connected:
-        """Connects to a place; records that it failed, and raises an error that was recorded.
+        """Connects to a place; records a failure, or raises a recorded one.
 
         While requests are replayed, `connect` reaches nothing.
         """
@@ -232,7 +232,7 @@ class Exchanges:
     async def answer(self, digest: RequestDigest) -> RecordedAnswer:
         """Returns the next recorded answer to a request; raises `NetworkRefused` if there is none.
 
-        Those of cells that ran before the session was opened come last.
+        Answers to cells that ran before the session was opened come last.
         """
         folder = self._listed()
         key = next((each for each in digest.keys if each in self._known), "")

@@ -22,7 +22,7 @@ from wasm_kernel.network.upstream import CONNECT_SECONDS, Upstream
 from wasm_kernel.policy import ExecutionPolicy
 
 RECEIVE_SECONDS = 5.0
-"""The longest wait for bytes in one call; a client that wants more calls again."""
+"""The longest wait for bytes in one call; a client that waits longer makes another call."""
 
 _CONNECTIONS_MOST = 32
 _IDLE_SECONDS = 90.0

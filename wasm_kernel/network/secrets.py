@@ -129,7 +129,7 @@ class RequestSecrets:
 
 
 def has_placeholder(headers: Headers) -> bool:
-    """Returns whether a placeholder stays one: the rule of the request does not have its secret."""
+    """Returns whether a placeholder is not replaced, as the request's rule lacks its secret."""
     return any(_BEGINNING in value for _, value in headers)
 
 

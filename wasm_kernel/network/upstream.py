@@ -76,7 +76,7 @@ class _CountedStream(httpcore.AsyncNetworkStream):
 class Upstream:
     """A connection to a host, directly or through the proxy of the environment.
 
-    One that the host has closed after a request is made again for the next one.
+    A connection that the host has closed after a request is opened again for the next request.
     """
 
     def __init__(self, host: str, port: int, judge: Judge) -> None:

@@ -26,7 +26,7 @@ _FAILED = (
     "notebook: {why} It is tried again after the next cell.\n"
 )
 _UNLIKE = (-1,)
-"""The status of no file: one that is noted with it is looked at before the next cell."""
+"""The status of no file: a file noted with this status is looked at before the next cell."""
 _INTERRUPTED = "it was interrupted."
 
 

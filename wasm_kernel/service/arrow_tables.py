@@ -2,7 +2,8 @@
 
 A cell sends the buffers of its columns in Arrow's layout, and describes them in JSON. Messages of
 Arrow's own would not do: pyarrow reads one of 260 kB whose columns share a name as 4 GB, and it
-unpacks what is compressed. The other way, which is the host's own data, goes a stream of Arrow IPC.
+unpacks what is compressed. A table of a function, which is the host's own data, goes to a cell as a
+stream of Arrow IPC.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _seconds(request: messages.CallRequest, policy: ExecutionPolicy) -> float | 
 
 
 def most_memory(policy: Mapping[str, Any]) -> int:
-    """Returns the most memory that a worker may take; one that takes more no longer keeps count.
+    """Returns the most memory that a worker may take; a worker that takes more is ended.
 
     The current memory, the one before a rollback, and unwritten pages may exist at once.
     """
@@ -165,7 +165,7 @@ class PendingCall:
             self._overdue_at = min(self._overdue_at, time.monotonic() + self._late)
 
     def is_overdue(self) -> bool:
-        """Returns whether the worker should have ended it by now."""
+        """Returns whether the worker should have ended the call by now."""
         return time.monotonic() > self._overdue_at
 
     def take(self, report: Report, size: int) -> messages.InputReply | None:

@@ -6,7 +6,8 @@ runs in it and it compiles nothing, because wasmtime keeps threads for both, and
 second thread must not fork: the child would hang at locks that are never released. If it finds such
 a thread, it says so and ends instead of forking.
 
-Workers end with the owner of the line on which they were asked for; a program's, with the process.
+Workers end with the owner of the line on which they were asked for; a program's workers also end
+with the process.
 """
 
 from __future__ import annotations

@@ -197,9 +197,7 @@ class Worker(Process):
 
     @property
     def resident_bytes(self) -> int:
-        """The bytes of the process's memory, shared or not, without files; 0 if it is gone.
-        Quick.
-        """
+        """The bytes of the process's memory, shared or not, without files; 0 if gone. Quick."""
         return _kilobytes(self._status, _TAKEN) * 1024
 
     @property

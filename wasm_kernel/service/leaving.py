@@ -10,8 +10,8 @@ from msgspec import Struct
 class Leaving(Struct, frozen=True):
     """A session that is falling asleep, since a monotonic time, for at most `seconds`.
 
-    Calls later than `last_call` wait for the next worker. With `discard_variables` that one begins
-    without variables.
+    Calls later than `last_call` wait for the next worker. With `discard_variables` the next worker
+    begins without variables.
     """
 
     since: float

@@ -141,7 +141,7 @@ def _ended_by(end: BaseException) -> RuntimeError:
 class RunningStream:
     """An open generator of a function, whose steps are awaited if the function is `async`.
 
-    `parts` are the arguments of its call, and `steps` counts. A replayed one has no items.
+    `parts` are the arguments of its call, and `steps` counts. A replayed stream has no items.
     """
 
     def __init__(

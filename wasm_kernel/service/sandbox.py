@@ -345,8 +345,8 @@ class Sandbox:
     def reconfigure(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
         """Replaces the limits and the logger, from the next cell on, which gets another worker.
 
-        The variables stay. None leaves the current one. Raises `PolicyError` if a folder can't be
-        mounted; nothing was changed then.
+        The variables stay. With None, the current policy or logger stays. Raises `PolicyError` if a
+        folder can't be mounted; nothing was changed then.
         """
         with self._sending:
             if policy is not None:
@@ -362,7 +362,7 @@ class Sandbox:
                 self._home.logger_changed(logger)
 
     def offer_pip(self) -> None:
-        """Lets cells install pure-Python packages with `%pip`, from the next one on.
+        """Lets cells install pure-Python packages with `%pip`, from the next cell on.
 
         Packages are kept in the sandbox's private folder, which the guest can read but not change.
         Their code runs only in the guest. The pip that is installed beside this package fetches
@@ -373,7 +373,7 @@ class Sandbox:
                 self._changes["pip"] = True
 
     def offer_functions(self, functions: Iterable[Function | HostFunction]) -> None:
-        """Lets cells call functions of this program, in place of earlier ones, from the next on.
+        """Lets cells call functions of this program, not earlier ones, from the next cell on.
 
         They are builtins in cells. Arguments and results are plain data; `HostFunction` sets limits
         and another name. Forks that this program makes have the same functions. Raises `TypeError`
@@ -396,7 +396,7 @@ class Sandbox:
         return bool(self.worker.why_closed)
 
     def close_if_idle(self, why: str) -> bool:
-        """Closes the sandbox, for the reason `why`, unless it is busy; returns if it is closed."""
+        """Closes the sandbox, for the reason `why`, unless it is busy; returns whether it did."""
         with self._sending:
             if self.busy:
                 return False

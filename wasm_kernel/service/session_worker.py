@@ -437,7 +437,7 @@ class SessionWorker:
         """Has the worker close the session, if no call waits for it; returns whether it will.
 
         Later calls wait for the next worker; with `why`, they are refused. Waiting calls don't
-        neither that nor `discard_variables`, which a worker that is falling asleep can't note.
+        prevent a refusal, nor `discard_variables`, which a worker that falls asleep can't note.
         """
         is_final = bool(why) or discard_variables
         with self._changed:
@@ -483,7 +483,7 @@ class SessionWorker:
             self.look_after()
 
     def look_after(self) -> None:
-        """Ends a worker that does not answer or takes too long; called every second."""
+        """Ends a worker that is silent, or takes too much memory or time; called every second."""
         with self._changed:
             line, leaving, running = self._line, self._leaving, self._calls.running
         if line is None:

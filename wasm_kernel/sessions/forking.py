@@ -56,8 +56,8 @@ class ForkSession(Struct, frozen=True):
     """A request to fork a session, which waits with everything on disk.
 
     `session_id` is the fork's id; with `reseed`, the fork's guest draws other random numbers. If
-    `notebook` is the name of a file beside the parent's notebook, the fork belongs to that one.
-    Only a front end gives a name: a worker's request must lose it.
+    `notebook` is the name of a file beside the parent's notebook, the fork belongs to that
+    notebook. Only a front end gives a name: it is removed from a worker's request.
     """
 
     session_id: str

@@ -117,7 +117,7 @@ class Imported:
         files: How many files it has.
         states: How many states of its memory; with none, its variables begin fresh.
         left_out: Why parts of the archive were not imported, by path.
-        note: Why the variables are not there, as a sentence; empty if they are.
+        note: Why the variables are not there, as a sentence; empty if they are there.
     """
 
     session_id: str

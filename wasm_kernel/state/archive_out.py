@@ -65,7 +65,7 @@ _TOO_MANY_PIECES = (
 )
 
 OpenPaths = Annotated[dict[str, tuple[str, str]], Meta(max_length=_OPEN_FILES_MOST)]
-"""The guest's folder and the path in it of each file that states had open, by its identity."""
+"""By identity, each file that states had open: the guest's folder, and the path in it."""
 
 
 class ArchivedMemory(Struct, frozen=True):
@@ -236,8 +236,8 @@ class Exported:
         files: How many files are in it.
         states: How many states of the memory.
         left_out: Why files are not in it, by path.
-        note: Why the variables or a part of their states are not in it, as a sentence; empty if
-            all are.
+        note: Why the variables or a part of their states are not in it, as a sentence; empty if all
+            are in it.
     """
 
     session_id: str

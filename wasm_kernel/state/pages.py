@@ -350,7 +350,7 @@ class Compare:
 
 
 _OWN = bytes(byte >> 6 > 0 and not byte >> 5 & 1 for byte in range(256))
-"""Whether a page is no longer a file's, by the highest byte of its entry in the page map."""
+"""Tells by the highest byte of a page's entry whether the page no longer belongs to a file."""
 
 
 class Pagemap(Compare):

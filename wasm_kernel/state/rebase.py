@@ -46,7 +46,8 @@ class ImagePair:
     """The base image that commits were made over (`theirs`), and the one of this machine (`ours`).
 
     `readable` are the guest's names of folders whose files are the same everywhere; `open_files`
-    are folder and path of the session's own files that were imported, by their identity there.
+    gives the folder and the path of each imported file of the session's own, by its identity on the
+    other machine.
     """
 
     theirs: memoryview

@@ -235,7 +235,7 @@ class ReopeningOperations(FileContext):
     def reopen(self, files: Sequence[OpenFile]) -> list[OpenFile]:
         """Opens files again for memory that has their descriptors; returns those that failed.
 
-        The descriptors of those fail when the guest uses them.
+        The descriptors of files that failed raise an error when the guest uses them.
         """
         lost = []
         for wanted in files:

@@ -178,7 +178,7 @@ class OverlayPath(GuestPath):
             raise GuestOSError(errno.EEXIST)
 
     def _cover(self, books: Bookkeeping) -> None:
-        """Covers the lower folder's file; does nothing if it shows none here."""
+        """Covers the lower folder's file; does nothing if the lower folder shows no file here."""
         if self.beneath is None or self.name == ".":
             return
         if self.in_lower:

@@ -47,7 +47,7 @@ def is_hidden_name(name: str) -> bool:
 
 
 def is_cover(name: str) -> bool:
-    """Returns whether a name covers one of the folder beneath, and is not a session's file."""
+    """Returns whether a name is a cover, which hides a file of the folder beneath."""
     return name.startswith(COVER)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def _find_modules_without_their_code() -> None:
-    """Halves the cost of an import from a zip; must run before the first of them.
+    """Halves the cost of an import from a zip; must run before the first import.
 
     Python asks for a module's path before it loads the module, and `zipimport` answers by loading
     it. So each module was decompressed and compiled twice.

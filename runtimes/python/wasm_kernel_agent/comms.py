@@ -73,7 +73,7 @@ class GuestCommManager(CommManager):
 
 
 def install(send_frame: SendFrame) -> GuestCommManager:
-    """Makes comms of this interpreter send their frames this way. Returns their one manager."""
+    """Makes comms of this interpreter send frames by `send_frame`. Returns their one manager."""
     manager = GuestCommManager(send_frame)
 
     def create_comm(*args: Any, **kwargs: Any) -> BaseComm:

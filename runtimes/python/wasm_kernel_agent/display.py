@@ -188,7 +188,7 @@ class Outbox:
     def send_error(
         self, ename: str, evalue: str, traceback: list[str], *, memory: bool = False
     ) -> None:
-        """Sends a Python error, as IPython renders it; `memory` if the guest was refused some."""
+        """Sends a Python error, as IPython renders it; `memory` if memory was refused."""
         frame: dict[str, Any] = {"op": "error", "ename": ename, "evalue": evalue}
         frame["traceback"] = traceback
         if memory:

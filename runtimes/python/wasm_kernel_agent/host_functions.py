@@ -180,7 +180,7 @@ class _Call:
         return {"op": "item", "function": self._name, "stream": stream}
 
     def stop(self, stream: int) -> None:
-        """Tells the host that no further item is wanted; it also ends streams after each cell."""
+        """Ends a stream at the host, which also ends all streams after each cell."""
         with contextlib.suppress(Exception):
             self._channel.send({"op": "drop", "number": stream})
 

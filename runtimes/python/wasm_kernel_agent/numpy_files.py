@@ -18,7 +18,7 @@ from wasm_kernel_agent import numpy_types
 
 
 def install() -> None:
-    """Puts both in place. Must run before other code asks for `tofile`, which Python remembers."""
+    """Replaces both functions. Must run before others ask for `tofile`, which Python caches."""
     (methods,) = gc.get_referents(numpy.ndarray.__dict__)  # of a type that can't be changed
     methods["tofile"] = functools.wraps(numpy.ndarray.tofile)(_tofile)
     files: Any = numpy

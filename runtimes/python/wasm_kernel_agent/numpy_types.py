@@ -98,7 +98,7 @@ def _extreme(ufunc: Any, place: Callable[[Any], Any]) -> Any:
 
 
 def _copying(original: Any) -> Any:
-    """Returns `copyto`, which copies int64 into positions also by the rule "safe".
+    """Returns a `copyto` that also copies int64 into positions by the rule "safe".
 
     numpy's random generators copy so into the array that `permuted` fills.
     """
@@ -115,8 +115,8 @@ def _copying(original: Any) -> Any:
 def widen(values: Any) -> Any:
     """Returns an array of positions or counts as int64, which it is on x86-64; others unchanged.
 
-    Positions have 32 bits here, since compiled code takes no others. Values computed from them need
-    not.
+    Positions have 32 bits here, since compiled code takes no others. Values computed from positions
+    may have 64.
     """
     if type(values) is _Array and values.dtype.num == _POSITIONS:
         return values.astype(numpy.int64)
@@ -154,7 +154,7 @@ def _wide_type(kind: Any) -> Any:
 
 
 def _widening(original: Any) -> Any:
-    """Returns a function that gives counts as int64, which no compiled code takes from it."""
+    """Returns a function whose counts become int64; no compiled code takes its results."""
 
     @functools.wraps(original)
     def widening(*args: Any, **settings: Any) -> Any:

@@ -1,7 +1,8 @@
 """Pickles of nearest-neighbour trees: they are read and written with positions of 64 bits.
 
 scipy and scikit-learn pickle a tree's nodes as records of compiled code, whose positions have 32
-bits here. They become the records of x86-64, so trees of there can be read here, and vice versa.
+bits here. They become the records of x86-64, so trees pickled there can be read here, and vice
+versa.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class _Stream:
 
 
 def install() -> None:
-    """Puts these in place of the functions that would start a process."""
+    """Replaces the functions that would start a process by those of this module."""
     for module, name, own in (
         (subprocess, "Popen", FinishedProcess),
         (os, "system", system),

@@ -109,7 +109,9 @@ class _Process:
         os.environ.update(env)
 
     def end(self) -> None:
-        """Puts back those of the cell. Safe to call twice: the first call may be interrupted."""
+        """Gives the cell its own streams, folder and modules back. Safe to call twice: the first
+        call may be interrupted.
+        """
         for name, value in self._kept.items():
             setattr(sys, name, value)
         builtins.input = self._asks

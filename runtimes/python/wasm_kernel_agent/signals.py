@@ -85,8 +85,8 @@ class _Interrupt(KeyboardInterrupt):
 
     Attributes:
         turn: Tells the running turn from all others.
-        waiting: Makes one pending that waits for the end of an import.
-        came: The turn in which this one came.
+        waiting: Makes an interrupt pending that waits for the end of an import.
+        came: The turn in which this interrupt came.
     """
 
     turn: ClassVar[object] = None

@@ -120,8 +120,8 @@ def _is_array(kind: type) -> bool:
 def _measured(value: Any, most: int) -> tuple[int, list[int], bool]:
     """Returns the bytes of an object and of what it holds, and numbers that tell its content.
 
-    At most `most` objects are looked at, breadth first; the last value is True if that is all of
-    them. A number is taken after each of `_STEPS`, so that memories with other limits compare.
+    At most `most` objects are looked at, breadth first; the last value is True if these are all. A
+    number is taken after each of `_STEPS`, so that memories with other limits compare.
     """
     size, trace, traces, seen, queue = 0, 0, list[int](), set[int](), [value]
     for count, each in enumerate(queue):  # which grows in this loop

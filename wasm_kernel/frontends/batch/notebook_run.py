@@ -256,7 +256,7 @@ class NotebookRun:
         self._note(note="; ".join(filter(None, (self._outcome.note, text))))
 
     async def _note_resumption(self) -> None:
-        """Notes after which cell a later run can go on, unless it is the last one done."""
+        """Notes after which cell a later run can go on, if that is not the last cell that ran."""
         kept = await asyncio.to_thread(self._session.kept_cells)
         counts = state_counts([cell for _, cell in self._cells])[: self._done]
         last = max((n for n, count in enumerate(counts, 1) if count and count in kept), default=0)

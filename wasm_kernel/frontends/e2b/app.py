@@ -46,7 +46,7 @@ from wasm_kernel.result import readable
 from wasm_kernel.service.service import AsyncService
 
 REQUESTS = 500
-"""The most requests of one client that are open at once: answers may wait for it for ever."""
+"""The most requests of one client that are open at once: it may never read the answers."""
 _JSON_BYTES, _JSON_VALUES = 16 * MIB, 10_000
 _TOKENS = ("x-access-token", "e2b-traffic-access-token")
 _CODES = {

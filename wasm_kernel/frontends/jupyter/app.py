@@ -41,7 +41,6 @@ from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch, Standalone
 from wasm_kernel.frontends.jupyter.kernel_sandbox import (
     AWAKE_SECONDS,
     KernelHome,
-    KernelSandbox,
     KernelSandboxFactory,
     create,
 )
@@ -67,6 +66,7 @@ from wasm_kernel.publishing.publish import PublishCommand, ResultsNames
 from wasm_kernel.service.fork_server import flavours_of
 from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.program_home import opened_in
+from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.session import Session
 
@@ -106,7 +106,7 @@ class WasmKernelApp(ConfiguredApp):
     description = "A Jupyter kernel whose cells run inside a WebAssembly sandbox."
     classes = [KernelSettings]  # noqa: RUF012 - traitlets wants a list
     aliases = dict(JupyterApp.aliases) | {"f": "WasmKernelApp.connection_file"}
-    aliases |= {name: f"Connection.{trait}" for name, trait in _PORTS.items()}
+    aliases |= {name: f"KernelConnection.{trait}" for name, trait in _PORTS.items()}
     aliases |= _IPYTHON
 
     connection_file = Unicode("", help="The connection file; kernel-<pid>.json by default.").tag(
@@ -158,14 +158,14 @@ class WasmKernelApp(ConfiguredApp):
 
     def refuse(self, why: str, path: Path) -> None:
         """Answers a front end with the reason why there is no kernel, until it shuts down."""
-        from wasm_kernel.frontends.jupyter.refusal import RefusingSandbox
+        from wasm_kernel.frontends.jupyter.refusal import RefusingHome
 
         self.settings = KernelSettings()
-        self._serve(RefusingSandbox(why), path, Confinement(OFF))
+        self._serve(RefusingHome(why).sandbox(), path, Confinement(OFF))
 
     def _open(
         self, factory: KernelSandboxFactory, path: Path, ending: ExitStack
-    ) -> tuple[KernelSandbox, Confinement]:
+    ) -> tuple[Sandbox, Confinement]:
         policy = self.settings.policy()
         confinement = Confinement(self.settings.confinement)
         choice = self.settings.choose_session(path)
@@ -321,7 +321,7 @@ class WasmKernelApp(ConfiguredApp):
         ending.callback(file.close)
         return SandboxLogger(file.logger())
 
-    def _serve(self, sandbox: KernelSandbox, path: Path, confinement: Confinement) -> None:
+    def _serve(self, sandbox: Sandbox, path: Path, confinement: Confinement) -> None:
         self.serves = True
         starting = startup.StartProgress()
         starting.of(sandbox)
@@ -351,7 +351,7 @@ class WasmKernelApp(ConfiguredApp):
 
     def _kernel(
         self,
-        sandbox: KernelSandbox,
+        sandbox: Sandbox,
         starting: StartProgress,
         connection: KernelConnection,
         sockets: KernelSockets,

@@ -89,7 +89,7 @@ def served_by(broker: Broker, handlers: Handlers, confinement: Confinement) -> H
 
 
 def kept_by(file: Path, config: Config, read: tuple[Path, ...] = ()) -> KeptPaths:
-    """Returns the paths that a front end keeps; it has none of its session's folders.
+    """Returns the paths that a front end keeps, none of them in its session's folders.
 
     They are the connection file, its folder if the kernel writes it, ipc sockets' folders, and the
     folders that it has to `read`.
@@ -109,7 +109,7 @@ def kept_by(file: Path, config: Config, read: tuple[Path, ...] = ()) -> KeptPath
 
 def _socket_folders(file: Path, config: Config) -> tuple[Path, ...]:
     """The folders of an ipc transport's sockets; its `ip` is the stem of their names."""
-    listens = dict(config.get("Connection", {}))
+    listens = dict(config.get("KernelConnection", {}))
     with contextlib.suppress(OSError, ValueError, TypeError):  # a later read reports the error
         listens |= json.loads(file.read_text(encoding="utf-8"))
     if listens.get("transport") != "ipc":

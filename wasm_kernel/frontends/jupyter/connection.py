@@ -37,10 +37,6 @@ _LOOPBACK = "127.0.0.1"
 _END_SECONDS = 1.0
 
 
-class ConnectionFileError(WasmKernelError):
-    """A connection file that can't be used; no kernel was started."""
-
-
 class KernelConnection(ConnectionFileMixin):
     """The kernel's side of a connection file. Only the main thread uses it.
 
@@ -60,7 +56,7 @@ class KernelConnection(ConnectionFileMixin):
         return _LOOPBACK if self.transport == "tcp" else str(super()._ip_default())
 
     def open(self, *, allow_unsigned: bool) -> None:
-        """Reads the connection file, or prepares to write one; raises `ConnectionFileError`."""
+        """Reads the connection file, or prepares to write one; raises `WasmKernelError`."""
         self.session = Session(parent=self.parent)
         if self.session.packer == "json":
             self.session.pack, self.session.unpack = _pack, _unpack
@@ -72,11 +68,11 @@ class KernelConnection(ConnectionFileMixin):
         try:
             self.load_connection_file(str(path))
         except (OSError, ValueError, TypeError, AttributeError, TraitError) as problem:
-            raise ConnectionFileError(
+            raise WasmKernelError(
                 "The connection file can't be read. No kernel was started."
-            ) from (problem)
+            ) from problem
         if not self.session.key and not allow_unsigned:
-            raise ConnectionFileError(
+            raise WasmKernelError(
                 "The connection file holds no key, so anyone who reaches the kernel's ports could "
                 "run code. No kernel was started. Use a file with a key, or set "
                 "WasmKernel.allow_unsigned=True."
@@ -95,7 +91,7 @@ class KernelConnection(ConnectionFileMixin):
 
 
 def _pack(value: Any) -> bytes:
-    """Returns JSON; values that msgspec refuses, such as a lone surrogate, with escapes."""
+    """Returns JSON; escapes values that msgspec refuses, such as a lone surrogate."""
     try:
         return msgspec.json.encode(value, enc_hook=json_default)
     except (TypeError, ValueError):
@@ -103,7 +99,7 @@ def _pack(value: Any) -> bytes:
 
 
 def _unpack(data: bytes) -> Any:
-    """Returns the value of JSON; if msgspec refuses it, such as `NaN`, as Jupyter reads it."""
+    """Returns the value of JSON; what msgspec refuses, such as `NaN`, is read as by Jupyter."""
     try:
         return msgspec.json.decode(data)
     except ValueError:
@@ -127,10 +123,6 @@ _TOPIC_BYTES = 1024  # as much as encryption needs to begin
 _SECONDS_IN_USE = 3.0
 
 
-class ListenError(WasmKernelError):
-    """An address of the connection file that can't be listened on; no kernel was started."""
-
-
 class HeartbeatThread(Heartbeat):
     """The heartbeat's thread, which binds its own socket; `start` returns when it listens."""
 
@@ -145,7 +137,7 @@ class HeartbeatThread(Heartbeat):
         )
 
     def start(self) -> None:
-        """Listens and answers, or raises `ListenError`."""
+        """Listens and answers, or raises `WasmKernelError`."""
         super().start()
         try:
             self._listens.result()
@@ -213,7 +205,7 @@ class KernelSockets:
     def start(self) -> None:
         """Begins to answer on the control and heartbeat channels; no address is bound afterwards.
 
-        Raises `ListenError` if the heartbeat's address can't be listened on.
+        Raises `WasmKernelError` if the heartbeat's address can't be listened on.
         """
         self.control_thread.start()
         self._heartbeat.start()
@@ -283,8 +275,8 @@ def _when_free(bind: Callable[[], object]) -> None:
             return
 
 
-def _cant_listen(channel: str, problem: zmq.ZMQError) -> ListenError:
-    return ListenError(
+def _cant_listen(channel: str, problem: zmq.ZMQError) -> WasmKernelError:
+    return WasmKernelError(
         f"The kernel can't listen on its {channel} channel: {problem}. No cell can reach "
         "it, so it was not started. Start it again, or choose another address."
     )

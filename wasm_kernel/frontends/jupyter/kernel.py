@@ -23,7 +23,6 @@ from traitlets import Any as AnyTrait
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import Cell
 from wasm_kernel.frontends.jupyter.channels import StdinChannel
-from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.frontends.jupyter.page import (
     COMM_MESSAGES,
     KernelListener,
@@ -40,6 +39,7 @@ from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import SandboxResult
+from wasm_kernel.service.sandbox import Sandbox
 
 EXIT_SECONDS = 0.1  # for the reply to `exit` to leave before the kernel ends, as in ipykernel
 CLOSE_POLL = 0.01
@@ -72,7 +72,7 @@ class WasmKernel(Kernel):
     def __init__(
         self,
         *,
-        sandbox: KernelSandbox,
+        sandbox: Sandbox,
         starting: StartProgress,
         session: Session,
         notes: deque[str] | None = None,

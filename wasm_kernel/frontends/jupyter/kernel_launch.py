@@ -24,8 +24,8 @@ class KernelLaunch(Protocol):
 
     Attributes:
         ports: The ports on which it already listens.
-        nursery: The process that this kernel's workers are forked from, which the forker is, too;
-            None if there was no room for one.
+        nursery: The process that this kernel's workers are forked from, such as the forker; None if
+            there was no room for one.
     """
 
     ports: Ports

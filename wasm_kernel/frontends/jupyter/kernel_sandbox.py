@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -11,11 +10,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from wasm_kernel.execution.interfaces import (
-    Cell,
-    Listener,
     NewSession,
-    OfferedMessage,
-    ProcessUsage,
 )
 from wasm_kernel.folders.locks import OwnerLock
 from wasm_kernel.linux.broker import Broker, Handlers
@@ -23,8 +18,6 @@ from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.place import AdoptFiles, PublishFiles, WriteFiles, Written
 from wasm_kernel.publishing.publish import log_published
-from wasm_kernel.result import CommMessage, SandboxResult
-from wasm_kernel.service import messages
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.functions import SessionNetwork
 from wasm_kernel.service.open_message import Open
@@ -41,62 +34,12 @@ AWAKE_SECONDS = 60.0
 """Seconds without a message after which a kernel sleeps."""
 
 
-class KernelSandbox(Protocol):
-    """The part of `Sandbox` that a kernel uses. A kernel that refuses and tests have others."""
-
-    policy: ExecutionPolicy
-
-    @property
-    def next_count(self) -> int:
-        """As `Sandbox.next_count`."""
-
-    @property
-    def interrupted(self) -> bool:
-        """As `Sandbox.interrupted`."""
-
-    def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
-        """As `Sandbox.start`."""
-
-    def queue(self, cell: Cell, listener: Listener | None = None) -> Future[SandboxResult]:
-        """As `Sandbox.queue`."""
-
-    def interrupt(self) -> bool:
-        """As `Sandbox.interrupt`."""
-
-    def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
-        """As `Sandbox.query`."""
-
-    def comm(
-        self,
-        message: CommMessage,
-        *,
-        parent: Mapping[str, str] | None = None,
-        listener: Listener | None = None,
-    ) -> Future[None]:
-        """As `Sandbox.comm`."""
-
-    def offer(self, offered: OfferedMessage) -> None:
-        """As `Sandbox.offer`."""
-
-    def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
-        """As `Sandbox.comms`."""
-
-    def call(self, request: messages.CallRequest) -> Future[Any]:
-        """As `Sandbox.call`."""
-
-    def process_usage(self) -> ProcessUsage:
-        """As `Sandbox.process_usage`."""
-
-    def close(self, *, discard_variables: bool = False) -> None:
-        """As `Sandbox.close`."""
-
-
 class KernelSandboxFactory(Protocol):
     """Makes the sandbox of a kernel; tests have one without a guest."""
 
     def __call__(
         self, opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
-    ) -> KernelSandbox:
+    ) -> Sandbox:
         """Returns the sandbox, which closes the session's folders. `note` gets quiet notices."""
 
 
@@ -116,7 +59,7 @@ class KernelHome(ProgramHome):
         self._notebooks: dict[str, str] = {}
 
     def give_fork(self, session_id: str, notebook: str) -> None:
-        """Makes a fork of this id, once it is asked for, the session of a notebook beside ours."""
+        """Notes that the fork with this id, once made, is the session of a notebook beside ours."""
         self._notebooks[session_id] = notebook
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:

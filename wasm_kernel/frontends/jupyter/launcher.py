@@ -215,8 +215,8 @@ def _integer(raw: bytes) -> int:
 def launch(ports: Ports) -> ForkProcess | None:
     """Gets the kernel forked, and ends as the kernel does.
 
-    Returns only if this process must become the kernel: the process that it has started, which is
-    loading, and forks this kernel's workers; None if there is no room for one.
+    Returns only if this process must become the kernel. The result is the process that it has
+    started to fork this kernel's workers; None if there is no room for one.
     """
     name = ""
     if os.environ.get(SETTING) != "0":

@@ -14,7 +14,6 @@ from jupyter_client.session import Session
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import OfferedMessage
 from wasm_kernel.frontends.jupyter.channels import StdinChannel
-from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.frontends.jupyter.timeline import KernelTimeline
 from wasm_kernel.guests.protocol import Display, Output, Result, Stream
 from wasm_kernel.kernels import messages
@@ -23,6 +22,7 @@ from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import WIDGET_VIEW, Mode
 from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.result import CommMessage
+from wasm_kernel.service.sandbox import Sandbox
 
 Content = dict[str, Any]
 
@@ -41,7 +41,7 @@ class Page(CleanPage):
 
     def __init__(
         self,
-        sandbox: KernelSandbox,
+        sandbox: Sandbox,
         session: Session,
         iopub: Any,
         stdin: StdinChannel,

@@ -1,4 +1,4 @@
-"""The refusal of a kernel: the reason, and a stand-in for its sandbox, which says so in each cell.
+"""The refusal of a kernel: the reason, and a sandbox without a worker, which says so in each cell.
 
 If a kernel ends while it starts, its front end shows "Connecting" and starts it again; the user
 never learns which setting was wrong. So the process stays, opens nothing, and answers.
@@ -10,27 +10,29 @@ import argparse
 import logging
 import os
 import re
+import sys
 from collections.abc import Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Never
+from typing import Never
 
 from traitlets import TraitError
 from traitlets.config import Application
 
 from wasm_kernel.errors import PolicyError, WasmKernelError, describe
-from wasm_kernel.execution.interfaces import ProcessUsage
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.kernels import config_files
 from wasm_kernel.kernels.settings import (
     ROOT_ENVIRONMENT,
     SECTION,
     connection_path,
 )
+from wasm_kernel.linux.confinement import OFF
 from wasm_kernel.policy import ExecutionPolicy
-
-if TYPE_CHECKING:
-    from wasm_kernel.execution.interfaces import OfferedMessage
+from wasm_kernel.service.open_message import Open, plain_policy
+from wasm_kernel.service.sandbox import Sandbox
+from wasm_kernel.service.sandbox_home import SandboxHome
+from wasm_kernel.service.session_worker import SessionWorker
 
 _UNREAD = (
     "a module can't be imported ({why}), and no kernel was started. Either the installation is not "
@@ -96,40 +98,29 @@ def waiting_for(arguments: Sequence[str]) -> Path | None:
     return None
 
 
-# -- the stand-in for a sandbox
+# -- the sandbox
 
 
-class RefusingSandbox:
-    """A `KernelSandbox` in place of one that was not made: each cell's error says why."""
-
-    interrupted = False
-    next_count = 1
+class RefusingHome(SandboxHome[Sandbox]):
+    """The home of a sandbox that was not made: it has no worker, and each call's error says why."""
 
     def __init__(self, why: str) -> None:
-        self.policy = ExecutionPolicy()
         self._why = why + _UNTIL_THEN
 
-    def start(self, progress: object = None) -> Future[None]:
-        """Returns a future that has failed."""
-        failed: Future[None] = Future()
-        failed.set_exception(KernelNotStarted(self._why))
-        return failed
+    def sandbox(self) -> Sandbox:
+        """Returns the sandbox."""
+        policy = ExecutionPolicy()
+        opened = Open("", "", "", None, plain_policy(policy), pip=False, confinement=OFF)
+        worker = SessionWorker(opened, self, SandboxLogger(), queue=sys.maxsize, answer_seconds=0)
+        return Sandbox(worker, self, Path(), policy)
 
     def _refuse(self, *_: object, **__: object) -> Never:
         raise KernelNotStarted(self._why)
 
-    queue = query = comm = comms = call = _refuse
+    spawn = handlers = fork = exchanges = _refuse
 
-    def offer(self, offered: OfferedMessage) -> None:
-        """Does nothing: no cell runs."""
+    def release(self, session: SessionWorker) -> None:
+        """Does nothing: no worker was in use."""
 
-    def interrupt(self) -> bool:
-        """Returns False: no cell runs."""
-        return False
-
-    def process_usage(self) -> ProcessUsage:
-        """Returns zeros: there is no guest."""
-        return ProcessUsage()
-
-    def close(self, *, discard_variables: bool = False) -> None:
-        """Does nothing."""
+    def closed(self, sandbox: Sandbox) -> None:
+        """Does nothing: nothing is open."""

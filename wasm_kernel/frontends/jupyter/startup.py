@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from wasm_kernel.execution.interfaces import Listener
-    from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
+    from wasm_kernel.service.sandbox import Sandbox
 
 _guard = threading.RLock()  # reentrant: a package's own `__init__` may look names up in it
 
@@ -99,7 +99,7 @@ class StartProgress:
         self._long_from = time.monotonic() + LONG_SECONDS
         self._has_ended = False
 
-    def of(self, sandbox: KernelSandbox) -> Future[None]:
+    def of(self, sandbox: Sandbox) -> Future[None]:
         """Starts a sandbox that has no guest yet, or sleeps; the future ends when it has one."""
         with self._guard:
             if self._has_ended:

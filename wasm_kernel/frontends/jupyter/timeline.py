@@ -28,9 +28,9 @@ from wasm_kernel.result import (
 from wasm_kernel.service import messages
 
 if TYPE_CHECKING:
-    from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
     from wasm_kernel.frontends.jupyter.timeline_widget import TimelineWidget
     from wasm_kernel.result import Ran
+    from wasm_kernel.service.sandbox import Sandbox
 
 TARGET = "wasm_kernel.timeline"
 VIEWS_MOST = 16
@@ -44,7 +44,7 @@ _NO_FORKS = "WasmKernel.fork is off in this kernel"
 Content = dict[str, Any]
 Send = Callable[[Content, CommMessage], None]
 GiveFork = Callable[[str, str], None]
-"""Makes a fork, by its session's id, the session of a notebook beside the kernel's."""
+"""Gives the fork with this session id to the notebook of this name beside the kernel's."""
 
 
 class _ViewRequest(Struct, frozen=True, tag_field="request", forbid_unknown_fields=True):
@@ -58,7 +58,7 @@ class _Tree(_ViewRequest, frozen=True, tag="tree"):
 
 
 class _Go(_ViewRequest, frozen=True, tag="go"):
-    """Asks for memory as at a state."""
+    """Asks to bring memory back to a state."""
 
     state: Annotated[int, Meta(ge=1, le=2**31)]
     files: bool = False
@@ -117,7 +117,7 @@ class KernelTimeline:
     All but `takes` is for the main thread's loop. Without a view, a cell costs the note of its run.
     """
 
-    def __init__(self, sandbox: KernelSandbox, send: Send) -> None:
+    def __init__(self, sandbox: Sandbox, send: Send) -> None:
         self.give_fork: GiveFork | None = None
         self._sandbox = sandbox
         self._send = send

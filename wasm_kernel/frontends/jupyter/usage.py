@@ -11,8 +11,8 @@ import socket
 import time
 from typing import Any
 
-from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.result import SandboxResult
+from wasm_kernel.service.sandbox import Sandbox
 
 
 class KernelUsage:
@@ -24,7 +24,7 @@ class KernelUsage:
     `fuel_consumed` is the fuel of that cell, or null if fuel is not counted.
     """
 
-    def __init__(self, sandbox: KernelSandbox) -> None:
+    def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._policy = sandbox.policy
         self._before = (time.monotonic(), 0.0)

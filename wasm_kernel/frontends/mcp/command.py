@@ -76,10 +76,6 @@ _BY_HAND = (
 )
 
 
-class NoExtra(WasmKernelError):
-    """The packages of the extra are not installed."""
-
-
 def add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command to those of `wasm-kernel`."""
     mcp = commands.add_parser(
@@ -155,7 +151,7 @@ def run(options: argparse.Namespace, beside: Beside | None = None) -> int:
     except ModuleNotFoundError as problem:
         if (problem.name or "").partition(".")[0] == "wasm_kernel":
             raise
-        raise NoExtra(_NO_EXTRA) from problem
+        raise WasmKernelError(_NO_EXTRA) from problem
     return 0
 
 
@@ -266,9 +262,9 @@ def _option(name: str) -> str:
 
 
 def _folder_name(*, keep: bool) -> str:
-    """Returns the sessions' folder in the data folder; later servers do not use one to `keep`.
+    """Returns the sessions' folder in the data folder: a new one for sessions to `keep`.
 
-    In the other folder, each server deletes expired sessions that a killed server has left.
+    In the folder of other sessions, each server deletes expired ones that a killed server has left.
     """
     return time.strftime("kept/%Y-%m-%d-%H%M%S") if keep else "sessions"
 

@@ -128,7 +128,7 @@ class JavaScriptLanguage:
             yield found
 
     def define_early(self, flavour: Flavour) -> None:
-        """Defines the host functions; as `GuestLanguage` has it."""
+        """Defines the host functions, as `GuestLanguage.define_early` does."""
         from wasm_kernel.engine.instance import define_early
 
         compiled = self.compiler.module(self.files.interpreter, flavour, lambda text: None)

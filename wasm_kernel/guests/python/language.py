@@ -191,13 +191,13 @@ class PythonLanguage:
         return self.prepared.image_name, self.small.image_name
 
     def images(self) -> Iterator[BaseImage]:
-        """Yields the base images that are there; as `GuestLanguage` has it."""
+        """Yields the base images that are there, the one for new sessions first."""
         for each in (self.prepared, self.small):
             if (found := each.image_at_hand()) is not None:
                 yield found
 
     def define_early(self, flavour: Flavour) -> None:
-        """Defines the host functions; as `GuestLanguage` has it."""
+        """Defines the host functions, as `GuestLanguage.define_early` does."""
         from wasm_kernel.engine.instance import define_early
 
         compiled = self.compiler.module(self.files.wasm, flavour, lambda text: None)
@@ -214,7 +214,7 @@ class PythonLanguage:
                 self._broker.call(CompileInBackground(), EmptyReply)
 
     def code_for(self, flavour: Flavour) -> Flavour:
-        """Returns the flavour that a guest is started with now; as `GuestLanguage` has it."""
+        """Returns the flavour that a guest is started with now (see `GuestLanguage.code_for`)."""
         if flavour is UNCHECKED and self._begins_with_baseline:
             try:
                 if not self._is_made:

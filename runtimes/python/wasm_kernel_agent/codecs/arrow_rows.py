@@ -15,7 +15,7 @@ from wasm_kernel_agent.codecs.arrow_schema import Field
 def taken(array: Out, field: Field, rows: Any) -> Out:
     """Returns the rows of an array that have these places, in their order.
 
-    A slice of consecutive places is copied at once, or not at all.
+    Consecutive places, given as a slice, take one copy or none.
     """
     kind = field.type
     count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)

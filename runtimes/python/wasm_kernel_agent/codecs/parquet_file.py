@@ -145,9 +145,9 @@ class ParquetFile:
             yield [self._groups[number] for number in numbers]
 
     def _fields_of(self, kept: list[int]) -> list[Field]:
-        """Returns the fields of the kept columns in Arrow's schema; none if it can't be told.
+        """Returns the fields of the kept columns in Arrow's schema; none if they are not known.
 
-        In these, texts that the file holds as numbers of a dictionary are asked for as such.
+        Columns of texts that the file holds as numbers of a dictionary become dictionaries.
         """
         key = Value(BINARY, _ARROW_SCHEMA)
         encoded = next((each[2].value for each in self._pairs if each.get(1) == key), None)
