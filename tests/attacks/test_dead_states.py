@@ -105,7 +105,9 @@ def test_a_state_that_is_garbage_is_left_for_the_one_before(
         assert re.search(r"No guest runs in the saved state after In\[2\]", result.stderr)
 
 
-def test_a_state_that_never_answers_is_left_for_the_one_before(saved: Path) -> None:
+def test_a_state_that_never_answers_is_left_for_the_one_before(
+    saved: Path, hasty_workers: None
+) -> None:
     """Before, no cell of such a session ever ran again: each worker began in that state."""
     with opened(saved) as sandbox:
         assert sandbox.execute(SPINS).success

@@ -19,7 +19,7 @@ from starlette.types import Message
 
 from tests.e2b.conftest import Api, SandboxOf, ann, bob, server
 from tests.mcp.clients import HttpServer, server_environment, serving
-from tests.mcp.forking import forked
+from tests.forking import forked
 from tests.peak import Peak
 from wasm_kernel import ExecutionPolicy
 from wasm_kernel.frontends.e2b import app as app_module

@@ -29,7 +29,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import CallToolResult, ImageContent, ResourceLink, TextContent
 
 from tests.faces import PATIENCE
-from tests.mcp.forking import forked
+from tests.forking import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-P", "-m", "wasm_kernel.frontends.cli.main", "mcp"]

@@ -28,6 +28,7 @@ DEEPEST = 2000
 
 _KEPT = 16
 _BLOCK = 512  # the unit of `st_blocks`, on every file system
+_NO_NAMES = frozenset({"", ".", ".."})
 
 
 class FolderWalk(Closing):
@@ -174,11 +175,11 @@ class Lookup(Closing):
         not plain and could lead out.
         """
         *above, name = parts = path.split("/")
-        if not all(map(is_plain_name, parts)):
+        if "\0" in path or not _NO_NAMES.isdisjoint(parts):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        here, shared = self._walk.path, 0
-        while shared < min(len(above), len(here)) and above[shared] == here[shared]:
-            shared += 1
+        here = self._walk.path
+        pairs = enumerate(zip(above, here, strict=False))
+        shared = next((n for n, (one, other) in pairs if one != other), min(len(above), len(here)))
         try:
             for _ in here[shared:]:
                 self._before_step()
@@ -217,7 +218,7 @@ def link_text(folder: int, name: str) -> str:
 
 def is_plain_name(name: str) -> bool:
     """Returns whether a part of a path names an entry of a folder, not the folder or its parent."""
-    return name not in ("", ".", "..") and "\0" not in name
+    return name not in _NO_NAMES and "\0" not in name
 
 
 class Entry(Struct, frozen=True):

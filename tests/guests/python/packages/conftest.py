@@ -6,10 +6,13 @@ import base64
 import hashlib
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.forking import forked
+from wasm_kernel.guests.python.packages import pip
 
 Make = Callable[..., Path]
 
@@ -62,6 +65,14 @@ def make(tmp_path: Path) -> Make:
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes wheels in an index; the host's pip is configured to use only this index."""
     return index_in(tmp_path / "index", monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def forked_pip() -> Iterator[None]:
+    """Forks pip from a process that has imported it, which takes most of its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pip, "tied_command", lambda _: forked(program="pip._internal.cli"))
+        yield
 
 
 def index_in(root: Path, patch: pytest.MonkeyPatch) -> Make:

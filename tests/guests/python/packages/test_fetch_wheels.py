@@ -29,9 +29,11 @@ from wasm_kernel.guests.broker_handlers import (
 )
 from wasm_kernel.guests.python.packages import pip
 from wasm_kernel.guests.python.packages.pip import Pip
-from wasm_kernel.linux.broker import Broker, LocalBroker
+from wasm_kernel.linux.broker import Broker, LocalBroker, tied_command
 from wasm_kernel.service.service import Service
 from wasm_kernel.sessions.root import SessionsRoot
+
+pytestmark = pytest.mark.usefixtures("forked_pip")
 
 Make = Callable[..., Path]
 VERSION = "3.15.0"
@@ -132,6 +134,12 @@ def test_words_that_are_not_names_never_reach_pip(tmp_path: Path, wish: str) -> 
 
 
 @pytest.fixture
+def own_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts pip itself, as for users; it can be stopped and limited."""
+    monkeypatch.setattr(pip, "tied_command", tied_command)
+
+
+@pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch, index: Make) -> Iterator[None]:
     """An index that accepts a request and never answers."""
 
@@ -148,7 +156,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, index: Make) -> Iterator[None]:
 
 
 def test_a_fetch_that_is_stopped_ends_at_once_and_leaves_no_process(
-    slow: None, tmp_path: Path
+    slow: None, own_pip: None, tmp_path: Path
 ) -> None:
     begun, before = time.monotonic(), set(psutil.Process().children(recursive=True))
     with pytest.raises(PackageError, match="stopped"):
@@ -167,7 +175,7 @@ def test_too_much_is_not_fetched(
 
 
 def test_what_pip_reads_of_a_wheel_has_an_end(
-    index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_pip: None, index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pip reads the whole metadata of a wheel; 1 MB compressed may become 1 GB."""
     index("bomb", metadata="\n" + "a" * 30_000_000)
@@ -214,7 +222,9 @@ def broker_of(root: Path) -> Broker:
     return LocalBroker(broker_handlers("python", SessionsRoot(root).private_of("one")))
 
 
-def test_the_broker_fetches_for_a_process_behind_walls(index: Make, tmp_path: Path) -> None:
+def test_the_broker_fetches_for_a_process_behind_walls(
+    own_pip: None, index: Make, tmp_path: Path
+) -> None:
     index("one")
     into, task = _place(tmp_path) / "w_1", CountedTask()
     broker_of(tmp_path).call(FetchPackages(("one",), "w_1"), FetchedPackages, task)

@@ -19,6 +19,10 @@ from wasm_kernel import (
     create_session_sandbox,
     get_session_sandbox,
 )
+from wasm_kernel.guests.python.packages import pip
+from wasm_kernel.linux.broker import tied_command
+
+pytestmark = pytest.mark.usefixtures("forked_pip")
 
 Make = Callable[..., Path]
 
@@ -286,6 +290,7 @@ def test_an_interrupt_ends_the_fetching(
 ) -> None:
     import socket
 
+    monkeypatch.setattr(pip, "tied_command", tied_command)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/")
         cell = guest.submit("%pip install one")

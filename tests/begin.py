@@ -1,6 +1,6 @@
-"""Begins a server in a process that is forked, as its own: `begin.py ADDRESS WORDS...`.
+"""Begins a program in a process that is forked, as its own: `begin.py ADDRESS WORDS...`.
 
-It says the server's number on stderr, passes on what would end it, and ends with it.
+It says the process's number on stderr, passes on what would end it, and ends with it and as it.
 """
 
 import json
@@ -11,7 +11,7 @@ import sys
 
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
     line.connect(f"\0{sys.argv[1]}")
-    request = json.dumps([sys.argv[2:], dict(os.environ)]).encode()
+    request = json.dumps([sys.argv[2:], os.getcwd(), dict(os.environ)]).encode()  # noqa: PTH109
     socket.send_fds(line, [request], [0, 1, 2])
     server = int(line.recv(100))
     for each in (signal.SIGTERM, signal.SIGINT):
@@ -20,4 +20,6 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(null, stream)
+    code = line.recv(1)
     line.recv(1)
+sys.exit(code[0] if code else 1)
