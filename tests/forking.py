@@ -31,10 +31,8 @@ PROGRAMS = {
 Program = Callable[[list[str]], int]
 REQUEST_BYTES = 2**18
 _BEGIN = Path(__file__).with_name("begin.py")
-_LINE, _LIFE = (
-    3,
-    4,
-)  # descriptors: the socket, and a pipe that is readable after the end of the tests
+_LINE = 3
+"""The descriptor of a process's socket."""
 
 
 def forked(*words: str, program: str = "wasm_kernel.frontends.cli") -> list[str]:
@@ -44,28 +42,34 @@ def forked(*words: str, program: str = "wasm_kernel.frontends.cli") -> list[str]
 
 @cache
 def _address(program: str) -> str:
-    """The name of the process's abstract socket. The process ends with this one."""
-    name = f"{program}-{os.getpid()}"
-    reading, _ = os.pipe()
+    """The name of the abstract socket of a run's process, which ends with the run.
+
+    All workers of pytest-xdist have the same process: their parent begins and ends the run.
+    """
+    run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    name = f"{program}-{run}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        line.bind(f"\0{name}")
+        try:
+            line.bind(f"\0{name}")
+        except OSError:  # another worker was first
+            return name
         line.listen(64)
-        given = [(os.POSIX_SPAWN_DUP2, line.fileno(), _LINE), (os.POSIX_SPAWN_DUP2, reading, _LIFE)]
-        command = [sys.executable, "-P", "-m", __name__, program]
+        command = [sys.executable, "-P", "-m", __name__, program, str(run)]
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+        given = [(os.POSIX_SPAWN_DUP2, line.fileno(), _LINE)]
         os.posix_spawn(command[0], command, environment, file_actions=given)
-    os.close(reading)
     return name
 
 
-def _serve(line: socket.socket, program: str) -> None:
+def _serve(line: socket.socket, program: str, run: int) -> None:
+    life = os.pidfd_open(run)
     main = importlib.import_module(f"{program}.main").main
     for name in PROGRAMS[program]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while _LIFE not in select.select([_LINE, _LIFE], [], [])[0]:
+    while life not in select.select([line, life], [], [])[0]:
         asked, _ = line.accept()
         data, streams, _, _ = socket.recv_fds(asked, REQUEST_BYTES, 3)
         if not os.fork():
@@ -100,4 +104,4 @@ def _run(main: Program, data: bytes, streams: list[int], asked: socket.socket) -
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=_LINE), sys.argv[1])
+    _serve(socket.socket(fileno=_LINE), sys.argv[1], int(sys.argv[2]))
