@@ -8,7 +8,7 @@ WHEELS := build/wheels-venv
 DOCS := build/docs-venv
 # A test that fails once in some runs shows itself in a few; more would make a soak take a day.
 SOAK_ROUNDS ?= 3
-WORKERS ?= 5
+WORKERS ?= 6
 RECIPE := $(wildcard guest/*.py)
 SOURCES := $(shell find wasm_kernel runtimes kernelspec labextension -type f ! -name '*.pyc')
 TESTS := $(shell find tests -name '*.py')

@@ -2,8 +2,8 @@
 
 The compiled guest and the base image are kept in the user's cache, or in the folder
 `WASM_KERNEL_CACHE`, so that a machine builds them once and not in each run. `make test` runs the
-files on several workers (pytest-xdist): a file stays on one worker, in its order, and the longest
-files begin first.
+files on several workers (pytest-xdist): a file stays on one worker, in its order, and the files of
+the rooms come by turns.
 """
 
 from __future__ import annotations
@@ -49,20 +49,18 @@ settings.load_profile("house")
 PATIENT = ExecutionPolicy(query_seconds=PATIENCE)
 FIRST_START_SECONDS = 600  # for compiling the guest and building its image on a slow machine
 
-LONGEST_FIRST = ("tests/browser/", "tests/attacks/", "tests/end_to_end/", "tests/frontends/")
-TOGETHER = ("tests/browser/",)  # one server and one browser at a time
+TOGETHER = "tests/browser/"  # one server and one browser at a time
 
 
 class FilesInOrder(LoadScopeScheduling):
-    """Gives each worker a whole file, or a whole folder of `TOGETHER`, as they were collected."""
+    """Gives each worker a whole file, or the whole folder `TOGETHER`, as they were collected."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
         super().__init__(config, log)
         config.option.loadscopereorder = False
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+        return TOGETHER if nodeid.startswith(TOGETHER) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -72,13 +70,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInOrder
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long files first: one that begins last would keep the other workers waiting."""
+    """Mixes the files of all rooms evenly, so that tests that wait run beside tests that compute.
 
-    def rank(item: pytest.Item) -> int:
-        ranks = (n for n, prefix in enumerate(LONGEST_FIRST) if item.nodeid.startswith(prefix))
-        return next(ranks, len(LONGEST_FIRST))
-
-    items.sort(key=rank)
+    The longest part begins first; if it began last, the other workers would wait for it.
+    """
+    rooms: dict[Path, list[Path]] = {}
+    for file in dict.fromkeys(item.path for item in items):
+        rooms.setdefault(file.parent, []).append(file)
+    turns = {
+        file: (number + 0.5) / len(files)
+        for files in rooms.values()
+        for number, file in enumerate(files)
+    }
+    items.sort(key=lambda item: not item.nodeid.startswith(TOGETHER) and turns[item.path])
 
 
 def pytest_collection_finish() -> None:
