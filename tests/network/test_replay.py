@@ -21,6 +21,7 @@ from tests.network.test_attacks import Events, exchange, get, network, run
 from tests.network.test_clients import shown
 from wasm_kernel import (
     ExecutionPolicy,
+    RuntimeType,
     Service,
     create_sandbox,
     create_session_sandbox,
@@ -46,6 +47,14 @@ SIX = (
 )
 
 
+ASK = "import urllib.request as u; ask = lambda path, data=None: u.urlopen(H + path, data).read()"
+THREE = (
+    ASK,
+    "print(ask('/count'), ask('/count'), ask('/form', b'a=b'))",
+    "print(u.urlopen(H + '/csv').headers['Date'])",
+)
+
+
 def policy_for(server: Server, mode: str, **limits: Any) -> ExecutionPolicy:
     """Returns a policy that allows a server."""
     return ExecutionPolicy(network=[rule_for(server)], network_mode=mode, **limits)
@@ -67,40 +76,35 @@ def test_a_session_replays_what_it_recorded(workspace: Path, server: Server) -> 
         recorded = outputs(made, server)
     before = len(server.seen)
     assert recorded[2] != recorded[2][::-1]
-    for _ in range(2):
-        with create_sandbox(workspace=workspace, policy=policy_for(server, "replay")) as made:
-            assert outputs(made, server) == recorded
+    with create_sandbox(workspace=workspace, policy=policy_for(server, "replay")) as made:
+        assert outputs(made, server) == recorded
     assert len(server.seen) == before
 
 
-def test_other_requests_are_refused_in_words(workspace: Path, server: Server) -> None:
-    cells = ("import requests", "print(requests.post(H + '/count', data=b'a').text)")
-    with create_sandbox(workspace=workspace, policy=policy_for(server, "record")) as made:
+def test_other_requests_are_refused_in_words(server: Server, tmp_path: Path) -> None:
+    cells = (ASK, "print(ask('/count', b'a'))")
+    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "record")) as made:
         outputs(made, server, cells)
-    with create_sandbox(workspace=workspace, policy=policy_for(server, "replay")) as made:
+    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "replay")) as made:
         outputs(made, server, cells[:1])
-        for other in (
-            "post(H + '/count', data=b'b')",
-            "get(H + '/count')",
-            "get(H + '/a?b=secret')",
-        ):
-            result = made.execute(f"requests.{other}")
+        for other in ("'/count', b'b'", "'/count'", "'/a?b=secret'"):
+            result = made.execute(f"ask({other})")
             assert "is not among the recorded requests" in result.stderr
             assert "The setting is network_mode." in result.stderr
             assert "secret" not in result.stderr
         outputs(made, server, cells)
-        result = made.execute("requests.post(H + '/count', data=b'a')")
+        result = made.execute("ask('/count', b'a')")
         assert "was given already (of 1 recorded)" in result.stderr
     assert server.connections == 1
 
 
-def test_a_fork_gets_the_answers_of_its_later_cells(workspace: Path, server: Server) -> None:
-    cell = "import requests; print(requests.get(H + '/count').text)"
-    with create_sandbox(workspace=workspace, policy=policy_for(server, "record")) as made:
+def test_a_fork_gets_the_answers_of_its_later_cells(server: Server, tmp_path: Path) -> None:
+    cell = f"{ASK}\nprint(ask('/count').decode())"
+    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "record")) as made:
         recorded = outputs(made, server, [cell] * 3)
     assert recorded == ["1", "2", "3"]
     policy = policy_for(server, "replay")
-    with create_sandbox(workspace=workspace, policy=policy) as made:
+    with create_sandbox(workspace=tmp_path, policy=policy) as made:
         shown(made, "1")
         [fork] = made.fork(1)
         with fork:
@@ -119,29 +123,29 @@ def test_javascript_replays_what_it_recorded(server: Server, tmp_path: Path) -> 
 
 
 def test_an_archive_has_what_was_recorded(server: Server, tmp_path: Path) -> None:
-    cell = "import urllib.request as u; print(u.urlopen(H + '/csv').read())"
+    cell = f"await (await fetch('{server.url}/csv')).text()"
     roots, archive = [tmp_path / name for name in ("here", "there")], tmp_path / "session.tar.gz"
     policy = policy_for(server, "record")
-    name, made = create_session_sandbox(workspace_root=roots[0], policy=policy)
+    name, made = create_session_sandbox(RuntimeType.JAVASCRIPT, policy, roots[0])
     with made:
-        recorded = outputs(made, server, [cell])
+        recorded = value(made, cell)
     export_session(name, archive, roots[0])
     found = import_session(archive, roots[1])
     policy = policy_for(server, "replay")
-    with get_session_sandbox(found.session_id, workspace_root=roots[1], policy=policy) as made:
-        assert outputs(made, server, [cell]) == recorded
+    with get_session_sandbox(found.session_id, RuntimeType.JAVASCRIPT, policy, roots[1]) as made:
+        assert value(made, cell) == recorded
     assert len(server.seen) == 1
 
 
 def test_requests_are_counted_for_each_opening_and_each_fork(
-    workspace: Path, server: Server
+    server: Server, tmp_path: Path
 ) -> None:
-    ask, count = "import requests; requests.get(H + '/csv?a=b')", "info = %session_info\nprint({})"
+    ask, count = f"{ASK}\n_ = ask('/csv?a=b')", "info = %session_info\nprint({})"
     count = count.format(
         "info['network_requests'], info['network_bytes'] > 16, *info['network_last']"
     )
-    with create_sandbox(workspace=workspace, policy=policy_for(server, "live")) as made:
-        outputs(made, server, [ask, "requests.post(H, data=b'abc')"])
+    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "live")) as made:
+        outputs(made, server, [ask, "_ = ask('', b'abc')"])
         said = "2 True GET localhost/csv -> 200 POST localhost/ -> 200"
         wait_for(lambda: shown(made, count) == said)
         shown(made, "%undo")
@@ -153,7 +157,7 @@ def test_requests_are_counted_for_each_opening_and_each_fork(
             outputs(fork, server, [ask])
             assert shown(fork, count).startswith("1 ")
         assert shown(made, count) == said
-    with create_sandbox(workspace=workspace, policy=policy_for(server, "live")) as made:
+    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "live")) as made:
         assert shown(made, count) == "0 False"
 
 
@@ -170,10 +174,10 @@ def test_a_service_lists_the_requests_of_its_sessions(server: Server, tmp_path: 
         assert info.requests == 1
 
 
-def test_nothing_was_sent_by_a_replayed_cell(workspace: Path, server: Server) -> None:
-    cells = ("import requests; requests.get(H + '/csv')",)
+def test_nothing_was_sent_by_a_replayed_cell(server: Server, tmp_path: Path) -> None:
+    cells = (f"{ASK}\n_ = ask('/csv')",)
     for mode, is_sent in (("record", True), ("replay", False)):
-        with create_sandbox(workspace=workspace, policy=policy_for(server, mode)) as made:
+        with create_sandbox(workspace=tmp_path, policy=policy_for(server, mode)) as made:
             outputs(made, server, cells)
             ran = made.call(Timeline()).result().ran.values()
             assert any(each.sent for each in ran) is is_sent
@@ -181,7 +185,7 @@ def test_nothing_was_sent_by_a_replayed_cell(workspace: Path, server: Server) ->
 
 
 def test_an_answer_that_a_client_left_is_replayed_as_far_as_it_came(
-    workspace: Path, server: Server
+    server: Server, tmp_path: Path
 ) -> None:
     cell = (
         "import http.client\n"
@@ -190,28 +194,26 @@ def test_an_answer_that_a_client_left_is_replayed_as_far_as_it_came(
         "print(len(c.getresponse().read(1000)))\n"
         "c.close()"
     )
-    with create_sandbox(workspace=workspace, policy=policy_for(server, "record")) as made:
+    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "record")) as made:
         assert outputs(made, server, [cell]) == ["1000"]
-    with create_sandbox(workspace=workspace, policy=policy_for(server, "replay")) as made:
+    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "replay")) as made:
         assert outputs(made, server, [cell]) == ["1000"]
 
 
-def test_an_answer_beyond_the_bound_is_refused_and_not_kept(
-    workspace: Path, server: Server
-) -> None:
+def test_an_answer_beyond_the_bound_is_refused_and_not_kept(server: Server, tmp_path: Path) -> None:
     policy = policy_for(server, "record", network_record_bytes=1_000_000)
-    with create_sandbox(workspace=workspace, policy=policy) as made:
-        outputs(made, server, ["import requests; requests.get(H + '/csv')"])
-        result = made.execute("requests.get(H + '/zeros/2000000')")
+    with create_sandbox(workspace=tmp_path, policy=policy) as made:
+        outputs(made, server, [f"{ASK}\n_ = ask('/csv')"])
+        result = made.execute("ask('/zeros/2000000')")
         assert result.error is not None
         assert "does not fit into this session's record of 1,000,000 bytes" in result.stderr
         assert "The setting is network_record_bytes." in result.stderr
-        again = "try: requests.get(H + '/zeros/2000000')\n    except OSError: pass"
+        again = "try: ask('/zeros/2000000')\n    except OSError: pass"
         outputs(made, server, [f"for _ in range(30):\n    {again}"])
-        outputs(made, server, ["requests.get(H + '/csv')"])
-    with create_sandbox(workspace=workspace, policy=policy_for(server, "replay")) as made:
-        outputs(made, server, ["import requests; requests.get(H + '/csv')"])
-        result = made.execute("requests.get(H + '/zeros/2000000')")
+        outputs(made, server, ["_ = ask('/csv')"])
+    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "replay")) as made:
+        outputs(made, server, [f"{ASK}\n_ = ask('/csv')"])
+        result = made.execute("ask('/zeros/2000000')")
         assert "is not among the recorded requests" in result.stderr
 
 
@@ -272,9 +274,9 @@ def test_recording_again_takes_the_place_of_the_first_time(server: Server, tmp_p
 
 @pytest.fixture
 def notebook(tmp_path: Path, server: Server) -> Path:
-    """A notebook with these requests, beside its clients."""
-    cells = [nbformat.v4.new_code_cell(f"H = {server.url!r}\n{cell}") for cell in SIX]
-    file = tmp_path / "in" / "six.ipynb"
+    """A notebook with some requests."""
+    cells = [nbformat.v4.new_code_cell(f"H = {server.url!r}\n{cell}") for cell in THREE]
+    file = tmp_path / "in" / "three.ipynb"
     file.parent.mkdir()
     nbformat.write(nbformat.v4.new_notebook(cells=cells), file)
     return file
@@ -289,9 +291,8 @@ def ran(file: Path, server: Server, out: Path, **options: Any) -> Outcome:
 
 
 def test_a_recorded_notebook_runs_twice_without_a_network(
-    notebook: Path, clients: Path, tmp_path: Path, warm: None
+    notebook: Path, tmp_path: Path, warm: None
 ) -> None:
-    shutil.copytree(clients, notebook.parent, dirs_exist_ok=True)
     kept = tmp_path / "kept"
     with serving() as server:
         text = notebook.read_text()
@@ -303,8 +304,8 @@ def test_a_recorded_notebook_runs_twice_without_a_network(
     for name in ("second", "third"):
         outcome = ran(notebook, server, tmp_path / name, replay=kept)
         assert outcome.ok, outcome
-        files.append((tmp_path / name / "six.ipynb").read_bytes())
-    assert files[0] == files[1] == (tmp_path / "first" / "six.ipynb").read_bytes()
+        files.append((tmp_path / name / "three.ipynb").read_bytes())
+    assert files[0] == files[1] == (tmp_path / "first" / "three.ipynb").read_bytes()
     assert b"'http" not in b"".join(each.read_bytes() for each in kept.rglob("*") if each.is_file())
 
 
