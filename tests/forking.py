@@ -69,7 +69,7 @@ def _serve(line: socket.socket, program: str, run: int) -> None:
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while life not in select.select([line, life], [], [])[0]:
+    while life not in select.select([_LINE, life], [], [])[0]:
         asked, _ = line.accept()
         data, streams, _, _ = socket.recv_fds(asked, REQUEST_BYTES, 3)
         if not os.fork():

@@ -119,8 +119,9 @@ def test_a_connection_keeps_no_large_request_when_it_is_served(server: HttpServe
     connections.
     """
     pid = server.pid
-    large = 4 * MIB
-    call = {"name": "list_sessions", "arguments": {}, "_meta": {"x": "\N{GRINNING FACE}" * MIB}}
+    large = 2 * MIB
+    text = "\N{GRINNING FACE}" * (large // 4)
+    call = {"name": "list_sessions", "arguments": {}, "_meta": {"x": text}}
     with ExitStack() as ending:
 
         def send_large(connections: int) -> None:

@@ -18,8 +18,8 @@ import pytest
 from starlette.types import Message
 
 from tests.e2b.conftest import Api, SandboxOf, ann, bob, server
-from tests.mcp.clients import HttpServer, server_environment, serving
 from tests.forking import forked
+from tests.mcp.clients import HttpServer, server_environment, serving
 from tests.peak import Peak
 from wasm_kernel import ExecutionPolicy
 from wasm_kernel.frontends.e2b import app as app_module

@@ -21,6 +21,9 @@ GUEST = 1024 * MB  # bytes of the guest's own memory, to make such outputs
 
 SEND = "import _host, os\ndef send(data):\n    return _host.call(data)\n"
 FLOODS = {
+    "wide text in other words": 'd = b\'{"op":"display","data":{"text/plain":"\'\n'
+    "d += b'x' * (30 << 20)\n"
+    "for _ in range(8): send(d + b'\\\\ud83d\\\\ude00\"}}')",
     "lists": 'd = b\'{"op":"display","data":{"x/json":[\' + b\',\'.join([b\'[]\'] * 240_000)\n'
     "for _ in range(12): send(d + b']}}')",
     "values": 'd = b\'{"op":"display","data":{"x/json":[\' + b\',\'.join([b\'{"":0}\'] * 160_000)\n'
@@ -30,9 +33,6 @@ FLOODS = {
     "for _ in range(12): send(d)",
     "wide text": "t = 'x' * (30 << 20) + '\\U0001f600'\n"
     "for _ in range(8): display({'text/plain': t}, raw=True)",
-    "wide text in other words": 'd = b\'{"op":"display","data":{"text/plain":"\'\n'
-    "d += b'x' * (30 << 20)\n"
-    "for _ in range(8): send(d + b'\\\\ud83d\\\\ude00\"}}')",
     "large frames": 'd = b\'{"op":"done","reply":{"a":"\' + b\'x\' * (63 << 20) + b\'"}}\'\n'
     "for _ in range(4): send(b'x' + d); send(d[:-3] + b'\\xf0\\x9f\\x98\\x80\"}}')",
     "errors": "lines = ['y\\u0416' * 10**6]\n"

@@ -77,7 +77,6 @@ def test_undo_takes_back_tables_and_with_files_pictures(sandbox: Sandbox) -> Non
 
 def begun(sandbox: Sandbox, code: str) -> Future[SandboxResult]:
     """Begins a cell that has a codec work; returns its future once the codec is about to begin."""
-    sandbox.execute(f"import os; os.path.exists('begun') and os.remove('begun')\n{LARGE}")
     place = Path(sandbox.execute("1").workspace_path, "begun")
     future = sandbox.submit(f"open('begun', 'w').close()\n{code}")
     while not place.exists():
@@ -99,6 +98,7 @@ def test_an_interrupt_ends_a_codec_and_keeps_the_variables(sandbox: Sandbox) -> 
 
 
 def test_a_fork_that_is_asked_for_while_a_codec_works_has_whole_variables(sandbox: Sandbox) -> None:
+    sandbox.execute(LARGE)
     future = begun(sandbox, "one = 1; Image.fromarray(large).save('l.webp'); two = 1")
     (fork,) = sandbox.fork()
     with fork:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tests.e2b.conftest import ANN, BOB, TOKENS, Api, SandboxOf
 from tests.faces import wait_for
-from tests.mcp.clients import Agents, HttpServer, server_environment, serving
 from tests.forking import forked
+from tests.mcp.clients import Agents, HttpServer, server_environment, serving
 
 
 @contextlib.contextmanager

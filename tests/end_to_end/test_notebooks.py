@@ -128,7 +128,10 @@ def travel(
     yield from _executed("4-time-travel", tmp_path_factory, **remembering)
 
 
-@pytest.fixture(params=[pytest.param("tour", marks=pytest.mark.soak), "limits", "files", "travel"])
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.soak) for name in ("tour", "files")]
+    + ["limits", "travel"]
+)
 def run(request: pytest.FixtureRequest) -> Run:
     """Each of the notebooks."""
     chosen: Run = request.getfixturevalue(request.param)
@@ -292,19 +295,22 @@ def test_what_a_stopped_cell_made_is_gone_with_it(limits: Run) -> None:
     assert "text is defined: False" in limits.stream("after-memory")
 
 
-# The files
+# The files; test_notebook_folder.py and tests/execution test these claims one by one
 
 
+@pytest.mark.soak
 def test_a_session_begins_with_an_empty_folder(files: Run) -> None:
     assert files.stream("empty") == (
         "here: /notebook\nbeside this notebook: True\nof this session: []\n"
     )
 
 
+@pytest.mark.soak
 def test_nothing_changes_in_the_folder_of_the_notebook(files: Run) -> None:
     assert {path.stem for path in FOLDER.iterdir() if path.name[0] != "."} == {*NAMES, ORDERS}
 
 
+@pytest.mark.soak
 def test_files_are_written_and_read_back(files: Run) -> None:
     assert "150.0" in files.shown("csv", "text/plain")
     assert "reports/2024/01-january.txt 27 bytes" in files.stream("pathlib")
@@ -312,11 +318,13 @@ def test_files_are_written_and_read_back(files: Run) -> None:
     assert "reports/2024/01-january.txt" in files.stream("zip")
 
 
+@pytest.mark.soak
 def test_a_module_of_the_workspace_is_imported_and_run(files: Run) -> None:
     assert files.stream("import") == "/notebook/petals.py\n"
     assert files.stream("run") == "petals.py runs as a script\n"
 
 
+@pytest.mark.soak
 def test_ls_lists_the_workspace(files: Run) -> None:
     _, *lines = files.stream("shell").splitlines()
     names = [line.split()[-1].removesuffix("/") for line in lines]
@@ -324,21 +332,25 @@ def test_ls_lists_the_workspace(files: Run) -> None:
     assert sorted(names) == sorted([*own, *(f"{name}.ipynb" for name in NAMES)])
 
 
+@pytest.mark.soak
 def test_what_is_outside_is_not_there(files: Run) -> None:
     lines = files.stream("outside").splitlines()
     assert len(lines) == 6
     assert [line for line in lines if not line.endswith(" not there")] == []
 
 
+@pytest.mark.soak
 def test_a_link_out_of_the_workspace_leads_nowhere(files: Run) -> None:
     assert files.errors("link") == ["FileNotFoundError"]
 
 
+@pytest.mark.soak
 def test_network_and_programs_are_refused_in_words(files: Run) -> None:
     assert "the sandbox has no network" in files.stream("network")
     assert "Put the data into the workspace folder" in files.stream("process", "stderr")
 
 
+@pytest.mark.soak
 def test_the_host_finds_the_files_in_the_session_s_folder(files: Run) -> None:
     workspace = files.workspace()
     made = {"all.zip", "flowers.csv", "flowers.db", "petals.py", "reports", "way-out"}
@@ -346,6 +358,7 @@ def test_the_host_finds_the_files_in_the_session_s_folder(files: Run) -> None:
     assert (workspace / "flowers.csv").read_text().count("\n") == 151
 
 
+@pytest.mark.soak
 def test_the_file_that_the_notebook_could_not_see_was_there(files: Run) -> None:
     assert (files.workspace() / ".metadata.json").is_file()
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
 import papermill
 import pytest
+from nbclient import NotebookClient
 
 from tests.end_to_end.driving import opened
 
@@ -72,16 +70,7 @@ def test_batch_runs_publish_at_their_end(
         metadata={"kernelspec": {"name": "wasm-python", "display_name": "w", "language": "python"}},
     )
     nbformat.write(made, folder / "book.ipynb")  # type: ignore[no-untyped-call]
-    done = subprocess.run(
-        [sys.executable, "-m", "jupyter", "execute", "book.ipynb"],
-        cwd=folder,
-        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    NotebookClient(made, resources={"metadata": {"path": str(folder)}}).execute()
     assert (folder / "out" / "r.csv").read_text() == "1"
     made.cells[0].source = cell.replace("n = 1", "n = 22")
     nbformat.write(made, folder / "book.ipynb")  # type: ignore[no-untyped-call]

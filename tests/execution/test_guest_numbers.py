@@ -481,22 +481,6 @@ def test_columns_that_are_added_are_found(module_sandbox: BaseSandbox) -> None:
     assert result.stdout == "['b', 'a', 'd']\n", result.error
 
 
-def test_scikit_learn_samples_as_natively(module_sandbox: BaseSandbox) -> None:
-    """Its own compiled code takes `dtype=int` for an array of `long`, which is wrong here."""
-    cell = (
-        "from sklearn.utils.random import sample_without_replacement as sample\n"
-        "for method in ('auto', 'tracking_selection', 'reservoir_sampling', 'pool'):\n"
-        "    drawn = sample(1000, 5, method=method, random_state=3)\n"
-        "    print(drawn.dtype, drawn.tolist())"
-    )
-    assert module_sandbox.execute(cell).stdout.splitlines() == [
-        "int64 [874, 664, 249, 643, 952]",
-        "int64 [874, 664, 249, 643, 952]",
-        "int64 [831, 341, 115, 348, 271]",
-        "int64 [874, 664, 249, 643, 952]",
-    ]
-
-
 def test_scipy_takes_peaks_as_natively(module_sandbox: BaseSandbox) -> None:
     cell = "from scipy.signal import peak_widths\nprint(peak_widths([0, 1, 0, 2, 0], [1, 3])[0])"
     assert module_sandbox.execute(cell).stdout == "[1. 1.]\n"

@@ -1,4 +1,4 @@
-"""Pickles with positions: from here to native Python on x86-64, and back."""
+"""Positions in compiled code, and in pickles from here to native Python on x86-64, and back."""
 
 from __future__ import annotations
 
@@ -116,3 +116,19 @@ from sklearn.tree._criterion import Gini
 print(type(pickle.loads(pickle.dumps(Gini(1, np.array([2]))))).__name__)
 """
     assert says(module_sandbox, cell) == "Gini"
+
+
+def test_scikit_learn_samples_as_natively(module_sandbox: BaseSandbox) -> None:
+    """Its own compiled code takes `dtype=int` for an array of `long`, which is wrong here."""
+    cell = (
+        "from sklearn.utils.random import sample_without_replacement as sample\n"
+        "for method in ('auto', 'tracking_selection', 'reservoir_sampling', 'pool'):\n"
+        "    drawn = sample(1000, 5, method=method, random_state=3)\n"
+        "    print(drawn.dtype, drawn.tolist())"
+    )
+    assert module_sandbox.execute(cell).stdout.splitlines() == [
+        "int64 [874, 664, 249, 643, 952]",
+        "int64 [874, 664, 249, 643, 952]",
+        "int64 [831, 341, 115, 348, 271]",
+        "int64 [874, 664, 249, 643, 952]",
+    ]

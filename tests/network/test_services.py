@@ -71,7 +71,11 @@ def reaching(services: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("import seaborn; print(seaborn.load_dataset('birds').eggs.sum())", "10"),
+        pytest.param(
+            "import seaborn; print(seaborn.load_dataset('birds').eggs.sum())",
+            "10",
+            marks=pytest.mark.soak,
+        ),
         (
             (
                 "from sklearn.datasets import fetch_openml\n"

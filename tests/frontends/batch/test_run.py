@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.frontends.batch.conftest import Making, Running, code, executed
-from tests.guests.python.packages.conftest import index_in
+from tests.guests.python.packages.conftest import fork_pip, index_in
 from wasm_kernel.errors import BATCH_OPTIONS, PolicyError
 from wasm_kernel.frontends.batch import notebook_run
 from wasm_kernel.frontends.batch.batch_session import BatchSession
@@ -159,6 +159,7 @@ def test_requirements_are_installed_once_for_all_notebooks(
     make: Making, run: Running, tmp_path: Path
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        fork_pip(patch)
         add = index_in(tmp_path / "index", patch)
         add("one")
         file = tmp_path / "requirements.txt"

@@ -69,10 +69,15 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 @pytest.fixture(scope="module")
 def forked_pip() -> Iterator[None]:
-    """Forks pip from a process that has imported it, which takes most of its time."""
+    """Does the work of `fork_pip` for a file."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pip, "tied_command", lambda _: forked(program="pip._internal.cli"))
+        fork_pip(patch)
         yield
+
+
+def fork_pip(patch: pytest.MonkeyPatch) -> None:
+    """Forks pip from a process that has imported it, which takes most of its time."""
+    patch.setattr(pip, "tied_command", lambda _: forked(program="pip._internal.cli"))
 
 
 def index_in(root: Path, patch: pytest.MonkeyPatch) -> Make:
