@@ -89,7 +89,7 @@ def check_patched(module: bytes, digest: str, name: str) -> None:
 
 def write_sums(folder: Path) -> list[str]:
     """Writes the sums of all files in a folder beside them; returns all names."""
-    (folder / SUMS).unlink(missing_ok=True)  # of an earlier build
+    (folder / SUMS).unlink(missing_ok=True)  # the list of an earlier build
     found = (path for path in folder.rglob("*") if path.is_file())
     names = sorted(path.relative_to(folder).as_posix() for path in found)
     (folder / SUMS).write_text("".join(f"{digest_of(folder / name)}  {name}\n" for name in names))

@@ -40,9 +40,9 @@ from guest.wasm_module import START, Edit, ModuleError, WasmModule
 _INT, _LONG, _LONGLONG = 5, 7, 9  # NPY_INT, NPY_LONG and NPY_LONGLONG
 _INTP_CLASS, _LONGLONG_CLASS = i32_load_static(27642972), i32_load_static(27642932)
 _ARRAY_TYPE = 26443132
-_TYPE = 4  # of any object
+_TYPE = 4  # the place of any object's type
 _ARRAY_DESCR, _DESCR_ORDER, _DESCR_NUMBER, _CLASS_DESCR = 28, 14, 16, 472
-_INFO_NAME, _INFO_SIZE, _INFO_KIND = 0, 8, 48  # in Cython's description of a buffer's type
+_INFO_NAME, _INFO_SIZE, _INFO_KIND = 0, 8, 48  # places in Cython's description of a buffer's type
 _NATIVE, _SIGNED = ord("="), ord("I")
 _NAMES = (b"intp", b"npy_", b"Py_s")  # intp_t, npy_intp, Py_ssize_t
 _CONST = b"const "  # may stand before the name

@@ -59,7 +59,7 @@ _OR, _XOR, _ANY, _SHIFT = (
     vector(81),
     vector(83),
     vector(172),
-)  # of vectors of 4 x 32 bits
+)  # instructions for vectors of 4 x 32 bits
 _CHECKS_IF = local_get(0) + i32_load_byte(16) + i32_const(1) + I32_AND + I32_EQZ + br_if(0)
 _SOURCES = "longlong|ulonglong|uint|ulong"
 

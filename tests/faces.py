@@ -65,7 +65,7 @@ def open_files(process: int | str = "self") -> list[str]:
     """The paths of all files that a process has open, as the system lists them."""
     found = []
     for link in Path(f"/proc/{process}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed in between, or the listing's own
+        with contextlib.suppress(FileNotFoundError):  # closed since, or the listing's own one
             found.append(str(link.readlink()))
     return found
 

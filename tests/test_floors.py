@@ -51,14 +51,14 @@ JUPYTER |= {"tornado", "traitlets", "zmq"}
 DECLARED = {"ipykernel", "IPython", "jupyter_client", "nbclient", "nh3", "structlog", "traitlets"}
 DECLARED |= {"wasmtime"}
 DECLARED |= {"installer", "markdown_it", "msgspec", "tinycss2"}
-DECLARED |= {"backports", "compression"}  # for zstd, in the standard library since Python 3.14
-DECLARED |= {"numpy", "threadpoolctl"}  # of the extra `fast`
-DECLARED |= {"junitparser", "nbdime", "papermill", "rich", "yaml"}  # of the extra `batch`
-DECLARED |= {"h11", "httpcore"}  # of the extra `network`
-DECLARED |= {"pyarrow"}  # of programs whose functions take tables
+DECLARED |= {"backports", "compression"}  # packages for zstd, which Python has since 3.14
+DECLARED |= {"numpy", "threadpoolctl"}  # packages of the extra `fast`
+DECLARED |= {"junitparser", "nbdime", "papermill", "rich", "yaml"}  # packages of the extra `batch`
+DECLARED |= {"h11", "httpcore"}  # packages of the extra `network`
+DECLARED |= {"pyarrow"}  # a package of programs whose functions take tables
 DECLARED |= {"keyring"}  # of the extra of that name
 DECLARED |= {"distributed"}  # of the extra of that name
-DECLARED |= {"mcp", "prometheus_client"}  # of the extra `mcp`, with its dependencies
+DECLARED |= {"mcp", "prometheus_client"}  # packages of the extra `mcp`, with dependencies
 # of programs that import their interfaces
 DECLARED |= {
     "PIL",
@@ -280,8 +280,8 @@ def test_what_a_confined_kernel_imports_late_is_known_to_its_walls() -> None:
     others |= {ROOT / PACKAGE / name for name in ("integrations", "network")}
     within = (found for found in imports(PACKAGE) if others.isdisjoint(found.file.parents))
     foreign = {top(found) for found in within} - {PACKAGE, *sys.stdlib_module_names}
-    foreign -= {"pyarrow"}  # of functions that take tables, of which kernels have none
-    assert foreign <= {*IMPORTED_WHEN_CONFINED, *PACKAGES}  # of front ends and of workers
+    foreign -= {"pyarrow"}  # for functions that take tables; kernels have none
+    assert foreign <= {*IMPORTED_WHEN_CONFINED, *PACKAGES}  # packages of front ends and workers
 
 
 def test_the_guest_agent_does_not_know_the_host() -> None:

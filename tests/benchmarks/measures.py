@@ -29,7 +29,7 @@ from wasm_kernel.frontends.jupyter.launcher import running as running_forkers
 FRAME = "import pandas as pd\npd.DataFrame({'city': ['Oslo', 'Rome'], 'degrees': [4.5, 17.0]})"
 MIB = 1024 * 1024
 IDLE_KERNELS = 3
-SLEEP_SECONDS = 10.0  # for all of them to fall asleep
+SLEEP_SECONDS = 10.0  # seconds for all sandboxes to fall asleep
 TRIPS = 200
 
 Sides = tuple[Side, Side]

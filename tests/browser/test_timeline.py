@@ -174,7 +174,7 @@ def panel(opened: Panel) -> Panel:
 
 
 def test_ten_cells_three_undone_by_a_click_marked_and_redone(panel: Panel, portraits: Path) -> None:
-    assert panel.items.count() == 11  # with the start
+    assert panel.items.count() == 11  # ten cells and the start
     assert panel.marks() == []
     panel.state("[7] x = 7").click()
     changed = panel.region.get_by_role("row", name="x 6")

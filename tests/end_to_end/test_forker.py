@@ -142,7 +142,7 @@ def opened_by(process: int) -> set[str]:
     """The sockets, pipes and processes that a process has open."""
     found = set()
     for link in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed since
+        with suppress(FileNotFoundError):  # the descriptor was closed since
             found.add(str(link.readlink()))
     return {name for name in found if name.startswith(("socket:", "pipe:", "anon_inode:[pidfd"))}
 

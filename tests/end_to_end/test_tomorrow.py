@@ -105,7 +105,7 @@ def test_named_checkpoints_outlive_restart_and_shut_down(server: NotebookServer)
     server.save(path, *CELLS)
     notebook.restart()
     first = notebook.run("'x' in globals()")
-    assert (first["value"], first["stderr"]) == ("False", "")  # like any restart
+    assert (first["value"], first["stderr"]) == ("False", "")  # gone, as after any restart
     assert "Named checkpoints of earlier runs: clean. `%restore clean`" in first["page"]
     assert notebook.run("1")["page"] == ""
     assert notebook.run("%restore clean")["error"] == ""

@@ -167,7 +167,7 @@ def test_a_service_lists_the_requests_of_its_sessions(server: Server, tmp_path: 
         shown(made, f"import urllib.request as u; u.urlopen('{server.url}/csv').read()")
         [info] = service.list()
         assert info.requests == 1
-        assert 12 < info.request_bytes < 1000  # the heads, too
+        assert 12 < info.request_bytes < 1000  # the heads count, too
         made.worker.sleep("a test")
         made.worker.wait_asleep()
         [info] = service.list()

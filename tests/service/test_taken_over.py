@@ -424,7 +424,7 @@ def test_a_workers_requests_are_handled_and_counted_for_each_call(homes: Making)
         while not isinstance(call := request(channel), messages.Close):
             for _ in range(20):
                 number += 1
-                names = msgspec.json.encode({"unread": "x" * MIB})  # in all, more than of strays
+                names = msgspec.json.encode({"unread": "x" * MIB})  # more than strays may have
                 channel.send(BrokerRequest(number, "EmptyReply", msgspec.Raw(names)))
                 assert request(channel).number == number
             channel.send(ended(call))

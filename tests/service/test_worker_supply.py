@@ -83,7 +83,7 @@ def test_a_front_end_that_was_taken_over_gets_workers_of_its_own_session_alone(
     worker = supply.spawn(replace(other, notices=("told",)), said.append)
     assert opened_in(forks) == replace(SESSION, notices=("told",), quiet=False)
     assert said == ["compiling"]
-    worker.open(other)  # sends nothing
+    worker.open(other)  # the supply sends nothing
     assert Channel(forks.lines[-1]).is_quiet(0.1)
     assert worker.resident_bytes > 0
     worker.close()
@@ -96,7 +96,7 @@ def test_a_worker_is_ended_by_its_own_number_and_by_the_next_one(
     second = supply.spawn(SESSION, print)
     assert happens(lambda: forks.processes[0].poll() is not None)
     first.channel.close()
-    supply.end(first.process)  # comes late
+    supply.end(first.process)  # this request comes late
     assert not second._ends(0.2)
     second.kill()
     assert second._ends(PATIENCE)

@@ -493,7 +493,7 @@ def test_the_walls_of_a_worker_hold_against_native_code(
         walls = says(sandbox, "info = %session_info\nprint(info['confinement'])")
         says(sandbox, "open('probe', 'w').close()")
         wait_for(lambda: results.read_text().endswith("\n"))
-        for each in (parent, sibling):  # awake, woken, and gone back
+        for each in (parent, sibling):  # awake, then woken, then restored
             assert says(each, "print(large[::4096] == parts == b'x' * 2**10)") == "True"
             keep(each, "")
             assert says(each, "print(large[::4096] == parts == b'x' * 2**10)") == "True"

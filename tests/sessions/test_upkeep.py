@@ -389,7 +389,7 @@ def test_files_go_if_their_notebook_is_gone_and_a_user_was_warned(
         path.unlink()
     (told,) = kept(root, days=0.5).warnings()
     assert "(orders\\n.ipynb)" in told
-    assert not Upkeep(SessionsRoot(root), most_bytes=0, days=0.5).warnings()  # until tomorrow
+    assert not Upkeep(SessionsRoot(root), most_bytes=0, days=0.5).warnings()  # none until tomorrow
     kept(root, days=0.5)
     assert (root / old / "file").exists()
     monkeypatch.setattr(upkeep, "TOLD_SECONDS", 0.0)

@@ -67,7 +67,7 @@ _COLOURS_OF_PIXELS_AT, _YCBCR = 40, 3
 _COMPONENTS_AT, _TABLES_AT, _CODING_AT = 68, 72, 184
 _CODING = struct.Struct("<6I")  # optimized, -, smoothing, the accurate DCT, restart intervals
 _COMPONENT_BYTES, _SAMPLING_AT, _TABLE_OF_COMPONENT_AT = 84, 8, 16
-_TABLE_BYTES = 128  # of 64 numbers
+_TABLE_BYTES = 128  # a table has 64 numbers
 _PROGRESSIVE, _OPTIMIZED, _KEEPS_RGB, _IS_YCBCR = 1, 2, 4, 8
 
 
@@ -118,7 +118,7 @@ class JpegWriterImports(Imports):
         super().__init__()
         self.settings: Settings | None = None
         self.result: tuple[int, int] | None = None
-        self._file_at = (0, 0)  # where its address and its length will be
+        self._file_at = (0, 0)  # the place of the file's address and length
 
     @property
     def imports(self) -> Mapping[Import, str]:
@@ -143,7 +143,7 @@ class JpegWriterImports(Imports):
             self._file_at = args[1], args[2]
         try:
             found = guest.call_in_table(_TABLE, place, *args)
-        except GuestStopped:  # by an error of libjpeg-turbo: nothing is written
+        except GuestStopped:  # an error of libjpeg-turbo ended the call: nothing is written
             self.settings = None
             return 0
         if settings is not None and place == _FINISH:

@@ -28,7 +28,7 @@ BEGIN_SECONDS = 5.0  # until a guest must ask for its request, which takes it mi
 BEGIN_LEAST = 1.0  # the least such limit; this much of the start does not count to the turn's limit
 _BEGIN_TICKS = 20  # further ticks: after a suspension of the process a guest is not stuck
 _STARVED_TICKS = 4000  # the same for a process that hardly gets a processor, or waits for the disk
-_BUSY_PART = 0.2  # of the limit: the processor time of a guest that is not starved, but stuck
+_BUSY_PART = 0.2  # a share of the limit: a guest that used it is not starved, but stuck
 
 
 class StopReason(Struct, frozen=True):
@@ -105,8 +105,8 @@ class Clock:
         self._woken = False  # a wait ended for an interrupt of this turn
         self._kill_at: float | None = None  # when a guest whose time is over must be killed
         self.reason: StopReason | None = None
-        self._cell: Interruptible | None = None  # the one that is served
-        self._early = False  # it was interrupted before its own turn
+        self._cell: Interruptible | None = None  # the cell that is served
+        self._early = False  # the cell was interrupted before its own turn
         self._closed = False
 
     @contextmanager

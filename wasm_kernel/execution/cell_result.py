@@ -14,7 +14,7 @@ from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.result import FILES_MOST, SHORT_MOST, CellError, Ran, SandboxResult
 from wasm_kernel.wasi_files.changes import Comparison
 
-_FILES_CHARACTERS = 4096  # of the names of changed files in a state's record
+_FILES_CHARACTERS = 4096  # characters of the names of changed files in a state's record
 
 
 def result_of(turn: Turn, runner: GuestRunner, session_id: str) -> SandboxResult:

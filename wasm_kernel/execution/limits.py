@@ -17,7 +17,7 @@ from wasm_kernel.policy import ExecutionPolicy
 
 SESSION = "session_output_bytes"
 OVERHEAD = 4096  # bytes around the contents of an output that are not counted
-ERRORS, ERROR_BYTES = 1_000, 64 * 1024 * 1024  # for one cell
+ERRORS, ERROR_BYTES = 1_000, 64 * 1024 * 1024  # the errors of one cell, and their bytes
 
 
 class OutputAllowance:

@@ -44,7 +44,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import texts
 
 _LOG = logging.getLogger("wasm_kernel.execution")
-_LOGGED_BYTES = 400  # of each frame and answer, at level DEBUG
+_LOGGED_BYTES = 400  # bytes of each frame and answer that are logged, at level DEBUG
 _FOR_RUNNING_CODE = (
     protocol.Input,
     protocol.Limit,
@@ -60,7 +60,7 @@ _OUR_NOTE = "[wasm-kernel]"  # begins advice about variables that are lost now
 _LARGE_PIECE = 1 << 20  # bytes; smaller free pieces are not worth counting
 _EATEN_SHARE = 0.75  # a turn used up the memory if it left less than this share of the free memory
 _CRASHED_SHARE = 1 / 16  # of the limit: a crash with less than this free is for lack of memory
-FRAMES_MOST = 1_000_000  # of any kind in one turn; further ones are refused
+FRAMES_MOST = 1_000_000  # frames of any kind in one turn; further ones are refused
 
 
 class TurnHost(Protocol):

@@ -266,7 +266,7 @@ class PlacesHidden(Hidden):
 
     @property
     def hides_folders(self) -> bool:
-        """Returns whether there is such a place; no new one is used until all guests know it."""
+        """Returns whether a folder is hidden here. No place is used until all guests know it."""
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
             self._looked = now

@@ -27,8 +27,8 @@ from wasm_kernel.state.pages import PAGE, merge
 
 _STATE_BYTES, _TOP_SIZE, _TOP, _SMALL_BINS, _TREES = 432, 12, 24, 40, 304
 _NODE = struct.Struct("<4xII4xII")  # its size and flags, the next of its size, its two children
-_HEADER_BYTES = 8  # of any chunk
-_NODE_BYTES = 32  # of a free chunk, which the allocator needs
+_HEADER_BYTES = 8  # the header of any chunk
+_NODE_BYTES = 32  # the part of a free chunk that the allocator needs
 _PREVIOUS_IN_USE, _IN_USE, _FLAGS = 1, 2, 7
 _TREE_SHIFT = 8
 

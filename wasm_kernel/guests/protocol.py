@@ -23,7 +23,7 @@ from wasm_kernel.linux.channel import check_size, read
 from wasm_kernel.result import CommKind, CommMessage
 
 FRAME_DEPTH = 64
-NAME_CHARACTERS = 200  # of a comm's id and of its target's name
+NAME_CHARACTERS = 200  # characters of a comm's id, or of its target's name
 
 _REASON_CHARACTERS = 150
 
@@ -32,7 +32,7 @@ Object = dict[str, Json]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
 Seconds = Annotated[float, Meta(gt=0, lt=1e9)]
-Buffers = Annotated[tuple[bytes, ...], Meta(max_length=10_000)]  # in base64
+Buffers = Annotated[tuple[bytes, ...], Meta(max_length=10_000)]  # bytes, in base64
 
 
 class _Frame(Struct, frozen=True, tag_field="op"):

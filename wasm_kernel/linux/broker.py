@@ -192,7 +192,7 @@ class RemoteBroker:
                 if answer is None:
                     raise EOFError
                 if answer.number != self._number:
-                    continue  # of a call that failed before it heard this
+                    continue  # an answer to a call that failed before it heard this
                 if not answer.progress:
                     return answer
                 task.report(answer.progress)
@@ -382,7 +382,7 @@ def log_failure(name: str, problem: Exception) -> None:
     log.error("%s failed unexpectedly", name, exc_info=problem)
 
 
-_PDEATHSIG = 1  # of prctl
+_PDEATHSIG = 1  # an option of prctl
 _TIE = """
 import ctypes, os, signal
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

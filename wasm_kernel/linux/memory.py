@@ -17,7 +17,7 @@ from wasm_kernel.linux.libc import INT, LONG, POINTER, SIZE, failure
 _MAP_FIXED = 0x10  # Python's mmap module does not name it
 _FAILED = ctypes.c_void_p(-1).value
 _NO_ACCESS = 0  # PROT_NONE
-_MAY_MOVE, _FIXED = 1, 2  # of mremap
+_MAY_MOVE, _FIXED = 1, 2  # flags of mremap
 _MAPS = Path("/proc/self/maps")
 MEMINFO, GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
@@ -28,7 +28,7 @@ _madvise = libc.function("madvise", POINTER, SIZE, INT)
 _read = libc.function(
     "process_vm_readv", INT, POINTER, SIZE, POINTER, SIZE, SIZE, result=ctypes.c_ssize_t
 )
-_ARENA_MAX = -8  # of mallopt
+_ARENA_MAX = -8  # an option of mallopt
 RANGES_MOST = 1024  # IOV_MAX
 _LARGE_COPY = 16 * 1024 * 1024  # bytes, from which on a copy gets whole pages of the system
 COPIED_MOST = 1024 * 1024 * 1024  # bytes; one call copies a little less than 2 GiB

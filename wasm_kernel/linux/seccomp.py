@@ -29,7 +29,7 @@ _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # in struct seccomp
 _SECOND_ARGUMENT_AT, _ITS_OTHER_HALF_AT = 24, 28
 _X32 = 0x40000000  # calls of x86-64's second ABI, under other numbers
 _THREAD = 0x00010000  # CLONE_THREAD
-_KIND, _STREAM = 0xF, 1  # of a socket: SOCK_TYPE_MASK, SOCK_STREAM
+_KIND, _STREAM = 0xF, 1  # a socket's type: SOCK_TYPE_MASK, SOCK_STREAM
 
 
 class SystemCall(Struct, frozen=True):

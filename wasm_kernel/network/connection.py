@@ -25,9 +25,9 @@ PIECE_BYTES = 1024 * 1024
 SESSION_BYTES = 8 * PIECE_BYTES
 """The bytes of answers that wait in a session, beside one part for each connection."""
 
-_PARSED_BYTES = 64 * 1024  # at a time: many small chunks must not keep others waiting
+_PARSED_BYTES = 64 * 1024  # bytes parsed at a time: small chunks must not keep others waiting
 _END_SECONDS = 1.0  # for a request that is ended
-_PARTS_MOST = 4  # of a request's body, that wait to be sent
+_PARTS_MOST = 4  # parts of a request's body that wait to be sent
 _WITHOUT_BODY = (204, 304)
 _LONG = "a request and its answer may have {most:,} bytes (request_bytes of the network's rule)"
 _SLOW = "a request and its answer may take {seconds:g} seconds (seconds of the network's rule)"

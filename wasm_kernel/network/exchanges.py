@@ -378,7 +378,7 @@ class RecordedAnswer:
         self.failure: OSError | None = None
         if exchange.failure is not None:
             kind, said = exchange.failure
-            self.failure = _FAILURES.get(kind, OSError)(0, said)  # of any number
+            self.failure = _FAILURES.get(kind, OSError)(0, said)  # the error may have any number
         self.headers: Headers = [
             (name.encode("latin-1"), value.encode("latin-1")) for name, value in exchange.headers
         ]

@@ -124,7 +124,7 @@ class RequestSecrets:
     def hidden(self, data: bytes) -> bytes:
         """Returns bytes with asterisks in place of the values of secrets."""
         for value in self._values:
-            data = data.replace(value, b"*" * len(value))  # of the same length
+            data = data.replace(value, b"*" * len(value))  # asterisks of the same length
         return data
 
 
@@ -167,7 +167,7 @@ def _of_keyring(secret: Secret) -> str:
     service, _, user = secret.keyring.rpartition(":")
     try:
         found = keyring.get_password(service, user)
-    except Exception as problem:  # of any backend
+    except Exception as problem:  # the error of any backend
         why = type(problem).__name__
         raise NetworkRefused(_UNREAD.format(name=secret.name, why=why)) from None
     if found is None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-_DEEPEST = 16  # of lists and dicts in columns
+_DEEPEST = 16  # levels of lists and dicts in columns
 _OBJECTS_MOST = 2_000_000  # values in lists and dicts, and gaps of columns without values
 _COLUMNS_MOST = 10_000
 _NO_PYARROW = "a table needs the package pyarrow in this program: pip install pyarrow"

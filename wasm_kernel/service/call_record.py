@@ -15,7 +15,7 @@ from wasm_kernel.linux.channel import parts_of, read
 from wasm_kernel.network.exchanges import Exchanges, RequestDigest
 from wasm_kernel.service.running_call import RecordedCall, shared_loop
 
-_BODY_BYTES = CALL_BYTES + 4096  # of a record; larger than any answer
+_BODY_BYTES = CALL_BYTES + 4096  # bytes of a record; larger than any answer
 _DAMAGED = "the recorded answer to {request} is damaged, and must be recorded again"
 
 

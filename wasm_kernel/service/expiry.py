@@ -61,7 +61,7 @@ class Expiry:
         self._why = _EXPIRED.format(seconds=seconds)
         self._scanned = -math.inf
         self._sharing: dict[str, list[SessionWorker]] = {}  # by the folder of their files
-        self._due: dict[str, float] = {}  # of sessions of other services: none is read before
+        self._due: dict[str, float] = {}  # when another service's session is next read
 
     def look(self) -> None:
         """Deletes the sessions that have expired by now."""
@@ -114,7 +114,7 @@ class Expiry:
         sharing = self._sharing.get(_files_of(worker), [worker])
         if any(each.state != "asleep" for each in sharing):
             return None
-        elsewhere = last_cell(name, workspace) or 0.0  # of a server that shares the folder
+        elsewhere = last_cell(name, workspace) or 0.0  # on a server that shares the folder
         return max(elsewhere, *(each.last_used for each in sharing))
 
 

@@ -83,7 +83,7 @@ class WorkerForks:
         self._served: set[ForkRequest] = set()
         self._lines: dict[int, _Line] = {}  # by their own descriptors, and by their owners'
         self._workers: dict[int, _ForkedWorker] = {}  # by their descriptors
-        self._leaving: deque[tuple[float, _ForkedWorker]] = deque()  # with the time that ends each
+        self._leaving: deque[tuple[float, _ForkedWorker]] = deque()  # each with its last moment
 
     def add(self, line: socket.socket, owner: int) -> None:
         """Serves a line from now on; raises `OSError` if its owner, a process, has ended."""

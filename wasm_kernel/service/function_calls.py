@@ -45,7 +45,7 @@ _MINUTE = 60.0
 _OPEN_MOST = 100  # streams, and calls that a cell awaits, at a time
 _LOOKS_A_SECOND = 30  # a worker makes 20 at most, beside one for each call
 _NUMBER_BITS = 48  # random: variables may hold the numbers of an earlier program's streams
-_TOGETHER_BYTES = 1024 * 1024  # of further results that are sent with the first one
+_TOGETHER_BYTES = 1024 * 1024  # bytes of further results that are sent with the first one
 
 _NO_CELL = "functions of the host are called by a cell that runs"
 _UNKNOWN = "the program that owns this sandbox offers no such function"

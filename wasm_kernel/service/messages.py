@@ -30,7 +30,7 @@ from wasm_kernel.outputs import terminal
 from wasm_kernel.result import CellError, Checkpoint, CommMessage, Ran, Travelled, VariableChanges
 from wasm_kernel.service.open_message import Number, Open, Stamps
 
-TEXT_CHARACTERS = 1024 * 1024  # of one piece of text
+TEXT_CHARACTERS = 1024 * 1024  # characters of one piece of text
 _LOG_CHARACTERS = 16 * 1024
 
 Json = Any

@@ -15,7 +15,7 @@ from wasm_kernel.folders.folders import OpenedFolders
 from wasm_kernel.linux.folders import Inode, real_path
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
 
-Number = Annotated[int, Meta(ge=1, lt=2**31)]  # of a cell
+Number = Annotated[int, Meta(ge=1, lt=2**31)]  # the number of a cell
 Stamp = Annotated[tuple[int, ...], Meta(max_length=8)]
 Stamps = dict[Annotated[str, Meta(max_length=100)], Stamp]
 

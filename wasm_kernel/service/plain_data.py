@@ -23,7 +23,7 @@ from wasm_kernel.service.arrow_tables import (
 
 _MARK = "$"
 _EXACT_MOST = 2**53  # a larger number would lose digits in JavaScript
-_DIGITS_MOST = 4000  # of a whole number: reading it takes time that grows with their square
+_DIGITS_MOST = 4000  # digits of a whole number: reading takes time that grows with their square
 
 
 Tables = Callable[[Json, Take], Any]
@@ -56,12 +56,12 @@ def encoded(value: Any, raw: bytearray) -> Json:
 def _converted(value: Any) -> Any:
     if _is_model(type(value)):
         return value.model_dump()
-    for base in (str, int, float):  # of a subclass
+    for base in (str, int, float):  # a value of a subclass
         if isinstance(value, base):
             return base(value)
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of numpy's
         return value.item()
-    if hasattr(type(value), "__arrow_c_stream__"):  # of pandas, polars, pyarrow and others
+    if hasattr(type(value), "__arrow_c_stream__"):  # a table of pandas, polars, pyarrow and others
         return SentTable(stream_of(value))
     raise NotPlainError(f"{type(value).__name__} is no plain data")
 
@@ -133,7 +133,7 @@ class GuestData:
         raise ValueError
 
     def _taken(self, start: int, length: int) -> bytes:
-        """Returns some of the bytes; no message has more of them in all than were sent."""
+        """Returns some of the message's bytes; in all, no more than were sent."""
         self._left -= length
         if not 0 <= start <= start + length <= len(self._raw) or self._left < 0:
             raise ValueError

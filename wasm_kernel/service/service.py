@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("wasm_kernel.service")
 _ROUND_SECONDS = 1.0
-_MEASURE_SECONDS = 0.1  # of each round, to measure sessions on disk
-_DESCRIPTORS = 8  # of this process that a worker needs, if only for a moment
+_MEASURE_SECONDS = 0.1  # seconds of each round, to measure sessions on disk
+_DESCRIPTORS = 8  # descriptors of this process that a worker needs, if only for a moment
 
 
 class Service(SandboxHome[Sandbox]):

@@ -211,7 +211,7 @@ class _Worker:
     def _hear_on(self) -> None:
         """Takes messages while this process closes the session, which may take long.
 
-        The stopped cell may still wait for the answer to a request, which is that it is cancelled.
+        The stopped cell may still wait for the answer to a request, which tells it to cancel.
         """
         with contextlib.suppress(EOFError, OSError):
             while True:

@@ -23,10 +23,10 @@ from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.messages import Report
 
 _LOG = logging.getLogger("wasm_kernel.service")
-_STRAY_BYTES = 4 * MIB  # of messages that belong to no call, from one answer to the next
+_STRAY_BYTES = 4 * MIB  # bytes of messages that belong to no call, from one answer to the next
 _STRAY_LEAST = 256  # added to the size of each of them
 _REQUESTS_MOST = 256  # with cancels, from one answered call to the next; a `%pip` is one
-_REQUEST_BYTES = 16 * MIB  # of one request, which may name a thousand paths
+_REQUEST_BYTES = 16 * MIB  # bytes of one request, which may name a thousand paths
 _EVENTS = frozenset(
     value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
 )

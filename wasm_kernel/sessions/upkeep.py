@@ -162,7 +162,7 @@ class Upkeep:
 
     def run(self) -> None:
         """Runs rounds on this thread, at the lowest priority; never returns."""
-        with contextlib.suppress(OSError):  # of this thread alone, on Linux
+        with contextlib.suppress(OSError):  # the priority of this thread alone, on Linux
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         time.sleep(_SOON_SECONDS if self._since_last() > _OVERDUE_SECONDS else _FIRST_SECONDS)
         while True:

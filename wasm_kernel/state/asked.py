@@ -45,7 +45,7 @@ class AskedMemory:
             self._tracker = pages.best(instance.memory.address, instance.memory.size)
         else:
             self._tracker.cleared(pages.merge([*laid.mapped, *laid.cleared]))
-            for start, end in laid.left():  # of the image, as commits have all pages behind it
+            for start, end in laid.left():  # the image's pages: commits have all pages behind it
                 content = os.pread(self._image.keep_open(), end - start, start)
                 instance.memory.write(start, content)
         self._line = line

@@ -38,7 +38,7 @@ _BLOCK = 4 * 1024 * 1024
 _SCRATCH = memoryview(bytearray(8 * PAGE))  # to read 8 unneeded pages costs less than a call
 
 _MAP_PAGES = 64  # shorter stretches are read: a mapping each would cost more
-_MAPPINGS_MOST = 16_384  # of a memory; Linux gives a process 65,530
+_MAPPINGS_MOST = 16_384  # mappings of a memory; Linux gives a process 65,530
 _DAMAGED = "a commit is damaged"
 _CUT = "a commit is cut off"
 

@@ -166,7 +166,9 @@ class OpenFiles:
         return number
 
     def put(self, number: int, opened: OpenDescriptor) -> None:
-        """Adds a descriptor under this number; the caller releases one that had it before."""
+        """Adds a descriptor under this number; the caller releases the number's earlier
+        descriptor.
+        """
         self._by_number[number] = opened
 
     def own(self, number: int) -> OpenDescriptor:

@@ -19,7 +19,7 @@ from traitlets import ObjectName, Unicode
 from wasm_kernel_agent.display import jsonable
 
 CHART, TABLE = "application/vnd.e2b.chart+json", "application/vnd.e2b.data+json"
-_VALUES_MOST = 100_000  # of one figure or table; larger ones are shown without their data
+_VALUES_MOST = 100_000  # values of one figure or table; larger ones are shown without data
 _UNIT = re.compile(r"\s\((.*?)\)|\[(.*?)\]")
 _DIGITS = 8
 

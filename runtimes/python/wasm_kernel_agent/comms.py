@@ -25,9 +25,7 @@ SendFrame = Callable[[Reply], Any]
 
 _KINDS = {"open": "comm_open", "msg": "comm_msg", "close": "comm_close"}
 _MODEL = "IPY_MODEL_"
-_CAPTURED = (
-    "msg_id"  # of an Output widget; nbclient fails if told to end a capture it does not have
-)
+_CAPTURED = "msg_id"  # Output's capture: nbclient fails if told to end one that it does not have
 
 
 class GuestComm(BaseComm):
@@ -104,7 +102,7 @@ class CommServer:
         handle = getattr(self._manager, _KINDS[request["kind"]])
         try:
             self._signals.interruptible(lambda: handle(None, None, message_of(request)))
-            self._signals.interruptible(shell.awaiter.run_tasks)  # a task may have waited for it
+            self._signals.interruptible(shell.awaiter.run_tasks)  # a task may wait for the message
         except KeyboardInterrupt as interrupt:
             shell.showtraceback((KeyboardInterrupt, interrupt, None))
         finally:
@@ -198,7 +196,7 @@ def _open(manager: Any, widget: Any, there: set[str]) -> None:
         other = manager.comms.get(part)
         if part not in there and other is not None and _widget_of(other) is not None:
             _open(manager, _widget_of(other), there)
-    before._closed = True  # or the front end would be told of its end, too
+    before._closed = True  # otherwise the front end would be told of the end, too
     widget.comm = None
     widget.open()
 

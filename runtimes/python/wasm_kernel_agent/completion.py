@@ -27,14 +27,14 @@ from IPython.utils.tokenutil import token_at_cursor
 
 _TYPES = "_jupyter_types_experimental"
 _MOST_MATCHES = 5_000
-_SIGNATURE_SECONDS = 0.15  # for the signatures of all matches together
+_SIGNATURE_SECONDS = 0.15  # the time for the signatures of all matches
 _NAMES = {"attribute", "magic", "param", "variable", "<unknown>", None}
 _NAMES_OF_CODE = {"attribute", "magic", "param", "variable"}
 _MISSING = object()
 _key: Any = completions_sorting_key
 
 Reply = dict[str, Any]
-_CACHE = "rootmodules_cache"  # IPython's own: `sys.path` entries to the names below them
+_CACHE = "rootmodules_cache"  # IPython's table: entries of `sys.path`, and the names below each
 _ENDINGS = (".py", ".pyc")
 
 
@@ -132,7 +132,7 @@ def _is_wanted(match: Any, code: str, line: str) -> bool:
 
 
 def _without_dot(match: Any) -> Any:
-    """`.head` of the completer as `head`, which a front end shows."""
+    """Returns the completer's `.head` as `head`, the form that a front end shows."""
     if match.type != "attribute" or not match.text.startswith("."):
         return match
     return Completion(
@@ -214,7 +214,7 @@ def _signature(value: Any, subject: Any) -> str:
         if through and (inspect.isfunction(value) or inspect.ismethoddescriptor(value)):
             return _unbound(value)
         return str(inspect.signature(value))
-    except Exception:  # built-in functions without one, and whatever objects raise
+    except Exception:  # built-in functions have no signature, and objects may raise anything
         return ""
 
 

@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Protocol
 from wasm_kernel_agent.host import note
 
 _SLICE = 0.05  # seconds of sleep between two looks for messages
-_PASSES = 100  # of the loop after a cell: a task that never waits must not hold up the reply
-_AFTER_SECONDS = 0.5  # the same, of many tasks
+_PASSES = 100  # passes after a cell: a task that never waits must not hold up the reply
+_AFTER_SECONDS = 0.5  # seconds after a cell: many tasks must not hold it up either
 _WAITING = (
     "a task is still waiting. Nothing runs between cells here: it goes on while a cell awaits "
     "something, such as the task itself, and when a widget calls back. (This is said once.)"
@@ -91,7 +91,7 @@ class _SleepingSelector:
 
     def __init__(self, loop: GuestLoop) -> None:
         self._loop = loop
-        self.looked_at = 0.0  # when messages were last looked for
+        self.looked_at = 0.0  # the time of the last look for messages
 
     def select(self, timeout: float | None) -> list[Any]:
         """Waits `timeout` seconds, or until a callback is ready. Serves messages in between."""
@@ -351,7 +351,7 @@ class Awaiter:
             except SystemExit as exited:
                 if task.done() and not task.cancelled() and task.exception() is exited:
                     raise
-                note(_EXITED)  # which ended the loop's run, but not the cell
+                note(_EXITED)  # SystemExit has ended the loop's run, but not the cell
 
     def _end_wait(
         self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], cause: BaseException

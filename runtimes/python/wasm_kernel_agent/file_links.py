@@ -86,6 +86,6 @@ def _found(path: str, link_of: LinkOf) -> tuple[str, str]:
         except UsageError:  # no kernel, so nothing is published
             link = None
         if link is None and folder == _NOTEBOOK and not Path(_WORKSPACE + inside).exists():
-            link = inside  # it is the notebook's own
+            link = inside  # the file is the notebook's own
         return link or "", _UNPUBLISHED.format(path=inside)
     return "", _ELSEWHERE.format(path=path)

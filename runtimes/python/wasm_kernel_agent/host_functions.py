@@ -222,7 +222,7 @@ class _Call:
             kind = made
         try:
             return kind(raised["text"])
-        except TypeError:  # it takes other arguments, as UnicodeDecodeError does
+        except TypeError:  # the class takes other arguments, as UnicodeDecodeError does
             return RuntimeError(f"{name}: {raised['text']}")
 
 
@@ -369,7 +369,7 @@ def _object(value: dict[Any, Any], raw: bytearray) -> Json:
 def _converted(value: Any, raw: bytearray) -> Json:
     if isinstance(value, enum.Enum):
         return encoded(value.value, raw)
-    if isinstance(value, bool | int | float | str):  # a subclass
+    if isinstance(value, bool | int | float | str):  # an instance of a subclass
         base = next(kind for kind in (bool, int, float, str) if isinstance(value, kind))
         return encoded(base(value), raw)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -388,7 +388,7 @@ def _simple(value: Any, raw: bytearray) -> Json:
         return value.isoformat()
     if isinstance(value, _TEXTS):
         return str(value)
-    if hasattr(value, "dtype") and getattr(value, "shape", None) == ():  # a number of numpy's
+    if hasattr(value, "dtype") and getattr(value, "shape", None) == ():  # a number of numpy's type
         return encoded(value.item(), raw)
     raise TypeError(
         "the host takes plain data: None, numbers, texts, bytes, lists, dicts, dataclasses and "

@@ -29,7 +29,7 @@ _HEADER = b"".__sizeof__()
 Filling = list[bytes | None]
 
 _kept: list[Filling] = []
-_ROUNDS = 24  # of practice, as CPython adapts code step by step
+_ROUNDS = 24  # practice turns, as CPython adapts code step by step
 _START = {
     "op": "start",  # as a session begins; the session repeats whatever this does
     "env": {},
@@ -53,7 +53,7 @@ _CELL = {
 _STORING = (HistoryManager, HistoryAccessor)
 
 Codes = dict[int, CodeType]
-_ADDRESSES = 250_000  # in one frame
+_ADDRESSES = 250_000  # the addresses in one frame
 _AT_ONCE = 500  # objects whose referents are in memory together: a processor's cache holds them
 
 
@@ -66,7 +66,7 @@ def fill_holes() -> Filling:
     boot turn may call this.
     """
     gc.collect()
-    kept: Filling = [None] * _SLOTS  # at once: a list that grows would take holes, too
+    kept: Filling = [None] * _SLOTS  # made at once: a list that grows would take holes, too
     at, size = 0, _LARGEST
     while size >= _SMALLEST:
         at = _fill_size(kept, size, at)

@@ -12,7 +12,7 @@ from wasm_kernel_agent import tracebacks, variables
 
 _OBJECTS_MOST = 5_000  # the objects of a variable that are counted, as memory is short
 _NAMED_MOST = 3
-_NAMED_LEAST = 8 * 2**20  # bytes
+_NAMED_LEAST = 8 * 2**20  # the least bytes of a variable that is named
 _NOT_THE_VARIABLES = (type, types.ModuleType, types.FunctionType, types.FrameType)
 
 

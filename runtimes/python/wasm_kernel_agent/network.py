@@ -26,10 +26,10 @@ from wasm_kernel_agent.stdlib_patches import NO_NETWORK
 TLS: Any = import_module("_ssl")  # the stand-in, which has more names than OpenSSL's
 _OFFERS_NONE = "offers no such function"  # the owner has taken the network away
 PIECE = 1024 * 1024
-WAIT_SECONDS = 5.0  # of one call; a socket without a timeout calls again
+WAIT_SECONDS = 5.0  # seconds of one call; a socket without a timeout calls again
 _CONNECT_SECONDS = 30.0
 FIRST = 1 << 20  # the first number of a socket: files have lower ones
-INVENTED = ipaddress.ip_network("198.18.0.0/15")  # for names; no host on the internet has one
+INVENTED = ipaddress.ip_network("198.18.0.0/15")  # addresses that no host on the internet has
 NO_PART = "a socket of the sandbox {what}: the host passes HTTP requests on, and nothing else"
 
 
@@ -50,7 +50,7 @@ class Host:
     """The functions of the host, and the addresses that were invented for names."""
 
     functions: ClassVar[Mapping[str, Function]] = {}
-    names: ClassVar[dict[str, str]] = {}  # by address
+    names: ClassVar[dict[str, str]] = {}  # the names, by invented address
     wires: ClassVar[weakref.WeakValueDictionary[int, Wire]] = weakref.WeakValueDictionary()
     numbers = itertools.count(FIRST)
     told: ClassVar[set[tuple[int, str]]] = set()
@@ -208,7 +208,7 @@ class Wire:
             except ConnectionResetError:
                 if not is_fresh:
                     raise
-                self.connect(self.address)  # it was closed after the last answer
+                self.connect(self.address)  # the host closed the connection after the last answer
                 if self.secure_name is not None:
                     self.secure(self.secure_name)
                 self._fresh = False

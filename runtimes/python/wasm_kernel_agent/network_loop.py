@@ -12,7 +12,7 @@ from wasm_kernel_agent.network import TLS, Host, Wire, address_of, of_host
 
 _HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes that wait to be sent, for a protocol to pause
 _WAIT_SECONDS = 5.0
-_LOST = "ends with its cell"  # of a call that an earlier cell began
+_LOST = "ends with its cell"  # the end of an error about a call that an earlier cell began
 
 
 class NetworkTransport(asyncio.Transport):

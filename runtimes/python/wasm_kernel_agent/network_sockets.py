@@ -25,7 +25,7 @@ from wasm_kernel_agent.network import (
 )
 
 _CLOSED = "the socket is closed"
-_OPTIONS = {  # which clients name without a look, by Linux' numbers
+_OPTIONS = {  # clients name these without a check; Linux' numbers
     "SO_REUSEADDR": 2,
     "SO_ERROR": 4,
     "SO_BROADCAST": 6,
@@ -70,7 +70,7 @@ class NetworkSocket(socket.socket):
     def connect(self, address: Any) -> None:
         """Connects to a host."""
         __tracebackhide__ = True
-        seconds = self._seconds or None  # one that does not block is connected at once, too
+        seconds = self._seconds or None  # a socket that does not block is connected at once, too
         self.wire.connect(address, seconds)
 
     def connect_ex(self, address: Any) -> int:

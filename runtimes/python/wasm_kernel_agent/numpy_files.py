@@ -19,7 +19,7 @@ from wasm_kernel_agent import numpy_types
 
 def install() -> None:
     """Replaces both functions. Must run before others ask for `tofile`, which Python caches."""
-    (methods,) = gc.get_referents(numpy.ndarray.__dict__)  # of a type that can't be changed
+    (methods,) = gc.get_referents(numpy.ndarray.__dict__)  # the dict of an unchangeable type
     methods["tofile"] = functools.wraps(numpy.ndarray.tofile)(_tofile)
     files: Any = numpy
     files.fromfile = functools.wraps(numpy.fromfile)(_fromfile)

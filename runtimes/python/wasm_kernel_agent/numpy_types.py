@@ -41,7 +41,7 @@ def install() -> None:
     numpy.copyto = _copying(numpy.copyto)
     for name in ("histogram", "digitize"):
         setattr(numpy, name, _widening(getattr(numpy, name)))
-    for name in ("insert", "pad", "ediff1d"):  # they put other numbers beside those of an array
+    for name in ("insert", "pad", "ediff1d"):  # these functions put other numbers beside an array's
         widen_argument(numpy, name)
     reading: Any = _iotools.StringConverter  # tries types in turn, the narrowest first
     reading._mapper = [row for row in reading._mapper if row[0] is not numpy.intp]

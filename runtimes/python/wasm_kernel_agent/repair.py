@@ -90,8 +90,8 @@ class ShellRepair:
         """
         names, record = self._names, self._builtins
         try:
-            intact = names == record  # in C: a loop over them would take a tenth of a small cell
-        except Exception:  # of something that a cell put there
+            intact = names == record  # compared in C: a loop would take a tenth of a small cell
+        except Exception:  # an error of something that a cell put there
             intact = False
         if not intact:
             for name, value in record.items():

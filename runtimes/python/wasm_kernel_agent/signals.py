@@ -103,7 +103,7 @@ class _Interrupt(KeyboardInterrupt):
 
     def __del__(self) -> None:
         reached = self.__traceback__
-        dropped = reached is None or reached.tb_next is None  # no code but the handler's
+        dropped = reached is None or reached.tb_next is None  # only the handler's code was reached
         if dropped and _get(_SIGINT) is _raise and not self.is_for_nobody:
             _thread.interrupt_main()
 
@@ -191,7 +191,7 @@ class Signals:
             problem.exc_value.__class__ = _KeptInterrupt  # type: ignore[assignment]
         marker = _Marker()
         self._reminder = _Reminder(marker, _pend)
-        return marker  # SIGINT here and now would be ignored like the first one
+        return marker  # a SIGINT now would be ignored like the first
 
     def install(self) -> None:
         """Gives `os` the calls that WASI leaves out, and makes sure that no interrupt is lost."""

@@ -16,15 +16,15 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-_NAMES_MOST = 300  # the newest
-_OBJECTS_MOST = 3_000  # that are looked at, of all variables together
-_OBJECTS_LEAST = 20  # of each variable
+_NAMES_MOST = 300  # the newest variables
+_OBJECTS_MOST = 3_000  # objects that are looked at, of all variables
+_OBJECTS_LEAST = 20  # objects of each variable
 _STEPS = (20, 100, 500)  # objects after which a trace is taken
 _CHARACTERS_MOST = 60
-_BYTES_MOST = 1024 * 1024  # of a text or an array; of the n-th object, an n-th of that
+_BYTES_MOST = 1024 * 1024  # bytes of a text or an array; an n-th of that for the n-th object
 _BYTES_LEAST = 64
 _BITS_MOST = 256
-_ATTRIBUTES_MOST = 50  # of a table
+_ATTRIBUTES_MOST = 50  # attributes of a table
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: such a type may have been made by a cell
 
 _name_of = type.__dict__["__name__"].__get__
@@ -38,7 +38,7 @@ _apart = frozenset({type, types.ModuleType, types.FunctionType, types.FrameType,
 
 def answer(shell: Any, _: dict[str, Any]) -> dict[str, Any]:
     """Returns the newest variables, oldest first; `more` if there are others."""
-    gc.disable()  # it might run a `__del__`; this memory is not used any more
+    gc.disable()  # a collection might run a `__del__`; this memory is not used any more
     space, hidden = shell.user_ns, shell.user_ns_hidden
     shown = (name for name in reversed(space) if _is_shown(name, hidden))
     names = [*itertools.islice(shown, _NAMES_MOST)]
@@ -124,7 +124,7 @@ def _measured(value: Any, most: int) -> tuple[int, list[int], bool]:
     number is taken after each of `_STEPS`, so that memories with other limits compare.
     """
     size, trace, traces, seen, queue = 0, 0, list[int](), set[int](), [value]
-    for count, each in enumerate(queue):  # which grows in this loop
+    for count, each in enumerate(queue):  # the queue grows in this loop
         if count in _STEPS:
             traces.append(trace)
         if count == most:
@@ -142,7 +142,7 @@ def _measured(value: Any, most: int) -> tuple[int, list[int], bool]:
 def _size(value: Any, kind: type) -> int:
     if _is_array(kind):
         return int(kind.nbytes.__get__(value))  # type: ignore[attr-defined]
-    if _flags_of(kind) & _HEAP_TYPE:  # its own `__sizeof__` may be a cell's
+    if _flags_of(kind) & _HEAP_TYPE:  # a type of a cell may have its own `__sizeof__`
         return object.__sizeof__(value)
     return sys.getsizeof(value, 0)
 

@@ -260,7 +260,7 @@ def test_f6_case_45_a_text_four_times_as_long_takes_four_times_as_long(piece: st
     for begin in ('f"', ""):
         small, large = (begin + piece * (size // len(piece)) for size in (75_000, 300_000))
         more = cpu_seconds(large)
-        assert more < FLOOR or more < 10 * cpu_seconds(small), (begin, more)  # the square: 16
+        assert more < FLOOR or more < 10 * cpu_seconds(small), (begin, more)  # the square is 16
 
 
 @pytest.mark.parametrize("words", ["[0]" * 300_000, "[0" * 300_000 + "]", "9" * 900_000])

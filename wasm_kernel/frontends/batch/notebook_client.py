@@ -40,8 +40,8 @@ from wasm_kernel.service.sandbox import Sandbox
 
 COPIED_BYTES = 64 * MIB
 """The most bytes for copies of displays, and for widgets, in an executed notebook."""
-_ENTRY_BYTES = 200  # of an entry without content
-_CONTAINER_VALUES = 8  # that a list or object counts as, beside its items, by its memory
+_ENTRY_BYTES = 200  # bytes of an entry without content
+_CONTAINER_VALUES = 8  # values that a list or object counts as, by its memory, beside its items
 _LOG = logging.getLogger("wasm_kernel.batch")
 
 Told = dict[str, Any]

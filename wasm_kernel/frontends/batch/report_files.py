@@ -25,7 +25,7 @@ from wasm_kernel.result import first_of
 
 _SUITE = "wasm-kernel run"
 _IMAGES = {"image/png": b"\x89PNG\r\n", "image/jpeg": b"\xff\xd8\xff"}
-_IMAGES_MOST = 3  # of one notebook
+_IMAGES_MOST = 3  # images of one notebook
 _FILES_MOST = 20
 _MESSAGE_CHARACTERS = 1_000
 _IMAGE_BYTES = 300 * 1024

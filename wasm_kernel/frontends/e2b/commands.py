@@ -25,7 +25,7 @@ from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
 
 STREAM = "application/connect+json"
-_HEAD = struct.Struct(">BI")  # of each message: its flags and its length
+_HEAD = struct.Struct(">BI")  # the head of each message: its flags and its length
 _LAST = 2  # the flag of the message that ends a stream
 _INTERRUPTED = 130  # a shell's status for a command that was interrupted
 _STATUS = "status"

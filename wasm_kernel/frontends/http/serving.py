@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from wasm_kernel.errors import PolicyError
 
 App = ASGIApp
-_LINES_MOST = 5_000  # at once
+_LINES_MOST = 5_000  # connections at once
 _HEAD_SECONDS = 10.0  # for the head of a request to arrive
 _LEAVE_SECONDS = 3  # for running requests when the server ends
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")

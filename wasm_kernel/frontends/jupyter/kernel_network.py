@@ -36,7 +36,7 @@ _KINDS: dict[str, Any] = {
 }
 CellNumber = Annotated[int, Meta(ge=0, lt=2**31)]
 _REQUESTS_A_CELL = 4_000_000
-_EVENTS_MOST = 1_000  # that wait for the front end
+_EVENTS_MOST = 1_000  # events that wait for the front end
 
 
 class CellAnswer(Struct, frozen=True):

@@ -128,7 +128,7 @@ class KernelTimeline:
         self._gone: set[str] = set()  # notebook cells whose effects memory does not have
         self._lost_at: dict[int, int] = {}  # by lost cells, the states in which they ran
         self._resumed = ""  # the sentence that the session goes on, until a cell runs
-        self._version = 0  # of the states
+        self._version = 0  # the version of the states
         self._known: tuple[int, Content] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._will_push, self._pushed = False, 0.0

@@ -26,7 +26,7 @@ _VERSION = {"version_major": 2, "version_minor": 0}
 _PROTOCOL = {"version": "2.1.0"}
 _BASE, _CONTROLS = "@jupyter-widgets/base", "@jupyter-widgets/controls"
 _ROWS = 12
-_VARIABLES_MOST = 50  # that are shown
+_VARIABLES_MOST = 50  # variables that are shown
 _SHOWN_CHARACTERS = 10_000
 _BUTTONS = {
     "go": "Go back to here",
@@ -64,10 +64,10 @@ class TimelineWidget:
     def __init__(self, ask: Ask, send: Send, parent: Content, tree: Content) -> None:
         self._ask = ask
         self._send = send
-        self._names: dict[str, str] = {}  # of models, by their comms
+        self._names: dict[str, str] = {}  # names of models, by their comms
         self._ids: dict[str, str] = {}
-        self._states: list[int] = []  # of the rows; 0 for a cell that left none
-        self._parents: dict[int, int] = {}  # of the states
+        self._states: list[int] = []  # the states of the rows; 0 for a cell that left none
+        self._parents: dict[int, int] = {}  # the parents of the states
         self._chosen = self._here = 0
         self._name = ""
         self._open(parent, tree)
@@ -80,7 +80,7 @@ class TimelineWidget:
             self._names[comm] = name
             about = {"_model_module": module, "_model_name": f"{kind}Model"}
             about |= {"_view_module": module, "_view_name": f"{kind}View"}
-            version = "2.0.0"  # of both modules, in ipywidgets 8
+            version = "2.0.0"  # the version of both modules, in ipywidgets 8
             about |= {"_model_module_version": version, "_view_module_version": version}
             data = {"state": {**about, **state}, "buffer_paths": []}
             message = CommMessage("open", comm, data, target_name=TARGET, metadata=_PROTOCOL)

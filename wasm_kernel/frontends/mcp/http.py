@@ -20,7 +20,7 @@ from wasm_kernel.frontends.mcp.request_limiter import REQUEST_BYTES, RequestLimi
 from wasm_kernel.frontends.mcp.server import WorkspaceServer
 from wasm_kernel.frontends.mcp.sessions import AgentSessions
 
-_CONNECTIONS_MOST = 10_000  # of the older protocol, of all clients
+_CONNECTIONS_MOST = 10_000  # connections of the older protocol, of all clients
 
 
 _Page = Callable[[Request], Awaitable[Response]]

@@ -38,7 +38,7 @@ IMAGES: Mapping[str, tuple[re.Pattern[bytes], bytes]] = {
 A model's provider may refuse a whole conversation because of one file that is not an image.
 """
 _SCALED = ("image/png", "image/gif", "image/jpeg", "image/webp")  # types that the guest can read
-_SEGMENTS_MOST = 1_000  # of a JPEG, before the one with its size
+_SEGMENTS_MOST = 1_000  # segments of a JPEG before the one with its size
 _SCALE = f"""
 def scaled(path):
     import io

@@ -34,8 +34,8 @@ from wasm_kernel.sessions.ids import is_id
 T = TypeVar("T")
 LEFT_SECONDS = 3600.0
 """The time after its last use when a session is deleted, if its client has left."""
-_LOOK_SECONDS = 60.0  # between two searches for such sessions
-_CELLS_MOST = 200  # of the history of a session
+_LOOK_SECONDS = 60.0  # seconds between two searches for such sessions
+_CELLS_MOST = 200  # cells of a session's history
 _ENDED_MOST = 10_000  # ended sessions whose reasons are remembered
 _UNKNOWN = (
     "There is no session {handle} for you. list_sessions shows those that you have; "

@@ -112,7 +112,7 @@ def _packages(folder: Path) -> Mapping[str, _Locked]:
 
 
 def _check_sources(packages: Mapping[str, _Locked]) -> None:
-    """Raises `PackageError` unless all packages are the registry's; others may be local files."""
+    """Raises `PackageError` unless all packages are the registry's, and none is a local file."""
     for place, locked in packages.items():
         wanted = [*locked.dependencies.items(), *locked.optional.items(), *locked.peers.items()]
         others = [name for name, each in wanted if not _OF_REGISTRY.fullmatch(each)]

@@ -24,7 +24,7 @@ AGENT = "wasm-kernel:"
 LIBRARY_GUEST = "/usr/local/lib/javascript"
 """The guest's path of its session's packages; they lie in `node_modules` in there."""
 
-VERSION = "0.15"  # of QuickJS-NG, as the pinned quickjs-rs has it
+VERSION = "0.15"  # QuickJS-NG's version in the pinned quickjs-rs
 _GLOBALS = f"{AGENT}globals"
 _LAYOUT = "1"
 _INTERPRETER, _STRIPPER = "quickjs.wasm", "typescript.wasm"

@@ -24,7 +24,7 @@ TEXT_MOST = 128 * 1024 * 1024
 
 # `JSValue` in QuickJS-NG's quickjs.h for 32 bits: a tag above an address or nothing.
 _UNDEFINED, _OBJECT = struct.pack("<II", 0, 3), -1
-_BOX_BYTES = 24  # of a handle
+_BOX_BYTES = 24  # the bytes of a handle's box
 _SLOT_BYTES = 64  # for results that exports write to an address, and for the arguments of a call
 _ARGUMENTS_AT = 16
 _ARGUMENTS_MOST = (_SLOT_BYTES - _ARGUMENTS_AT) // 4

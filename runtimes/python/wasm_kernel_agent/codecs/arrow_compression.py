@@ -22,12 +22,12 @@ _CODEC = "parquet"
 _MAGIC = b"PAR1"
 _LENGTH = struct.Struct("<q")  # the length before compression, in front of a buffer
 _RAW = -1  # a length: the buffer is not compressed
-_AT_ONCE = 64 * 1024 * 1024  # bytes of buffers for one call
-_MOST = 2**31 - 1  # bytes of one value
+_AT_ONCE = 64 * 1024 * 1024  # the bytes of buffers that one call takes
+_MOST = 2**31 - 1  # the most bytes of one value
 
-LZ4, ZSTD = 0, 1  # as Arrow numbers them
-_READING = {LZ4: 5, ZSTD: 6}  # as Parquet numbers them: 5 reads frames of LZ4
-_WRITING = {LZ4: 6, ZSTD: 5}  # as the codec numbers them: 6 is a block of LZ4 without a frame
+LZ4, ZSTD = 0, 1  # Arrow's numbers of the codecs
+_READING = {LZ4: 5, ZSTD: 6}  # Parquet's numbers: 5 reads frames of LZ4
+_WRITING = {LZ4: 6, ZSTD: 5}  # the codec's numbers: 6 is a block of LZ4 without a frame
 _FIXED, _PLAIN, _RLE = 7, 0, 3
 
 # A frame of LZ4 with independent blocks of 4 MiB, without checksums, and its header's own checksum.

@@ -10,8 +10,8 @@ from wasm_kernel_agent.codecs import flatbuffers
 from wasm_kernel_agent.codecs.flatbuffers import Table, Write
 
 SCHEMA, DICTIONARY, BATCH = 1, 2, 3
-VERSION = 4  # of the metadata: V5
-EXTENSION, EXTENDED = "ARROW:extension:name", "ARROW:extension:metadata"  # of a field
+VERSION = 4  # the metadata's version: V5
+EXTENSION, EXTENDED = "ARROW:extension:name", "ARROW:extension:metadata"  # keys of a field's type
 UNITS = ("s", "ms", "us", "ns")
 TYPES = {
     1: "null",
@@ -107,7 +107,7 @@ def read_schema(table: Table | None) -> Schema:
         raise ArrowError("there is no schema")
     if table.number(0, "h"):
         raise ArrowError("its numbers are big-endian, which can't be read")
-    left = iter(range(len(table.data)))  # of fields, each of which takes more than a byte
+    left = iter(range(len(table.data)))  # the fields left: each takes more than a byte
     fields = tuple(_read_field(each, 0, left) for each in table.tables(1))
     return Schema(fields, dict(_pairs(table, 2)))
 
@@ -118,7 +118,7 @@ def _pairs(table: Table, number: int) -> Iterator[tuple[str, str]]:
 
 
 def _read_field(table: Table, depth: int, left: Iterator[int]) -> Field:
-    if depth > _DEEPEST or next(left, None) is None:  # fields may share parts, each of which counts
+    if depth > _DEEPEST or next(left, None) is None:  # a part that fields share counts for each
         raise ArrowError("a column is nested too deeply")
     encoding = table.table(4)
     dictionary = None

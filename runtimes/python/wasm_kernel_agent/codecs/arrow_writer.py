@@ -256,7 +256,7 @@ def _pieces(kind: str, encode: Callable[[Any], bytes]) -> Callable[[list[Any], A
 
 
 def _texts(values: list[Any], missing: Any) -> _Made:
-    """Writes texts. They are encoded at once, with a character between them that none has."""
+    """Writes texts. They are encoded in one piece, joined by a character that none of them has."""
     if missing is not None and missing.any():
         values = ["" if gap else each for each, gap in zip(values, missing.tolist(), strict=True)]
     joined = numpy.frombuffer(_encoded(_BETWEEN.join(values)), numpy.uint8)

@@ -22,7 +22,7 @@ from wasm_kernel_agent.codecs.parquet_table import Table, conditions
 _CODEC = "parquet"
 _COMPRESSIONS = {"none": 0, "snappy": 1, "gzip": 2, "brotli": 3, "zstd": 5, "lz4": 6, "lz4_raw": 6}
 _VERSION = "2.6"  # pyarrow's name for the version that is written
-_ROWS = 1024 * 1024  # of a row group, as pyarrow has it
+_ROWS = 1024 * 1024  # the rows of a row group, as in pyarrow
 _KEPT_OPTIONS = {"use_threads", "memory_map", "buffer_size", "pre_buffer"}
 _NO_FILESYSTEM = "storage_options and filesystem can't be used: the sandbox has no network"
 _WITHOUT = (

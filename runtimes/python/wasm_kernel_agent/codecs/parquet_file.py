@@ -53,7 +53,7 @@ _DICTIONARY_PAGE = 2
 _TOGETHER = 8 * 1024 * 1024  # bytes of values of row groups that are decoded together
 _A_VALUE = 8  # the bytes that a value may take if the file holds less of it
 _TEXTS = ("utf8", "large_utf8")
-_UTF8, _UNSAID = Type("utf8"), Type("null")  # for the codec, the second leaves a column's type open
+_UTF8, _UNSAID = Type("utf8"), Type("null")  # to the codec, a null type leaves a column's type open
 
 SPELLED_OUT = "wasm-kernel:spelled-out"
 """The mark of a field in Arrow's schema: its dictionary is the file's, and not the table's."""
@@ -264,7 +264,7 @@ def _arrow_fields(encoded: bytes) -> Sequence[Field]:
             start = 8 if message[:4] == b"\xff\xff\xff\xff" else 4
             schema = read_schema(Table.root(memoryview(message)[start:]).table(2))
             schema_table(schema)
-    except (KeyError, ArrowError):  # it may have a type that is not known here
+    except (KeyError, ArrowError):  # a field may have a type that is not known here
         return ()
     return schema.fields
 

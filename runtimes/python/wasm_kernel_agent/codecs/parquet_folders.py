@@ -24,7 +24,7 @@ from wasm_kernel_agent.codecs.arrow_messages import Out
 from wasm_kernel_agent.codecs.arrow_rows import taken
 from wasm_kernel_agent.codecs.arrow_schema import Schema
 
-_MISSING = "__HIVE_DEFAULT_PARTITION__"  # in place of a value
+_MISSING = "__HIVE_DEFAULT_PARTITION__"  # stands for a missing value
 _IGNORED = ("_", ".")
 _NUMBER = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 _INT32_LEAST, _INT32_MOST = -(2**31), 2**31 - 1
@@ -165,7 +165,7 @@ def parts(
     if not kept:
         raise ValueError("partition_cols: no column is left for the files")
     shorter = replace(schema, fields=tuple(schema.fields[n] for n in kept))
-    name = uuid.uuid4().hex  # so that files of other tables stay
+    name = uuid.uuid4().hex  # a new name: files of other tables stay
     for folder, rows in _groups(frame, by):
         some = [taken(arrays[n], schema.fields[n], rows) for n in kept]
         yield Part(folder, shorter, some, len(rows), f"{name}-0.parquet")

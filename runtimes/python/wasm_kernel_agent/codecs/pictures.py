@@ -13,10 +13,10 @@ from PIL import Image, ImageFile
 
 from wasm_kernel_agent.codecs.calls import CodecError, call
 
-_PIXELS = {"RGB": 0, "L": 6, "CMYK": 11}  # as libjpeg-turbo numbers them
+_PIXELS = {"RGB": 0, "L": 6, "CMYK": 11}  # libjpeg-turbo's numbers of pixel formats
 _BROKEN = "the picture can't be decoded: {}"
 _UNWRITTEN = "the picture can't be encoded: {}"
-_DEFAULT_QUALITY = 75  # as libjpeg's
+_DEFAULT_QUALITY = 75  # libjpeg's default
 _CHANNELS = {"L": 1, "RGB": 3, "YCbCr": 3, "CMYK;I": 4}
 _PER_INCH = 1
 _JFIF, _EXIF, _ADOBE, _COMMENT = 0xE0, 0xE1, 0xEE, 0xFE
@@ -54,7 +54,7 @@ class JpegDecoder(ImageFile.PyDecoder):
         if (end < 0 or _SCAN in data[end:]) and not ImageFile.LOAD_TRUNCATED_IMAGES:
             raise OSError("image file is truncated")
         stored = "RGB" if self.mode == "YCbCr" else self.mode
-        scale = self.args[2] if len(self.args) > 2 else 1  # of a draft
+        scale = self.args[2] if len(self.args) > 2 else 1  # the scale of a draft
         try:
             pixels, found = call("jpeg", "decode", data, _PIXELS[stored], scale)
         except CodecError as problem:
@@ -129,9 +129,9 @@ def _segment(marker: int, content: bytes | str | None) -> bytes:
 _ICC_FLAG, _ALPHA_FLAG, _EXIF_FLAG, _XMP_FLAG, _ANIMATION_FLAG = 0x20, 0x10, 0x08, 0x04, 0x02
 _EXTENDED = struct.Struct("<B3x3s3s")  # the content of VP8X: flags, width - 1, height - 1
 _FRAME_HEAD = 16
-_OVERWRITES, _IS_DISPOSED = 2, 1  # in a frame's flags
+_OVERWRITES, _IS_DISPOSED = 2, 1  # bits of a frame's flags
 _HEADER_BYTES, _CHUNK_HEAD = 12, 8
-_OPAQUE_AT, _OPAQUE_BIT = _HEADER_BYTES + _CHUNK_HEAD + 4, 0x10  # in a lossless picture's header
+_OPAQUE_AT, _OPAQUE_BIT = _HEADER_BYTES + _CHUNK_HEAD + 4, 0x10  # in a lossless picture's head
 _LOSSLESS, _LOSSY = b"VP8L", b"VP8 "
 
 
