@@ -221,7 +221,7 @@ def test_one_client_holds_no_more_than_its_share() -> None:
         ended = [each.result() for each in slow if each.done()]
         assert ended == [503] * 4
         assert await sender.send(b"x", host="two") == 200
-        assert await sender.send(b" " * 60_000) == 200  # from other clients with the same address
+        assert await sender.send(b" " * 60_000) == 200  # another client at the same address
         large = b" " * (request_limiter.REQUEST_BYTES + 1)
         assert await sender.send(large, host="two", connection="c2") == 413
         assert await sender.send(b" " * 70_000, host="two") == 413  # a connection would keep it

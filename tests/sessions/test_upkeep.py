@@ -362,7 +362,7 @@ def test_two_that_clean_at_once(root: Path) -> None:
     assert [each.wait(60) for each in both] == [0, 0]
     for each in both:
         each.communicate()
-    assert 3 < sum(with_history(root, *names)) < 9  # and not twice as many
+    assert 3 < sum(with_history(root, *names)) < 9  # not twice as many histories
 
 
 # -- files

@@ -170,7 +170,7 @@ class SessionGuest:
         return self.between_cells(lambda: self.states_now()[0])
 
     def states_now(self) -> tuple[list[Checkpoint], tuple[int, ...], dict[int, Ran]]:
-        """Returns the states, the numbers of redoable ones, latest last, and how cells ran."""
+        """Returns the states, the numbers of redoable states, latest last, and how cells ran."""
         tree = self._runner.state.tree
         return [Checkpoint(**row) for row in tree.rows()], tree.undone, tree.ran
 

@@ -303,7 +303,7 @@ class CommitStore:
             yield file
 
     def copied_bytes(self, commit: Commit) -> int:
-        """Returns the bytes of a commit's pages that can't be mapped, at least."""
+        """Returns the least number of bytes that must be copied, as a commit can't map them."""
         if commit.id in self.held:
             return commit.page_bytes
         return sum(pages for _, pages in commit.runs if pages < _MAP_PAGES) * PAGE

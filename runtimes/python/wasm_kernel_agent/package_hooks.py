@@ -130,9 +130,7 @@ def pickling(function: str) -> Change:
 
 
 def name_the_fields_of_trees(module: Any) -> None:
-    """Lets scikit-learn's trees have the right types of positions and counts, which a buffer
-    dictates.
-    """
+    """Gives fields of scikit-learn's trees the type `numpy.intp`, which their type only equals."""
     numpy: Any = importlib.import_module("numpy")
     node = module.NODE_DTYPE
     kinds = [numpy.intp if node[name] == numpy.intp else node[name] for name in node.names]

@@ -254,7 +254,7 @@ class _Parts:
         return self._body[at : at + length]
 
     def read_named(self, column: Field) -> Array:
-        """Reads the values of a column, whose name an error has."""
+        """Reads the values of a column; an error has the name of the column."""
         try:
             return self.read(column)
         except ArrowError as problem:

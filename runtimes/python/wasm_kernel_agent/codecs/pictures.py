@@ -131,7 +131,8 @@ _EXTENDED = struct.Struct("<B3x3s3s")  # the content of VP8X: flags, width - 1, 
 _FRAME_HEAD = 16
 _OVERWRITES, _IS_DISPOSED = 2, 1  # bits of a frame's flags
 _HEADER_BYTES, _CHUNK_HEAD = 12, 8
-_OPAQUE_AT, _OPAQUE_BIT = _HEADER_BYTES + _CHUNK_HEAD + 4, 0x10  # in a lossless picture's head
+# The byte and the bit that say whether a lossless picture has transparent pixels.
+_OPAQUE_AT, _OPAQUE_BIT = _HEADER_BYTES + _CHUNK_HEAD + 4, 0x10
 _LOSSLESS, _LOSSY = b"VP8L", b"VP8 "
 
 
