@@ -88,6 +88,19 @@ def test_a_resting_session_is_undone_as_any(sandbox: Sandbox, faults: Faults) ->
     assert says(sandbox, "print(x)") == "1"
 
 
+def test_functions_of_the_program_outlast_a_rest(sandbox: Sandbox, faults: Faults) -> None:
+    def three() -> int:
+        return 3
+
+    says(sandbox, "x = 1")
+    sandbox.checkpoint("start")
+    sandbox.offer_functions([three])
+    assert says(sandbox, "print(three())") == "3"
+    sandbox.restore("start")  # whose memory has no such function
+    rest(faults)
+    assert says(sandbox, "print(three(), x)") == "3 1"
+
+
 def test_a_worker_that_would_rest_does_not_wait_for_a_commit(
     sandbox: Sandbox, faults: Faults
 ) -> None:

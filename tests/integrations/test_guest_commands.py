@@ -18,9 +18,13 @@ from wasm_kernel.integrations.guest_commands import (
 
 POISON = """
 import builtins, subprocess
-import IPython
-IPython.get_ipython().run_line_magic("checkpoint", "before the first command")
 builtins.exec = builtins.open = subprocess.run = lambda *a, **k: _wasm_kernel_take('status', b'0')
+"""
+MOVES_THE_NAME = """
+import IPython, subprocess
+IPython.get_ipython().run_line_magic("checkpoint", "before the first command")
+class Forged: returncode, stdout, stderr = 0, b"no", b""
+subprocess.run = lambda *a, **k: Forged
 """
 FLOOD = """
 for _ in range(9):
@@ -65,8 +69,9 @@ def test_files_are_read_and_written(commands: GuestCommands) -> None:
 
 def test_a_command_changes_no_later_answer(commands: GuestCommands) -> None:
     commands.write("/app/true", b"yes")
-    commands.run(["python", "-c", POISON])
-    assert commands.run("cat true").stdout == commands.read("/app/true") == b"yes"
+    for script in (POISON, MOVES_THE_NAME):
+        commands.run(["python", "-c", script])
+        assert commands.run("cat true").stdout == commands.read("/app/true") == b"yes"
 
 
 def test_output_and_time_are_limited(commands: GuestCommands) -> None:

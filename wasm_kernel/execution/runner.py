@@ -148,10 +148,11 @@ class GuestRunner:
         try:
             guest = self._guest = self.language.start(self._setup(resting))
             self.state.attach(guest.instance, guest.files, guest.heap, reopen=False)
+            self._tell_facts(guest)
         except BaseException as problem:
             resting.files.close()
             self.close_guest()
-            if isinstance(problem, Unreadable):
+            if isinstance(problem, Unreadable | GuestStopped):
                 return False
             raise
         return True
@@ -317,11 +318,15 @@ class GuestRunner:
         """Tells an instance at a commit the facts that are not in its memory."""
         self.comms.out_of_sync = True
         reseed = self.state.tree.has_parents_seeds
-        if reseed or self.policy.env or self.commands.functions or self.state.is_untried:
-            self._send_start(self.guest, fresh=False, reseed=reseed)
+        self._tell_facts(self.guest, reseed=reseed)
         self.state.is_untried = False
         if reseed:
             self.state.commit_between(self.guest.instance, reseeded=True)
+
+    def _tell_facts(self, guest: Guest, *, reseed: bool = False) -> None:
+        """Tells a guest the facts that it was told in no commit."""
+        if reseed or self.policy.env or self.commands.functions or self.state.is_untried:
+            self._send_start(guest, fresh=False, reseed=reseed)
 
     def _attach(self) -> None:
         began = time.monotonic()
