@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 from urllib.parse import urlsplit
@@ -318,4 +318,3 @@ _OF_SECRETS: Mapping[str, Any] = {
     ),
     "query": lambda text: _is_text(text) and (not text or _TOKEN.fullmatch(text)),
 }
-Rules = Sequence[NetworkRule]

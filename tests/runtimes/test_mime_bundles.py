@@ -7,7 +7,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from wasm_kernel_agent.display import NotSendable, jsonable, mime_data, plain_object, with_notes
+from wasm_kernel_agent.display import NotSendable, jsonable, mime_data, plain_object
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,18 @@ def test_no_object_is_an_empty_one() -> None:
 
 
 def test_the_order_of_types_is_kept() -> None:
-    kept, _ = mime_data({"text/html": "long" * 9, "text/plain": "x"})
+    kept = mime_data({"text/html": "long" * 9, "text/plain": "x"})
     assert list(kept) == ["text/html", "text/plain"]
 
 
 def test_json_types_hold_objects() -> None:
-    kept, notes = mime_data({"application/vnd.x+json": {"a": [1]}})
-    assert (kept, notes) == ({"application/vnd.x+json": {"a": [1]}}, [])
+    bundle = {"application/vnd.x+json": {"a": [1]}}
+    assert mime_data(bundle) == bundle
 
 
 def test_notes_follow_the_plain_text() -> None:
-    assert with_notes({"text/plain": "a"}, ["b"]) == {"text/plain": "a\n[wasm-kernel] b"}
+    note = "[wasm-kernel] the MIME type 1 is not text; it was left out"
+    assert mime_data({"text/plain": "a", 1: "b"}) == {"text/plain": f"a\n{note}"}
 
 
 def test_what_is_carried_is_json() -> None:

@@ -8,6 +8,7 @@ beside this file, with the modules `language` and `broker_handlers` in it. Host 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -110,6 +111,20 @@ def switched_off(sentence: str) -> CommandHandler:
 
 
 # -- languages
+
+
+COMMAND = re.compile(r"%(\w+)(?:[ \t]+(\S.*))?")
+"""A line that holds a command."""
+
+_LINE = re.compile(r"[^\r\n]+")
+
+
+def code_lines(source: str, comment: str) -> Iterator[str]:
+    """Yields the lines with code, one by one, since the first decides on most cells."""
+    for found in _LINE.finditer(source):
+        line = found[0].strip()
+        if line and not line.startswith(comment):
+            yield line
 
 
 class ParsedCell(Protocol):

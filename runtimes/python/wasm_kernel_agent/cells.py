@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from wasm_kernel_agent import tracebacks
-from wasm_kernel_agent.display import mime_data, plain_object, with_notes
+from wasm_kernel_agent.display import mime_data, plain_object
 from wasm_kernel_agent.host import flush, note
 from wasm_kernel_agent.notebook_face import parent_of
 from wasm_kernel_agent.signals import Signals, Stdin
@@ -137,22 +137,14 @@ def end_cell(shell: Any) -> None:
 def _expression(answer: Any) -> Reply:
     if answer.get("status") != "ok":
         return plain_object(answer)
-    kept, notes = mime_data(answer["data"])
-    return {
-        "status": "ok",
-        "data": with_notes(kept, notes),
-        "metadata": plain_object(answer.get("metadata")),
-    }
+    metadata = plain_object(answer.get("metadata"))
+    return {"status": "ok", "data": mime_data(answer["data"]), "metadata": metadata}
 
 
 def _payload(payload: Any) -> Reply:
     if payload.get("source") == "page":
-        kept, notes = mime_data(payload.get("data"))
-        return {
-            "source": "page",
-            "data": with_notes(kept, notes),
-            "start": int(payload.get("start", 0)),
-        }
+        data, start = mime_data(payload.get("data")), int(payload.get("start", 0))
+        return {"source": "page", "data": data, "start": start}
     return plain_object(payload)
 
 

@@ -77,10 +77,10 @@ def plain_object(value: Any) -> dict[str, Any]:
     return kept
 
 
-def mime_data(data: Any) -> tuple[dict[str, Any], list[str]]:
-    """Returns the part of a bundle that a frame can carry, and a note for each part left out."""
+def mime_data(data: Any) -> dict[str, Any]:
+    """Returns what a frame can carry of a bundle; its plain text notes what is left out."""
     if not isinstance(data, Mapping):
-        return {}, [f"display data must be a dict of MIME types, not {type(data).__name__}"]
+        return _noted({}, [f"display data must be a dict of MIME types, not {type(data).__name__}"])
     kept: dict[str, Any] = {}
     notes: list[str] = []
     room = _ROOM
@@ -97,7 +97,7 @@ def mime_data(data: Any) -> tuple[dict[str, Any], list[str]]:
             notes.append(f"{key:.80} was left out: {problem!s:.200}")
             continue
         room -= _size(kept[key])
-    return _in_order_of(kept, data), notes
+    return _noted(_in_order_of(kept, data), notes)
 
 
 def _too_large(key: str, size: int) -> str:
@@ -134,8 +134,7 @@ def _in_order_of(kept: dict[str, Any], data: Mapping[Any, Any]) -> dict[str, Any
     return {key: kept[key] for key in data if isinstance(key, str) and key in kept}
 
 
-def with_notes(data: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """Returns the bundle with its notes as part of the plain text."""
+def _noted(data: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     if not notes:
         return data
     lines = [f"[wasm-kernel] {note}" for note in notes]
@@ -156,13 +155,8 @@ class Outbox:
 
     def send_bundle(self, op: str, data: Any, metadata: Any, **fields: Any) -> None:
         """Sends a frame of kind `op` that carries a MIME bundle, and `fields` beside it."""
-        kept, notes = mime_data(data)
-        frame = {
-            "op": op,
-            "data": with_notes(kept, notes),
-            "metadata": plain_object(metadata),
-            **fields,
-        }
+        about = plain_object(metadata)
+        frame = {"op": op, "data": mime_data(data), "metadata": about, **fields}
         try:
             self.send(frame)
         except (FrameTooLarge, RecursionError, ValueError) as problem:

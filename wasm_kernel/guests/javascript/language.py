@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, cached_property
@@ -16,11 +15,13 @@ from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.errors import BundleError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
 from wasm_kernel.guests.base import (
+    COMMAND,
     CommandHandler,
     CommandLine,
     Finding,
     GuestSetup,
     LanguageInfo,
+    code_lines,
     examine_code,
 )
 from wasm_kernel.guests.broker_handlers import PrepareGuest
@@ -48,9 +49,6 @@ from wasm_kernel.state.pages import check_pages
 from wasm_kernel.wasi_files.access import FileAccess
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
-
-_COMMAND = re.compile(r"%(\w+)(?:[ \t]+(\S.*))?")
-_LINE = re.compile(r"[^\r\n]+")
 
 
 class JavaScriptLanguage:
@@ -205,7 +203,7 @@ class JavaScriptCell(Struct, frozen=True):
     def only_commands(self, names: Collection[str]) -> list[CommandLine] | None:
         """Returns the commands of a cell that holds nothing but some of these; else None."""
         found = []
-        for line in self._lines():
+        for line in code_lines(self.source, "//"):
             command = _command(line)
             if command is None or command.name not in names:
                 return None
@@ -215,7 +213,7 @@ class JavaScriptCell(Struct, frozen=True):
     def commands(self, names: Collection[str]) -> list[CommandLine]:
         """Returns the commands among `names` at the cell's top, in their order."""
         found = []
-        for line in self._lines():
+        for line in code_lines(self.source, "//"):
             command = _command(line)
             if command is None:
                 break
@@ -223,16 +221,9 @@ class JavaScriptCell(Struct, frozen=True):
                 found.append(command)
         return found
 
-    def _lines(self) -> Iterator[str]:
-        """Yields the lines with code, one by one, since the first decides on most cells."""
-        for found in _LINE.finditer(self.source):
-            line = found[0].strip()
-            if line and not line.startswith("//"):
-                yield line
-
 
 def _command(line: str) -> CommandLine | None:
-    match = _COMMAND.fullmatch(line)
+    match = COMMAND.fullmatch(line)
     return CommandLine(match[1], match[2] or "") if match else None
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from msgspec import Struct
 
-from wasm_kernel.guests.base import CommandLine
+from wasm_kernel.guests.base import COMMAND, CommandLine, code_lines
 
-_ALONE = re.compile(r"%(\w+)(?:[ \t]+(\S.*))?")
-_LINE = re.compile(r"[^\r\n]+")
 _FOR_THE_GUEST = re.compile(r"[${]|\?\Z|\\\Z")  # variables, a question, a line that goes on
 _TEXT_MOST = 100_000  # characters of a cell that is read while the guest waits
 
@@ -27,19 +25,12 @@ class PythonCell(Struct, frozen=True):
         expands or answers them.
         """
         found = []
-        for line in self._lines() if len(self.source) <= _TEXT_MOST else ():
-            match = _ALONE.fullmatch(line)
+        for line in code_lines(self.source, "#") if len(self.source) <= _TEXT_MOST else ():
+            match = COMMAND.fullmatch(line)
             if match is None or match[1] not in names or _FOR_THE_GUEST.search(line):
                 return None
             found.append(CommandLine(match[1], match[2] or ""))
         return found or None
-
-    def _lines(self) -> Iterator[str]:
-        """Yields the lines with code, one by one, since the first decides on most cells."""
-        for found in _LINE.finditer(self.source):
-            line = found[0].strip()
-            if line and not line.startswith("#"):
-                yield line
 
     def commands(self, names: Collection[str]) -> list[CommandLine]:
         """Returns the magics among `names` that stand at top level, in their order."""
