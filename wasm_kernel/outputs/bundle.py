@@ -212,10 +212,6 @@ def _picture(kind: str) -> Clean:
     return clean
 
 
-def _data(content: Any, _: Removals) -> Any:
-    return content
-
-
 def _charts(name: str) -> Clean:
     """Returns a cleaner that calls a function of `charts`, imported with the first chart."""
 
@@ -281,7 +277,7 @@ MIME_RULES: dict[str, MimeRule] = {
         _markdown,
     ),
     **{kind: MimeRule(_RASTER, _picture(kind)) for kind in media.IMAGE_SIGNATURES},
-    "application/json": MimeRule("A tree of texts, shown as texts.", _data),
+    "application/json": MimeRule("A tree of texts, shown as texts.", lambda content, _: content),
     **_each("application/vnd.vegalite.v%s+json", "3456", _CHART, _charts("clean_vegalite")),
     "application/vnd.plotly.v1+json": MimeRule(
         "Plotly runs nothing. Maps and pictures are fetched by address, and colours may become "

@@ -224,7 +224,9 @@ class AgentCalls:
             "write": lambda a, data: files.write(a[0], data, append=a[1], new=a[2]),
             "truncate": lambda a, data: files.truncate(a[0], int(a[1])),
             "list": lambda a, data: files.list(a[0]),
-            "status": lambda a, data: _told(do.status(at(a[0]), _follow(a[1]))),
+            "status": lambda a, data: _told(
+                do.status(at(a[0]), Follow.ALWAYS if a[1] else Follow.BEFORE_SLASH)
+            ),
             "times": lambda a, data: do.set_times(
                 at(a[0]), Follow.ALWAYS, int(a[1] * 1e6), int(a[2] * 1e6), BOTH_TIMES
             ),
@@ -236,10 +238,6 @@ class AgentCalls:
             "symlink": lambda a, data: do.make_link(text(a[0]), at(a[1])),
             "readlink": lambda a, data: do.read_link(at(a[0])),
         }
-
-
-def _follow(follows: object) -> Follow:
-    return Follow.ALWAYS if follows else Follow.BEFORE_SLASH
 
 
 def _told(status: os.stat_result) -> Mapping[str, Any]:

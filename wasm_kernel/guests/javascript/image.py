@@ -76,7 +76,7 @@ class ImageBuilder:
         host.loader = ModuleLoader(self._files.modules, _no_files, _no_types, lambda: False)
         calls = AgentCalls(
             engine,
-            _no_frames,
+            lambda frame: b"{}",
             devices={},
             loader=host.loader,
             files=_no_files,
@@ -195,10 +195,6 @@ def _find_once(memory: GuestMemory, text: bytes, what: str) -> int:
 
 def _no_files() -> FileAccess:
     raise ImageError("the agent asks for files before it runs")
-
-
-def _no_frames(_frame: bytes) -> bytes:
-    return b"{}"
 
 
 def _no_types(_text: str) -> str:
