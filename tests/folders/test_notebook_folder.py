@@ -12,12 +12,14 @@ from wasm_kernel.folders import notebook
 from wasm_kernel.folders.notebook import NotShown, shown
 from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.service.program_home import own_workers
 from wasm_kernel.wasi_files.preopens import is_hidden_folder
 
 
 @pytest.fixture(autouse=True)
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home, a state folder and a cache of their own."""
+    own_workers().fork_server.start()  # which keeps the cache that it begins with
     monkeypatch.setenv("HOME", str(tmp_path / "homes" / "me"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "private" / "state"))
     monkeypatch.setenv("WASM_KERNEL_CACHE", str(tmp_path / "caches" / "mine"))
