@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.faces import PATIENCE
+from tests.faults import Faults, faulty
 from tests.ports import hand_out_own
 from tests.prepare import prepare
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
@@ -174,6 +175,14 @@ def warm() -> None:
 def warm_metered() -> None:
     """Does the work of `warm` for code that counts fuel."""
     prepare(FUEL)
+
+
+@pytest.fixture(scope="module")
+def faults(warm: None, request: pytest.FixtureRequest) -> Iterator[Faults]:
+    """The faults at the file's `FAULTS`, in the workers of its sandboxes; see `faulty`."""
+    values = getattr(request.module, "VALUES", {})
+    with faulty(*request.module.FAULTS, **values) as made:
+        yield made
 
 
 @pytest.fixture

@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 
+from tests.engine.conftest import guest
 from tests.faces import PATIENCE, process_of, put_back
 from tests.faults import faulty
+from tests.listening import Page
 from tests.peak import Peak
 from wasm_kernel import (
     BaseSandbox,
     ExecutionPolicy,
-    NoListener,
     SandboxResult,
-    Stream,
     create_sandbox,
 )
-from wasm_kernel.guests.protocol import Output
 from wasm_kernel.linux import trees
+
+__all__ = ["guest"]
 
 SMALL = ExecutionPolicy(
     cell_timeout=PATIENCE,  # an attack that should reach one of these three limits sets its own
@@ -36,16 +37,6 @@ SMALL = ExecutionPolicy(
     open_files=64,
     memory_bytes=768 << 20,
 )
-
-
-class Heard(NoListener):
-    """Collects what a cell prints, in `text`."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def emit(self, output: Output) -> None:
-        self.text += output.text if isinstance(output, Stream) else ""
 
 
 @dataclass
@@ -72,7 +63,7 @@ class Victim:
         """The result of a cell, which is interrupted each time it has printed this word."""
         if not interrupt:
             return self.sandbox.execute(code, **options)
-        heard = options.setdefault("listener", Heard())
+        heard = options.setdefault("listener", Page())
         cell, interrupts = self.sandbox.submit(code, **options), 0
         while not cell.done():  # the cell's limits end it
             if heard.text.count(interrupt) > interrupts:

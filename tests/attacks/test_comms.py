@@ -8,30 +8,15 @@ import pytest
 
 from tests.attacks.conftest import Making, Victim
 from tests.faults import faulty
+from tests.listening import Page
 from tests.peak import MB
 from tests.sampled import sampled
-from wasm_kernel import FrameError, NoListener
+from wasm_kernel import FrameError
 from wasm_kernel.result import CommKind, CommMessage
 
 RSS = 768 * MB  # bytes for guest and host together; the guest alone may have as much
 SECONDS = 30
 FORGE = "import _host, json\ndef send(**f): return json.loads(_host.call(json.dumps(f).encode()))\n"
-
-
-class Page(NoListener):
-    """Counts the messages that it gets."""
-
-    collects = True
-
-    def __init__(self) -> None:
-        self.said: list[CommMessage] = []
-        self.text = ""
-
-    def comm(self, message: CommMessage) -> None:
-        self.said.append(message)
-
-    def emit(self, output: Any) -> None:
-        self.text += getattr(output, "text", "")
 
 
 def move(victim: Victim, value: Any, comm_id: str = "s1") -> Page:

@@ -37,13 +37,6 @@ KEPT = "files"
 
 
 @pytest.fixture
-def guest(tmp_path: Path) -> Iterator[Guest]:
-    made = Guest(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def keeping(tmp_path: Path) -> Iterator[tuple[Guest, FileVersions]]:
     """A guest whose files are kept."""
     (tmp_path / "app").mkdir()

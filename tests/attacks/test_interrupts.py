@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.conftest import SMALL, Heard, Making, Victim
+from tests.attacks.conftest import SMALL, Making, Victim
 from tests.attacks.interrupting import interrupt_many
 from tests.faces import PATIENCE
-from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
+from wasm_kernel import BaseSandbox, NoListener, SandboxResult, create_sandbox
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.service.sandbox import Sandbox
 
@@ -144,11 +144,10 @@ def test_case_07_an_interrupt_while_idle_ends_no_cell(victim: Victim) -> None:
     assert victim.says("print('on')") == "on"
 
 
-class Twice(Heard):
+class Twice(NoListener):
     """Interrupts a cell twice when it prints; the guest waits until both interrupts are there."""
 
     def __init__(self, sandbox: BaseSandbox) -> None:
-        super().__init__()
         self._sandbox = sandbox
 
     def emit(self, output: Output) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,6 @@ SETUP = """
 import io, struct
 import numpy as np, pandas as pd
 """
-
-
-@pytest.fixture(scope="module")
-def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
-    begun = module_sandbox.execute(SETUP)
-    for path in FILES.glob("*.feather"):
-        shutil.copy(path, begun.workspace_path)
-    return module_sandbox
 
 
 @pytest.mark.parametrize("name", READ_BY_PYARROW)

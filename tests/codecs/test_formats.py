@@ -16,14 +16,6 @@ import numpy as np, pandas as pd
 """
 
 
-@pytest.fixture(scope="module")
-def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
-    begun = module_sandbox.execute(SETUP)
-    for path in FILES.iterdir():
-        shutil.copy(path, begun.workspace_path)
-    return module_sandbox
-
-
 def said(sandbox: BaseSandbox, code: str) -> str:
     """Returns the text that a cell prints, or its error with the hint."""
     result = sandbox.execute(code)

@@ -20,14 +20,6 @@ import numpy as np, pandas as pd
 """
 
 
-@pytest.fixture(scope="module")
-def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
-    begun = module_sandbox.execute(SETUP)
-    for path in FILES.glob("*.parquet"):
-        shutil.copy(path, begun.workspace_path)
-    return module_sandbox
-
-
 @pytest.mark.parametrize("name", READ_BY_PYARROW)
 def test_a_file_is_read_as_pyarrow_reads_it(sandbox: BaseSandbox, name: str) -> None:
     check_table(sandbox, f"pd.read_parquet('{name}.parquet')", READ_BY_PYARROW[name])

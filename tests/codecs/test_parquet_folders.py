@@ -26,12 +26,6 @@ def found(*args, **options):
 """
 
 
-@pytest.fixture(scope="module")
-def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
-    module_sandbox.execute(SETUP)
-    return module_sandbox
-
-
 def test_a_frame_is_written_into_folders_named_by_its_values(sandbox: BaseSandbox) -> None:
     code = """
 df = pd.DataFrame({"year": [2024, 2023, 2024, 2023], "c": ["x/y", "b", "é=1", None],

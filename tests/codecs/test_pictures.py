@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from tests.codecs.as_pyarrow import said
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 
-PICTURES = Path(__file__).parent / "pictures"
+FILES = Path(__file__).parent / "pictures"
 SETUP = """
 import io, warnings
 import numpy as np
@@ -20,14 +19,6 @@ def difference(one, other):
     one, other = (np.asarray(each).astype(int) for each in (one, other))
     return np.abs(one - other).max() if one.shape == other.shape else (one.shape, other.shape)
 """
-
-
-@pytest.fixture(scope="module")
-def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
-    begun = module_sandbox.execute(SETUP)
-    for path in PICTURES.iterdir():
-        shutil.copy(path, begun.workspace_path)
-    return module_sandbox
 
 
 @pytest.mark.parametrize(

@@ -68,12 +68,6 @@ def starting_in(root: Path) -> Iterator[Starting]:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """The folder of a test's sessions."""
-    return tmp_path / "sessions"
-
-
-@pytest.fixture
 def start(root: Path) -> Iterator[Starting]:
     """Starts kernels, and ends them."""
     with starting_in(root) as start:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.listening import Page
 from wasm_kernel.errors import FrameError
 from wasm_kernel.execution.comms import TARGETS_MOST, Comms, TooManyComms
 from wasm_kernel.execution.interfaces import NoListener
-from wasm_kernel.guests.protocol import CommTarget, Output, Stream, comm_request, decode
+from wasm_kernel.guests.protocol import CommTarget, comm_request, decode
 from wasm_kernel.result import COMMS_MOST, CommKind, CommMessage
 
 OPENED = {"op": "comm_open", "comm_id": "c", "target_name": "t"}
@@ -54,17 +55,6 @@ def test_a_field_of_the_wrong_kind_is_refused(why: str, fields: dict[str, Any]) 
     assert why in caught.value.why
 
 
-class Told(NoListener):
-    """Collects what the user is told."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def emit(self, output: Output) -> None:
-        assert isinstance(output, Stream)
-        self.text += output.text
-
-
 @pytest.mark.parametrize(
     ("message", "words"),
     [
@@ -73,7 +63,7 @@ class Told(NoListener):
     ],
 )
 def test_what_fits_no_frame_is_refused_in_words(message: CommMessage, words: str) -> None:
-    comms, told = Comms(), Told()
+    comms, told = Comms(), Page()
     comms.from_guest(frame())
     assert comms.from_page(message, {}, told) is None
     assert words in told.text

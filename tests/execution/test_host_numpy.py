@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from threadpoolctl import threadpool_limits
 
 from tests.execution.forks import Opening
 from tests.faces import says
-from tests.faults import Does, Faults, faulty
+from tests.faults import Does, Faults
 from wasm_kernel import Sandbox
+
+FAULTS = (
+    "wasm_kernel.engine.instance:Instance.count_work",
+    "wasm_kernel.guests.python.host_numpy:_import_numpy",
+)
+pytestmark = pytest.mark.usefixtures("faults")
 
 Pieces = Callable[[], int]
 MAKE = """
@@ -21,16 +27,6 @@ def matrices(n, kind="f8"):
 def digest(array):
     return zlib.crc32(np.ascontiguousarray(array).tobytes())
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def faults(warm: None) -> Iterator[Faults]:
-    """The faults of the workers of this file."""
-    with faulty(
-        "wasm_kernel.engine.instance:Instance.count_work",
-        "wasm_kernel.guests.python.host_numpy:_import_numpy",
-    ) as made:
-        yield made
 
 
 @pytest.fixture

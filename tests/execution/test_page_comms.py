@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.faces import PATIENCE, put_back, wait_for
+from tests.listening import Page
 from wasm_kernel import Sandbox, create_sandbox
 from wasm_kernel.errors import Interrupted
-from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommKind, CommMessage
@@ -21,33 +21,6 @@ SLIDER = "import ipywidgets as w\ns = w.IntSlider(value=3, model_id='s1')\nx = 0
 OBSERVED = SLIDER + "def f(c):\n    global x\n    x = c.new\n    print('now', x)\n"
 OBSERVED += "s.observe(f, 'value')"
 PARENT = {"msg_id": "m7", "msg_type": "comm_msg"}
-
-
-class Page(NoListener):
-    """A front end's page that records the messages that it gets."""
-
-    collects = True
-
-    def __init__(self) -> None:
-        self.said: list[CommMessage] = []
-        self.heard: list[protocol.Output] = []
-
-    def emit(self, output: protocol.Output) -> None:
-        self.heard.append(output)
-
-    def comm(self, message: CommMessage) -> None:
-        self.said.append(message)
-
-    def kinds(self, comm_id: str) -> list[str]:
-        return [message.kind for message in self.said if message.comm_id == comm_id]
-
-    @property
-    def text(self) -> str:
-        return "".join(part.text for part in self.heard if isinstance(part, protocol.Stream))
-
-    @property
-    def errors(self) -> list[str]:
-        return [part.ename for part in self.heard if isinstance(part, protocol.Error)]
 
 
 class Notebook:

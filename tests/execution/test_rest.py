@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from tests.execution.forks import Opening
 from tests.faces import happens, says, wait_for
-from tests.faults import Faults, faulty
+from tests.faults import Faults
 from tests.private import private_of
 from wasm_kernel import Sandbox
+
+FAULTS = (
+    "wasm_kernel.execution.session_guest:SessionGuest.rest",
+    "wasm_kernel.linux.memory:read_ranges",
+    "wasm_kernel.linux.memory:trim",
+    "wasm_kernel.service.worker:_Worker._take",
+    "wasm_kernel.state.commits:write_content",
+)
+"""A worker that rests has called `trim` after its last message."""
+VALUES = {"service__worker___QUIET_SECONDS": 0.02}
+pytestmark = pytest.mark.usefixtures("faults")
 
 BEFORE = """
 import asyncio, os, time
@@ -32,20 +42,6 @@ await task
 gone.seek(0)
 print(next(g), f.read(), gone.read(), os.getcwd(), time.monotonic() - began >= 0.3, task.done())
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def faults(warm: None) -> Iterator[Faults]:
-    """Workers of this file rest at once; `trim` is called by those that do."""
-    with faulty(
-        "wasm_kernel.execution.session_guest:SessionGuest.rest",
-        "wasm_kernel.linux.memory:read_ranges",
-        "wasm_kernel.linux.memory:trim",
-        "wasm_kernel.service.worker:_Worker._take",
-        "wasm_kernel.state.commits:write_content",
-        service__worker___QUIET_SECONDS=0.02,
-    ) as made:
-        yield made
 
 
 @pytest.fixture

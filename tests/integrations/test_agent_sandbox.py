@@ -5,20 +5,11 @@ from __future__ import annotations
 import copy
 import inspect
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox, value_of
-
-
-@pytest.fixture(scope="module")
-def agent(warm: None) -> Iterator[AgentSandbox]:
-    """An agent's sandbox of its own."""
-    found = AgentSandbox(None, {})
-    yield found
-    found.close()
 
 
 def test_long_texts_and_lists_are_variables(agent: AgentSandbox) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -31,14 +30,6 @@ for _ in range(9):
     try: _wasm_kernel_take('stdout', bytes(1000))
     except Exception: pass
 """
-
-
-@pytest.fixture(scope="module")
-def agent(warm: None) -> Iterator[AgentSandbox]:
-    """A sandbox of its own."""
-    found = AgentSandbox(None, {})
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from tests.faces import put_back, says
+from tests.listening import Page
 from wasm_kernel.errors import FrameError, SandboxClosed, TravelError
 from wasm_kernel.execution.interfaces import (
-    InputInterrupted,
-    NoListener,
     OfferedMessage,
 )
-from wasm_kernel.guests.protocol import Output, Result, Stream
+from wasm_kernel.guests.protocol import Result, Stream
 from wasm_kernel.result import CommMessage
 from wasm_kernel.service.create_session import create_session_sandbox
 from wasm_kernel.service.sandbox import Sandbox
@@ -39,28 +38,6 @@ def module_sandbox(
 @pytest.fixture
 def sandbox(module_sandbox: Any) -> Any:
     return put_back(module_sandbox)
-
-
-class Page(NoListener):
-    """A listener that records what it hears, and answers with its lines."""
-
-    def __init__(self, *lines: str) -> None:
-        self.heard: list[Output] = []
-        self.said: list[CommMessage] = []
-        self.lines = [*lines]
-        self.asked: list[tuple[str, bool]] = []
-
-    def emit(self, output: Output) -> None:
-        self.heard.append(output)
-
-    def comm(self, message: CommMessage) -> None:
-        self.said.append(message)
-
-    def ask(self, prompt: str, password: bool) -> str:
-        self.asked.append((prompt, password))
-        if not self.lines:
-            raise InputInterrupted
-        return self.lines.pop(0)
 
 
 def test_what_a_cell_shows_is_streamed_and_in_its_result(sandbox: Sandbox) -> None:

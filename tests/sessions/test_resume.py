@@ -21,11 +21,6 @@ Opening = Callable[[], Other]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "sessions"
-
-
-@pytest.fixture
 def history(root: Path) -> Path:
     with closing(folders_of(root / ID)) as folders:
         return folders.private_path / "state"

@@ -34,11 +34,6 @@ HOUR, DAY = 3600.0, 24 * 3600.0
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "sessions"
-
-
-@pytest.fixture
 def in_use() -> Iterator[ExitStack]:
     with ExitStack() as held:
         yield held

@@ -153,3 +153,11 @@ class Session:
         self.recorder.close()
         self.guest.close()
         self.history.close()
+
+
+def three(session: Session) -> None:
+    """Commits 1 to 3, on disk."""
+    session.cell(p0="a")
+    session.cell(p1="b", p0="A")
+    session.cell(p2="c")
+    session.flush()

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.state.session import Session
-from tests.state.test_history import damage, reopened, three
+from tests.state.session import Session, three
+from tests.state.test_history import damage, reopened
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
 from wasm_kernel.state import commits, folding, recorder

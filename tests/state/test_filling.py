@@ -8,21 +8,13 @@ import threading
 import pytest
 from msgspec.structs import replace
 
-from tests.state.session import Session
+from tests.state.session import Session, three
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
 from wasm_kernel.state.commits import GuestPages, Source
 from wasm_kernel.state.folding import fold
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
-
-
-def three(session: Session) -> None:
-    """Commits 1 to 3, on disk."""
-    session.cell(p0="a")
-    session.cell(p1="b", p0="A")
-    session.cell(p2="c")
-    session.flush()
 
 
 def refused(*_: object) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.state.session import Session
-from tests.state.test_history import reopened, three
+from tests.state.session import Session, three
+from tests.state.test_history import reopened
 from wasm_kernel.state import commits
 from wasm_kernel.state.folding import fold
 

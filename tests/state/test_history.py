@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tests.state.session import Session
+from tests.state.session import Session, three
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import index
@@ -19,14 +19,6 @@ from wasm_kernel.state.history import History
 Making = Callable[..., Session]
 SYNC = History.sync
 """The function that users have; `conftest.py` replaces it."""
-
-
-def three(session: Session) -> None:
-    """Commits 1 to 3, on disk."""
-    session.cell(p0="a")
-    session.cell(p1="b", p0="A")
-    session.cell(p2="c")
-    session.flush()
 
 
 def reopened(session_of: Making, session: Session, **options: object) -> Session:

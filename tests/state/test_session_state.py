@@ -26,25 +26,20 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state.index import Head
 from wasm_kernel.state.pages import Compare, Pagemap, WriteProtect
 
+FAULTS = (
+    "fcntl:flock",
+    "wasm_kernel.linux.memory:read_ranges",
+    "wasm_kernel.state.commits:write_content",
+    "wasm_kernel.state.file_journal:FileJournal.append",
+    "wasm_kernel.state.index:Index.append",
+    "wasm_kernel.state.index:Index.rewrite",
+    "wasm_kernel.state.session_state:SessionState.catch_up",
+    "wasm_kernel.state.stored:StateFolder.read",
+)
+VALUES = {"execution__jobs__JOIN_SECONDS": 0.05}
+
 Opening = Callable[..., Sandbox]
 TRAP = "import os; os._exit(3)"
-
-
-@pytest.fixture(scope="module")
-def faults(warm: None) -> Iterator[Faults]:
-    """The faults of the workers of this file."""
-    with faulty(
-        "fcntl:flock",
-        "wasm_kernel.linux.memory:read_ranges",
-        "wasm_kernel.state.commits:write_content",
-        "wasm_kernel.state.file_journal:FileJournal.append",
-        "wasm_kernel.state.index:Index.append",
-        "wasm_kernel.state.index:Index.rewrite",
-        "wasm_kernel.state.session_state:SessionState.catch_up",
-        "wasm_kernel.state.stored:StateFolder.read",
-        execution__jobs__JOIN_SECONDS=0.05,
-    ) as made:
-        yield made
 
 
 @pytest.fixture

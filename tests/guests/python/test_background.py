@@ -30,21 +30,6 @@ from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.linux.locks import FileLock
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    """An empty cache."""
-    made = Cache(tmp_path / "cache")
-    made.prepare()
-    return made
-
-
-@pytest.fixture
-def binary(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.wasm"
-    path.write_bytes(TINY)
-    return path
-
-
 def language_in(cache: Cache, binary: Path, *, walls: bool) -> PythonLanguage:
     """A language whose guest is the tiny one, in a process with or without a second wall."""
     language = PythonLanguage(cache, LocalBroker({}) if walls else None)

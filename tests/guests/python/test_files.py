@@ -22,14 +22,6 @@ from wasm_kernel.guests.python.language import PythonLanguage
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    """An empty cache."""
-    made = Cache(tmp_path / "cache")
-    made.prepare()
-    return made
-
-
-@pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GuestFiles:
     """An environment of a few small files."""
     data = tmp_path / "mpl-data.zip"

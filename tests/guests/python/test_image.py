@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -58,13 +56,6 @@ def test_while_an_image_is_built_codecs_and_scripts_are_refused_in_silence(
     call = channel.bind(cast(Any, SimpleNamespace(memory=memory)))["host", "call"]
     assert call(0, 3, PAGE, PAGE + 4) != 0
     assert not caplog.records
-
-
-@pytest.fixture
-def guest(tmp_path: Path) -> Iterator[Guest]:
-    made = Guest(tmp_path)
-    yield made
-    made.close()
 
 
 def test_every_seed_is_another(guest: Guest) -> None:
