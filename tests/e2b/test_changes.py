@@ -8,6 +8,8 @@ import uuid
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from wasm_kernel.errors import Door
 from wasm_kernel.frontends.e2b.messages import NewSandbox
 from wasm_kernel.frontends.e2b.sandbox import ClientSandbox
@@ -27,6 +29,8 @@ class SlowService:
         self.sync, self.limits = self, SimpleNamespace(expire_seconds=None)
         self.facts: dict[str, str] = {}
         self.made: list[str] = []
+        self.deleted: list[str] = []
+        self.fails_after = 99
         self.held = ""
         self.entered, self.go = threading.Event(), threading.Event()
 
@@ -44,6 +48,8 @@ class SlowService:
         return self._session(str(uuid.uuid4()))
 
     async def get(self, name: str, *_: Any, **__: Any) -> Any:
+        if name in self.deleted:
+            raise FileNotFoundError(name)
         return self._session(name)
 
     def note(self, name: str, facts: str) -> None:
@@ -56,6 +62,9 @@ class SlowService:
 
     def delete(self, name: str, why: str) -> None:
         self._wait("delete")
+        if len(self.deleted) == self.fails_after:
+            raise OSError("the disk failed")
+        self.deleted.append(name)
         self.facts.pop(name, None)
 
 
@@ -102,5 +111,21 @@ def test_a_request_that_comes_while_a_sandbox_is_killed_does_not_bring_it_back()
         assert isinstance(answer, Refusal)
         assert answer.status == 502
         assert service.made == [sandbox.name]
+
+    asyncio.run(run())
+
+
+def test_a_sandbox_whose_end_failed_half_way_is_killed_by_the_next_request() -> None:
+    async def run() -> None:
+        service = SlowService()
+        sandboxes, sandbox = await made(service)
+        for _ in range(2):
+            await sandboxes.new_context(sandbox, None)
+        service.fails_after = 1
+        with pytest.raises(OSError, match="the disk failed"):
+            await sandboxes.kill(sandbox)
+        service.fails_after = 99
+        await sandboxes.kill(await sandboxes.of(ANN, sandbox.name))
+        assert {*service.deleted} == {*service.made}
 
     asyncio.run(run())

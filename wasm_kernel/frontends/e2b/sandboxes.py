@@ -161,7 +161,8 @@ class Sandboxes:
         sandbox.kept = kept
         for name, language in kept.contexts.items():
             if name not in sandbox.contexts:
-                sandbox.add(await self._session(kept, name, language), language)
+                with contextlib.suppress(FileNotFoundError):  # the sandbox was killed half
+                    sandbox.add(await self._session(kept, name, language), language)
         for name in sandbox.contexts.keys() - kept.contexts.keys():
             del sandbox.contexts[name]
         self._arm(sandbox)
@@ -231,7 +232,7 @@ class Sandboxes:
     async def _kill(self, sandbox: ClientSandbox, why: str) -> None:
         self._known.pop(sandbox.name, None)
         self._stop_timer(sandbox)
-        for each in sandbox.contexts.values():
+        for each in reversed([*sandbox.contexts.values()]):  # the one with the facts last
             await self._delete(sandbox, each, why)
 
     async def _delete(self, sandbox: ClientSandbox, context: Context, why: str) -> None:
