@@ -132,6 +132,49 @@ const copy = defineCommand("cp", (args, context) => {
   return context.origCommand(words.filter((word) => word !== "-" && word !== "--force"));
 });
 
+/** Gives `tr` the characters that octal escapes name, such as `\\0`. */
+const translate = defineCommand("tr", (args, context) => {
+  const named = (all, octal) => (octal === undefined || octal === "134" ? all.replace("134", "\\") : String.fromCharCode(parseInt(octal, 8)));
+  return context.origCommand(args.map((word) => word.replace(/\\(?:([0-7]{1,3})|[^])/g, named)));
+});
+
+/** Writes as many lines as programs that ask are answered with: commands of a pipe run one after another. */
+const agree = defineCommand("yes", async (args) =>
+  ({ stdout: `${args.join(" ") || "y"}\n`.repeat(10_000), stderr: "", exitCode: 0 }));
+
+const compare = defineCommand("cmp", async (args, context) => {
+  const [first, second = "-"] = args.filter((word) => !/^-./.test(word));
+  const told = (exitCode, stdout, stderr = "") =>
+    (args.some((word) => /^-s$|^--(silent|quiet)$/.test(word)) ? { exitCode, stdout: "", stderr: "" } : { exitCode, stdout, stderr });
+  const contents = [];
+  for (const name of [first, second]) {
+    try {
+      contents.push(name === "-" ? context.stdin : await context.fs.readFile(context.fs.resolvePath(context.cwd, name), "binary"));
+    } catch {
+      return { exitCode: 2, stdout: "", stderr: `cmp: ${name}: No such file or directory\n` };
+    }
+  }
+  const [one, other] = contents, length = Math.min(one.length, other.length);
+  if (one === other) return told(0, "");
+  let at = 0;
+  while (at < length && one[at] === other[at]) at += 1;
+  const line = one.slice(0, at).split("\n").length;
+  if (at < length) return told(1, `${first} ${second} differ: byte ${at + 1}, line ${line}\n`);
+  const ended = one.length === length ? first : second;
+  return told(1, "", `cmp: EOF on ${ended} ${at === 0 ? "which is empty" : `after byte ${at}, line ${line}`}\n`);
+});
+
+/** Lets Python run a file whose name in a script says that it is Python's, such as `./x.py`. */
+function runFilesOfPython(node) {
+  if (node === null || typeof node !== "object") return;
+  const [part, ...rest] = node.type === "SimpleCommand" ? (node.name?.parts ?? []) : [];
+  if (part?.type === "Literal" && rest.length === 0 && /\/.*\.py$/.test(part.value)) {
+    node.args.unshift(node.name);
+    node.name = { type: "Word", parts: [{ type: "Literal", value: "python3" }] };
+  }
+  Object.values(node).forEach(runFilesOfPython);
+}
+
 const realPath = defineCommand("realpath", async (args, context) => {
   const result = { stdout: "", stderr: "", exitCode: 0 };
   for (const name of args) {
@@ -155,7 +198,7 @@ const bash = new Bash({
   fs: files,
   cwd: "/",
   customCommands: [
-    list, repeat, copy, realPath, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
+    list, repeat, copy, translate, agree, compare, realPath, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
     ...BY_PYTHON.map(byPython), ...LEFT_OUT.map(missing),
   ],
   executionLimits: {
@@ -163,6 +206,13 @@ const bash = new Bash({
     maxCallDepth: 1000, // more could take the stack of the guest
   },
   defenseInDepth: false, // the sandbox itself is the defence
+});
+bash.registerTransformPlugin({
+  name: "python",
+  transform: ({ ast }) => {
+    runFilesOfPython(ast);
+    return { ast };
+  },
 });
 await bash.exec("true");
 for (const name of bash.commands.keys()) { // so that /bin/sh and /usr/bin/env are found by their paths

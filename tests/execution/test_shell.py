@@ -63,6 +63,18 @@ def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
             "b\nsed\n",
         ),
         ("%cd -q /tmp\n!pwd; cd /app; pwd\n%cd -q /app\n!pwd", "/tmp\n/app\n/app\n"),
+        (
+            r"!printf 'a\0b\134' | tr '\0\134' '\n/'; yes | head -2; yes no | head -1",
+            "a\nb/y\ny\nno\n",
+        ),
+        (
+            "!cmp a.csv a.csv; echo b.cs > d; cmp a.csv d; cmp -s a.csv d || cat d | cmp - d",
+            "a.csv d differ: byte 1, line 1\n",
+        ),
+        (
+            "!echo 'import sys; print(sys.argv)' > p.py; if true; then ./p.py a 'b c'; fi",
+            "['./p.py', 'a', 'b c']\n",
+        ),
         ("files = !ls *.csv\nprint(files.n, len(files))", "a.csv\nb.csv 2\n"),
         ("%%bash\nx=1\nfor i in 1 2 3; do\n  x=$((x + i))\ndone\necho $x", "7\n"),
         ("%%bash one two\necho $2 $#", "two 2\n"),
