@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wasm_kernel import ExecutionPolicy, Resume, Sandbox, SandboxLogger
+from wasm_kernel import ExecutionPolicy, Sandbox, SandboxLogger
 from wasm_kernel.execution.interfaces import NewSession
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.service.open_message import KernelSession, NotebookFolder
 from wasm_kernel.service.program_home import ProgramHome, opened_in
 from wasm_kernel.sessions.root import SessionsRoot

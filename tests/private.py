@@ -1,33 +1,71 @@
-"""Finds the private folders of workspaces, for tests that inspect them."""
+"""Finds the private folders of workspaces, for tests that inspect them, or keeps them."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from wasm_kernel import ExecutionPolicy, RuntimeType, Sandbox, SandboxLogger
+from wasm_kernel.execution.interfaces import NewSession
+from wasm_kernel.folders import places
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.folders.private import PrivateFolders
+from wasm_kernel.folders.locks import PresenceLock, Resume
+from wasm_kernel.folders.private import Owner, PrivateFolders
+from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.service.program_home import ProgramHome, opened_in
+from wasm_kernel.service.workspace import NoSession
 
 
 def private_of(workspace: Path) -> Path:
-    """The private folder of a session, or of a workspace outside of sessions."""
+    """The private folder of a session, or of an open sandbox outside of sessions."""
     real = workspace.resolve()
     with Folder.open(real) as folder:
-        found = PrivateFolders(real.parent, lone=real.name).find(real.name, folder)
-    if found is None:
-        raise FileNotFoundError(f"{workspace} has no private folder")
-    found.close()
-    return found.path
+        found = PrivateFolders(real.parent).find(real.name, folder)
+        if found is not None:
+            found.close()
+            return found.path
+        mark = FileMark.of(folder.fd)
+    for place in places.places():
+        with place:
+            for name in filter(lambda name: name.startswith(".sandbox-"), place.names()):
+                with place.enter(name) as private:
+                    owner = Owner.of(private)
+                if owner is not None and owner.mark.same(mark):
+                    return place.path / name
+    raise FileNotFoundError(f"{workspace} has no private folder")
 
 
-def folders_of(workspace: Path) -> SandboxFolders:
-    """The folders of a session, made if they are missing; the caller closes them."""
+def folders_of(workspace: Path, *, lone: bool = False) -> SandboxFolders:
+    """The folders of a session, made if they are missing; the caller closes them.
+
+    Args:
+        workspace: The workspace.
+        lone: Whether its guest is one of a sandbox outside of sessions.
+    """
     real = workspace.resolve()
     real.mkdir(parents=True, exist_ok=True)
     folder = Folder.open(real)
-    found = PrivateFolders(real.parent).open(real.name, folder)
-    return SandboxFolders(workspace, real, folder, found)
+    privates = PrivateFolders(real.parent)
+    # a workspace outside of sessions makes no root of sessions of the folder that it lies in
+    found = (privates._open if lone else privates.open)(real.name, folder)
+    presence = PresenceLock(found) if lone else None
+    return SandboxFolders(workspace, real, folder, found, lone=lone, presence=presence)
+
+
+def kept_sandbox(
+    runtime: RuntimeType | str = "python",
+    workspace: Path | str = "workspace",
+    policy: ExecutionPolicy | None = None,
+    logger: SandboxLogger | None = None,
+    *,
+    resume: Resume | str = Resume.ALWAYS,
+) -> Sandbox:
+    """A sandbox outside of sessions whose private state is kept; `resume` as in a kernel."""
+    policy, folders = policy or ExecutionPolicy(), folders_of(Path(workspace), lone=True)
+    new, mode = NewSession(folders, "", NoSession(folders)), Resume(resume)
+    opened = opened_in(new, runtime, policy, resume=mode, pip=False, quiet=False)
+    return ProgramHome(new).sandbox(opened, policy, SandboxLogger.of(logger))
 
 
 def private_folders() -> list[Path]:

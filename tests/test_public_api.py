@@ -17,7 +17,7 @@ from wasm_kernel import errors
 from wasm_kernel.service.host_function import Function
 
 NAMES = {
-    *("create_sandbox", "BaseSandbox", "Checkpoint", "Resume", "Listener", "NoListener", "Stream"),
+    *("create_sandbox", "BaseSandbox", "Checkpoint", "Listener", "NoListener", "Stream"),
     *("create_session_sandbox", "get_session_sandbox", "delete_session_workspace"),
     *("prune_sessions", "PruneResult", "PruneError", "NoWorkspaceRoot"),
     *("export_session", "import_session", "Exported", "Imported", "ArchiveError", "SessionExists"),

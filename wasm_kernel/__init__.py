@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from wasm_kernel.execution.interfaces import Listener as Listener
     from wasm_kernel.execution.interfaces import NoListener as NoListener
     from wasm_kernel.folders.hiding import OverlapError as OverlapError
-    from wasm_kernel.folders.locks import Resume as Resume
     from wasm_kernel.folders.places import PrivateFolderError as PrivateFolderError
     from wasm_kernel.frontends.batch.grading import Grade as Grade
     from wasm_kernel.frontends.batch.grading import TestGrade as TestGrade
@@ -102,7 +101,6 @@ _NAMES = {  # the public names by module
     ),
     "events": "SandboxLogger",
     "execution.interfaces": "Listener NoListener",
-    "folders.locks": "Resume",
     "folders.hiding": "OverlapError",
     "folders.places": "PrivateFolderError",
     "frontends.batch.grading": "Grade TestGrade grade_notebooks",

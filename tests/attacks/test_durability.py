@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.conftest import Making, Victim
+from tests.attacks.conftest import Making, Victim, small
 from tests.faces import wait_for
 from tests.faults import Does, Fault, Faults
+from tests.private import kept_sandbox
 from tests.sampled import lasting, sampled
 from tests.service.conftest import worker_of
 from tests.stored import commits_in, state_of
-from wasm_kernel import Sandbox, create_sandbox
+from wasm_kernel import Sandbox
 from wasm_kernel.errors import WorkerLost
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux import trees
@@ -65,7 +66,7 @@ WHOLE = (
 
 def opened(folder: Path, resume: Resume) -> Sandbox:
     policy = ExecutionPolicy(history_cells=2)
-    return create_sandbox(workspace=folder, policy=policy, resume=resume)
+    return kept_sandbox(workspace=folder, policy=policy, resume=resume)
 
 
 def commit_in(sandbox: Sandbox, cells: Iterable[int]) -> bool:
@@ -104,7 +105,7 @@ def found_in(folder: Path) -> tuple[int, str]:
 
     Each cell is found whole or not at all, and its files can be restored.
     """
-    with create_sandbox(workspace=folder, resume=Resume.CRASH) as sandbox:
+    with kept_sandbox(workspace=folder, resume=Resume.CRASH) as sandbox:
         assert sandbox.rollback(files=True).files_missed == {}
         told = sandbox.execute("print('n' in globals())")
         if told.stdout != "True\n":
@@ -222,8 +223,13 @@ def test_a_failing_disk_is_told_and_rollback_works(
         assert victim.says("print(x)") == str(len(told) - 1)
 
 
-def test_with_room_again_a_crash_loses_nothing(fresh_victim_of: Making, faults: Faults) -> None:
-    victim, write = fresh_victim_of(), faults["write_content"]
+def kept_victim(folder: Path, **limits: int) -> Victim:
+    """A victim whose private state is kept."""
+    return Victim(kept_sandbox(workspace=folder, policy=small(**limits)))
+
+
+def test_with_room_again_a_crash_loses_nothing(warm: None, tmp_path: Path, faults: Faults) -> None:
+    victim, write = kept_victim(tmp_path / "app"), faults["write_content"]
     before = write.calls
     with write.on(errno.ENOSPC):
         victim.run("x = 1")
@@ -236,7 +242,7 @@ def test_with_room_again_a_crash_loses_nothing(fresh_victim_of: Making, faults: 
 def resumed(victim: Victim) -> str:
     """The values of x, y and z in a later process."""
     victim.sandbox.close()
-    with create_sandbox(workspace=victim.app, resume=Resume.ALWAYS) as sandbox:
+    with kept_sandbox(workspace=victim.app, resume=Resume.ALWAYS) as sandbox:
         return sandbox.execute("print(x, y, z)").stdout.strip()
 
 
@@ -267,14 +273,14 @@ def test_the_lock_of_a_killed_process_is_free(saved: Path) -> None:
 
 
 def test_a_memory_limit_below_the_sessions_size_is_told_and_loses_nothing(
-    fresh_victim_of: Making,
+    warm: None, tmp_path: Path
 ) -> None:
-    victim = fresh_victim_of(memory_bytes=800 << 20)
+    victim = kept_victim(tmp_path / "app", memory_bytes=800 << 20)
     victim.run("x = 1; y = 2; z = bytes(420 << 20); z = 3")
     victim.sandbox.close()
-    small = ExecutionPolicy(memory_bytes=512 << 20)
+    smaller = ExecutionPolicy(memory_bytes=512 << 20)
     with (
-        create_sandbox(workspace=victim.app, policy=small, resume=Resume.ALWAYS) as sandbox,
+        kept_sandbox(workspace=victim.app, policy=smaller, resume=Resume.ALWAYS) as sandbox,
         pytest.raises(Exception, match="memory_bytes is too small for this session"),
     ):
         sandbox.execute("1")

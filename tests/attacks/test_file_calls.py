@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from tests.engine.tiny import APP, RIGHTS, Guest
 from tests.faces import open_files
+from tests.private import kept_sandbox
 from wasm_kernel import ExecutionPolicy, create_sandbox, create_session_sandbox
 from wasm_kernel.engine import abi
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.linux.trees import remove_tree
@@ -93,9 +93,7 @@ def test_a_mount_that_becomes_read_only_is_that_for_open_files_too(
     (project / "f").write_text("own")
     for access in ("rw", "ro"):
         policy = ExecutionPolicy(mounts=(Mount.parse(f"{project}:/project:{access}"),))
-        with create_sandbox(
-            workspace=tmp_path / "w", policy=policy, resume=Resume.ALWAYS
-        ) as sandbox:
+        with kept_sandbox(workspace=tmp_path / "w", policy=policy) as sandbox:
             if access == "rw":
                 assert sandbox.execute("f = open('/project/f', 'r+')").success
             else:

@@ -138,6 +138,7 @@ def test_other_roots_are_looked_at_once_a_day(
         create_sandbox(workspace=root.parent / "app").close()
         prune_sessions(10**6, root)
     assert 1 <= len(looks) <= len(names)
+    get_session_sandbox(names[0], workspace_root=root).close()
     seen = len(looks)
     list(examine(root))
     assert len(looks) > seen

@@ -67,7 +67,7 @@ def test_case_43_a_fork_that_can_not_begin_leaves_no_folder(
     before = sorted(path.name for path in tmp_path.iterdir())
 
     with monkeypatch.context() as patch:
-        patch.setattr("wasm_kernel.folders.private.PrivateFolders._make", full_disk)
+        patch.setattr("wasm_kernel.folders.private.PrivateFolders.open_temporary", full_disk)
         with pytest.raises(Exception, match="No space left"):
             sandbox.fork()
     assert sorted(path.name for path in tmp_path.iterdir()) == before

@@ -104,8 +104,8 @@ def test_case_42_also_where_the_state_folder_is_not_there_yet(
 
 def test_case_42_a_place_that_is_named_is_guarded_from_then_on(tmp_path: Path) -> None:
     own = tmp_path / "data" / "private"
-    create_sandbox(workspace=tmp_path / "data" / "app", private_root=own).close()
-    assert private_of(tmp_path / "data" / "app").parent == own
+    with create_sandbox(workspace=tmp_path / "data" / "app", private_root=own):
+        assert private_of(tmp_path / "data" / "app").parent == own
     for folder in (tmp_path / "data", own, own / "app"):
         with pytest.raises(WasmKernelError, match="private state"):
             create_sandbox(workspace=folder)
@@ -200,8 +200,8 @@ def test_private_state_beside_a_root_is_guarded_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wasm_kernel.folders.places.can_link", _only_beside(tmp_path))
-    create_sandbox(workspace=tmp_path / "data" / "app").close()
-    assert private_of(tmp_path / "data" / "app").parent == beside(tmp_path / "data" / "app")
+    with create_sandbox(workspace=tmp_path / "data" / "app") as sandbox:
+        assert private_of(sandbox.workspace).parent == beside(sandbox.workspace)
     with pytest.raises(WasmKernelError, match="private state"):
         create_sandbox(workspace=tmp_path / "data")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -143,11 +144,9 @@ def test_no_private_place_is_made_in_a_workspace_or_a_root(
     outer = disk / "outer"
     if kind == "root":
         get_session_sandbox("other", workspace_root=outer).close()
-    else:
-        OUTER[kind](outer).close()
-    create_sandbox(workspace=outer / "below" / "deep" / "app").close()
-    private = private_of(outer / "below" / "deep" / "app")
-    assert private.parent == state / "wasm-kernel" / "private"
+    inside = outer / "below" / "deep" / "app"
+    with OUTER[kind](outer) if kind != "root" else nullcontext(), create_sandbox(workspace=inside):
+        assert private_of(inside).parent == state / "wasm-kernel" / "private"
     assert not list(outer.rglob("*.wasm-kernel"))
 
 

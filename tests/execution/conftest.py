@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.faces import AnySandbox, put_back
-from wasm_kernel import Sandbox, create_sandbox
+from tests.private import kept_sandbox
+from wasm_kernel import Sandbox
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
 
@@ -34,7 +35,7 @@ def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
 
     def one(name: str = "app", resume: Resume = Resume.NEVER, **policy: object) -> Sandbox:
         limits = ExecutionPolicy(**policy)  # type: ignore[arg-type]
-        made.append(create_sandbox(workspace=tmp_path / name, resume=resume, policy=limits))
+        made.append(kept_sandbox(workspace=tmp_path / name, resume=resume, policy=limits))
         return made[-1]
 
     yield one

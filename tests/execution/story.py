@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from wasm_kernel import Sandbox, SandboxResult, create_sandbox
+from tests.private import kept_sandbox
+from wasm_kernel import Sandbox, SandboxResult
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
@@ -133,7 +134,7 @@ class Story:
         self._after_cell(self.life.node.state)
 
     def _open(self, folder: Path, resume: Resume) -> Sandbox:
-        return create_sandbox(workspace=folder, policy=POLICY, resume=resume)
+        return kept_sandbox(workspace=folder, policy=POLICY, resume=resume)
 
     def run(self, code: str) -> SandboxResult:
         self.told.append(code)

@@ -11,14 +11,9 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from tests import documented
-from wasm_kernel import (
-    ExecutionPolicy,
-    Resume,
-    Sandbox,
-    SandboxLogger,
-    create_sandbox,
-    get_session_sandbox,
-)
+from tests.private import kept_sandbox
+from wasm_kernel import ExecutionPolicy, Sandbox, SandboxLogger, get_session_sandbox
+from wasm_kernel.folders.locks import Resume
 
 Opening = Callable[..., Sandbox]
 SECRET = "the_secret_name"
@@ -49,7 +44,7 @@ def opened(warm: None, tmp_path: Path, captured: CapturingLogger) -> Iterator[Op
             if session:
                 made = get_session_sandbox(session, "python", policy, tmp_path, logger)
             else:
-                made = create_sandbox("python", tmp_path / "app", policy, logger, resume=resume)
+                made = kept_sandbox("python", tmp_path / "app", policy, logger, resume=resume)
             stack.callback(made.close)
             return made
 

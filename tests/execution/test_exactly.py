@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faces import put_back, says
-from wasm_kernel import Sandbox, create_sandbox
+from tests.private import kept_sandbox
+from wasm_kernel import Sandbox
 from wasm_kernel.folders.locks import Resume
 
 
@@ -182,7 +183,7 @@ THINGS = {
 
 
 def opened(workspace: Path) -> Sandbox:
-    return create_sandbox(workspace=workspace, resume=Resume.ALWAYS)
+    return kept_sandbox(workspace=workspace, resume=Resume.ALWAYS)
 
 
 def test_everything_comes_back_exactly(warm: None, tmp_path: Path) -> None:

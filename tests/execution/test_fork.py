@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.execution.forks import TRAP, Forking, Opening
 from tests.faces import says
-from wasm_kernel import Sandbox
+from wasm_kernel import Sandbox, create_session_sandbox, get_session_sandbox
 from wasm_kernel.errors import ForkError
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux import trees
@@ -81,17 +83,17 @@ def test_a_trap_in_a_fork_s_first_cell_keeps_its_seeds(parent: Sandbox, forked: 
     assert says(fork, "print(random.random())") == lost
 
 
-def test_a_fork_is_found_by_a_later_process(
-    parent: Sandbox, opened: Opening, forked: Forking
-) -> None:
-    parent.execute("x = 1; f = open('f', 'w+'); _ = f.write('hello'); f.flush()")
-    fork = forked(parent)
-    fork.execute("x += 1")
-    fork.close()
-    later = opened(fork.workspace.name, Resume.ALWAYS)
-    assert says(later, "f.seek(0); print(x, f.read())") == "2 hello"
-    later.undo(2)
-    assert says(later, "f.seek(0); print(x, f.read())") == "1 hello"
+def test_a_fork_of_a_session_is_found_again(warm: None, tmp_path: Path) -> None:
+    _, parent = create_session_sandbox(workspace_root=tmp_path)
+    with parent:
+        parent.execute("x = 1; f = open('f', 'w+'); _ = f.write('hello'); f.flush()")
+        (fork,) = parent.fork()
+    with fork:
+        fork.execute("x += 1")
+    with get_session_sandbox(fork.session_id, workspace_root=tmp_path) as later:
+        assert says(later, "f.seek(0); print(x, f.read())") == "2 hello"
+        later.undo(2)
+        assert says(later, "f.seek(0); print(x, f.read())") == "1 hello"
 
 
 def test_a_fork_without_a_session_lives_beside_its_parent(parent: Sandbox, forked: Forking) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel import Sandbox, create_sandbox
+from tests.private import kept_sandbox
+from wasm_kernel import Sandbox
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import Resume
 
@@ -15,7 +16,7 @@ from wasm_kernel.folders.locks import Resume
 @pytest.fixture
 def sandbox(warm: None, tmp_path: Path) -> Iterator[Sandbox]:
     """A session whose cells set x to 1, 2 and 3."""
-    with create_sandbox(workspace=tmp_path / "app", resume=Resume.ALWAYS) as made:
+    with kept_sandbox(workspace=tmp_path / "app", resume=Resume.ALWAYS) as made:
         for value in (1, 2, 3):
             assert made.execute(f"x = {value}").success
         yield made
@@ -91,7 +92,7 @@ def test_a_redo_is_possible_in_another_process(sandbox: Sandbox) -> None:
     sandbox.undo()
     sandbox.undo()
     sandbox.close()
-    with create_sandbox(workspace=sandbox.workspace, resume=Resume.ALWAYS) as again:
+    with kept_sandbox(workspace=sandbox.workspace, resume=Resume.ALWAYS) as again:
         assert again.redo().cells == ("x = 2",)
         assert again.redo().cells == ("x = 3",)
         assert x(again) == "3"
@@ -102,7 +103,7 @@ def test_a_redo_after_a_cell_is_refused_in_another_process(sandbox: Sandbox) -> 
     sandbox.execute("x = 5")
     sandbox.close()
     with (
-        create_sandbox(workspace=sandbox.workspace, resume=Resume.ALWAYS) as again,
+        kept_sandbox(workspace=sandbox.workspace, resume=Resume.ALWAYS) as again,
         pytest.raises(TravelError, match="nothing to redo"),
     ):
         again.redo()

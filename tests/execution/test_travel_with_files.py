@@ -9,8 +9,8 @@ import pytest
 
 from tests.faces import says
 from tests.faults import Does, faulty
-from tests.private import private_of
-from wasm_kernel import Sandbox, create_sandbox
+from tests.private import kept_sandbox, private_of
+from wasm_kernel import Sandbox
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
@@ -28,7 +28,7 @@ def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
         for sandbox in made:
             sandbox.close()
         limits = ExecutionPolicy(**policy)  # type: ignore[arg-type]
-        made.append(create_sandbox(workspace=tmp_path, policy=limits, resume=Resume.ALWAYS))
+        made.append(kept_sandbox(workspace=tmp_path, policy=limits, resume=Resume.ALWAYS))
         made[-1].execute("import os, sqlite3, tempfile", silent=True)
         return made[-1]
 
@@ -149,7 +149,7 @@ def test_a_file_that_was_too_large_is_told(warm: None, tmp_path: Path) -> None:
     with (
         faulty("wasm_kernel.linux.files:FileCopier.clone") as faults,
         faults["FileCopier.clone"].on(Does.RETURN_NONE),
-        create_sandbox(workspace=tmp_path, policy=policy) as sandbox,
+        kept_sandbox(workspace=tmp_path, policy=policy) as sandbox,
     ):
         says(sandbox, "_ = open('big', 'w').write('x' * 5000); _ = open('small', 'w').write('s')")
         told = sandbox.execute("_ = open('big', 'a').write('y'); _ = open('small', 'w').write('t')")

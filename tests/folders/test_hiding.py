@@ -14,13 +14,6 @@ with Folder.open(Path("/")) as _top:
     HIDDEN = SessionFoldersHidden(_top)
 
 
-def test_a_folder_with_metadata_is_hidden_at_the_top_alone(tmp_path: Path) -> None:
-    (tmp_path / ".metadata.json").symlink_to("nowhere")
-    with Folder.open(tmp_path) as folder:
-        assert HIDDEN.hides_folder(folder.fd, 0)
-        assert not HIDDEN.hides_folder(folder.fd, 1)
-
-
 @pytest.mark.parametrize(
     ("depth", "name", "hidden"),
     [

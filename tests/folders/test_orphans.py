@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from wasm_kernel import (
     write_session_file,
 )
 from wasm_kernel.folders import orphans, places
-from wasm_kernel.folders.folders import MISSED, SandboxFolders
+from wasm_kernel.folders.folders import MISSED
 from wasm_kernel.folders.places import PrivateFolderError, beside
 from wasm_kernel.frontends.cli.doctor import examine
 from wasm_kernel.linux.files import FileMark
@@ -360,25 +359,21 @@ def test_a_device_counts_within_one_boot_only() -> None:
     assert not mark.same(FileMark(8, "1.0", os.makedev(8, 1), "today"))
 
 
-def test_a_record_of_another_workspace_is_not_used(tmp_path: Path) -> None:
-    one = SandboxFolders.of_workspace(tmp_path / "one")
-    (one.private_path / "secret").touch()
-    one.close()
+def test_a_record_of_another_workspace_is_not_used(root: Path) -> None:
+    private = a_session(root)
+    (private / "secret").touch()
     for content in (b"", b"{}", b"[]", b"\xff", b"[" * 100_000, b'{"version": 1}'):
-        (one.private_path / "record.json").write_bytes(content)
-        with closing(SandboxFolders.of_workspace(tmp_path / "one")) as again:
-            assert not (again.private_path / "secret").exists()
+        (private / "record.json").write_bytes(content)
+        assert not (a_session(root) / "secret").exists()
 
 
 def test_sandboxes_that_come_and_go_do_not_fill_the_disk(tmp_path: Path, state: Path) -> None:
-    """A service makes a folder for each task, and removes it: it never prunes."""
-    for number in range(3):
-        create_sandbox(workspace=tmp_path / f"task-{number}").close()
-        shutil.rmtree(tmp_path / f"task-{number}")
-    left = list((state / "private").iterdir())
-    assert len(left) == 3
-    os.utime(state / "swept", (time.time() - 25 * HOUR,) * 2)
-    for private in left:
-        missed(private, 24 * 8)
-    create_sandbox(workspace=tmp_path / "task").close()
-    assert len(list((state / "private").iterdir())) == 1
+    """A sandbox removes its private folder; that of a killed program is swept a day later."""
+    with create_sandbox(workspace=tmp_path / "task"):
+        left = private_of(tmp_path / "task").with_name(".sandbox-left")
+        left.mkdir()
+        for path in (private_of(tmp_path / "task"), left, state / "swept"):
+            os.utime(path, (time.time() - 25 * HOUR,) * 2)
+        create_sandbox(workspace=tmp_path / "task").close()
+        assert [*(state / "private").iterdir()] == [private_of(tmp_path / "task")]
+    assert not [*(state / "private").iterdir()]

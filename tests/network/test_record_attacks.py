@@ -17,7 +17,7 @@ import pytest
 from tests.network.servers import Server, rule_for
 from tests.network.test_attacks import exchange, get, network, run
 from tests.network.test_clients import shown
-from wasm_kernel import ExecutionPolicy, create_sandbox
+from wasm_kernel import ExecutionPolicy, create_session_sandbox
 from wasm_kernel.network import upstream
 from wasm_kernel.network.exchanges import Exchange
 from wasm_kernel.network.judge import NetworkRefused
@@ -47,7 +47,8 @@ def no_way_out(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_a_cell_finds_no_record(server: Server, tmp_path: Path) -> None:
     policy = ExecutionPolicy(network=[rule_for(server)], network_mode="record")
-    with create_sandbox(workspace=tmp_path / "w", policy=policy) as made:
+    _, made = create_session_sandbox(workspace_root=tmp_path, policy=policy)
+    with made:
         shown(made, f"import urllib.request as u; u.urlopen('{server.url}/csv?marked=1').read()")
         private = made.worker.opened.folders
         assert private is not None

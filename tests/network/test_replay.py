@@ -23,7 +23,6 @@ from wasm_kernel import (
     ExecutionPolicy,
     RuntimeType,
     Service,
-    create_sandbox,
     create_session_sandbox,
     export_session,
     get_session_sandbox,
@@ -60,6 +59,11 @@ def policy_for(server: Server, mode: str, **limits: Any) -> ExecutionPolicy:
     return ExecutionPolicy(network=[rule_for(server)], network_mode=mode, **limits)
 
 
+def session_on(workspace: Path, runtime: str = "python", *, policy: ExecutionPolicy) -> Sandbox:
+    """Opens the session whose folder is a workspace."""
+    return get_session_sandbox(workspace.name, runtime, policy, workspace.parent)
+
+
 def outputs(sandbox: Sandbox, server: Server, cells: Sequence[str] = SIX) -> list[str]:
     """Returns what cells print."""
     return [shown(sandbox, f"H = {server.url!r}\n{cell}") for cell in cells]
@@ -72,20 +76,20 @@ def workspace(clients: Path, tmp_path: Path) -> Path:
 
 
 def test_a_session_replays_what_it_recorded(workspace: Path, server: Server) -> None:
-    with create_sandbox(workspace=workspace, policy=policy_for(server, "record")) as made:
+    with session_on(workspace, policy=policy_for(server, "record")) as made:
         recorded = outputs(made, server)
     before = len(server.seen)
     assert recorded[2] != recorded[2][::-1]
-    with create_sandbox(workspace=workspace, policy=policy_for(server, "replay")) as made:
+    with session_on(workspace, policy=policy_for(server, "replay")) as made:
         assert outputs(made, server) == recorded
     assert len(server.seen) == before
 
 
 def test_other_requests_are_refused_in_words(server: Server, tmp_path: Path) -> None:
     cells = (ASK, "print(ask('/count', b'a'))")
-    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "record")) as made:
+    with session_on(tmp_path / "one", policy=policy_for(server, "record")) as made:
         outputs(made, server, cells)
-    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "replay")) as made:
+    with session_on(tmp_path / "one", policy=policy_for(server, "replay")) as made:
         outputs(made, server, cells[:1])
         for other in ("'/count', b'b'", "'/count'", "'/a?b=secret'"):
             result = made.execute(f"ask({other})")
@@ -100,11 +104,12 @@ def test_other_requests_are_refused_in_words(server: Server, tmp_path: Path) -> 
 
 def test_a_fork_gets_the_answers_of_its_later_cells(server: Server, tmp_path: Path) -> None:
     cell = f"{ASK}\nprint(ask('/count').decode())"
-    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "record")) as made:
+    with session_on(tmp_path / "one", policy=policy_for(server, "record")) as made:
         recorded = outputs(made, server, [cell] * 3)
+        made.close(discard_variables=True)
     assert recorded == ["1", "2", "3"]
     policy = policy_for(server, "replay")
-    with create_sandbox(workspace=tmp_path, policy=policy) as made:
+    with session_on(tmp_path / "one", policy=policy) as made:
         shown(made, "1")
         [fork] = made.fork(1)
         with fork:
@@ -116,7 +121,7 @@ def test_javascript_replays_what_it_recorded(server: Server, tmp_path: Path) -> 
     code = f"await (await fetch('{server.url}/count', {{method: 'GET'}})).text()"
     told = []
     for mode in ("record", "replay"):
-        with create_sandbox("javascript", tmp_path, policy_for(server, mode)) as made:
+        with session_on(tmp_path / "one", "javascript", policy=policy_for(server, mode)) as made:
             told += [value(made, code), value(made, code)]
     assert told == ["'1'", "'2'"] * 2
     assert len(server.seen) == 2
@@ -144,7 +149,7 @@ def test_requests_are_counted_for_each_opening_and_each_fork(
     count = count.format(
         "info['network_requests'], info['network_bytes'] > 16, *info['network_last']"
     )
-    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "live")) as made:
+    with session_on(tmp_path / "one", policy=policy_for(server, "live")) as made:
         outputs(made, server, [ask, "_ = ask('', b'abc')"])
         said = "2 True GET localhost/csv -> 200 POST localhost/ -> 200"
         wait_for(lambda: shown(made, count) == said)
@@ -157,7 +162,7 @@ def test_requests_are_counted_for_each_opening_and_each_fork(
             outputs(fork, server, [ask])
             assert shown(fork, count).startswith("1 ")
         assert shown(made, count) == said
-    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "live")) as made:
+    with session_on(tmp_path / "one", policy=policy_for(server, "live")) as made:
         assert shown(made, count) == "0 False"
 
 
@@ -177,11 +182,12 @@ def test_a_service_lists_the_requests_of_its_sessions(server: Server, tmp_path: 
 def test_nothing_was_sent_by_a_replayed_cell(server: Server, tmp_path: Path) -> None:
     cells = (f"{ASK}\n_ = ask('/csv')",)
     for mode, is_sent in (("record", True), ("replay", False)):
-        with create_sandbox(workspace=tmp_path, policy=policy_for(server, mode)) as made:
+        with session_on(tmp_path / "one", policy=policy_for(server, mode)) as made:
             outputs(made, server, cells)
             ran = made.call(Timeline()).result().ran.values()
             assert any(each.sent for each in ran) is is_sent
             assert ("stay sent" in shown(made, "%undo")) is is_sent
+            made.close(discard_variables=True)
 
 
 def test_an_answer_that_a_client_left_is_replayed_as_far_as_it_came(
@@ -194,15 +200,15 @@ def test_an_answer_that_a_client_left_is_replayed_as_far_as_it_came(
         "print(len(c.getresponse().read(1000)))\n"
         "c.close()"
     )
-    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "record")) as made:
+    with session_on(tmp_path / "one", policy=policy_for(server, "record")) as made:
         assert outputs(made, server, [cell]) == ["1000"]
-    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "replay")) as made:
+    with session_on(tmp_path / "one", policy=policy_for(server, "replay")) as made:
         assert outputs(made, server, [cell]) == ["1000"]
 
 
 def test_an_answer_beyond_the_bound_is_refused_and_not_kept(server: Server, tmp_path: Path) -> None:
     policy = policy_for(server, "record", network_record_bytes=1_000_000)
-    with create_sandbox(workspace=tmp_path, policy=policy) as made:
+    with session_on(tmp_path / "one", policy=policy) as made:
         outputs(made, server, [f"{ASK}\n_ = ask('/csv')"])
         result = made.execute("ask('/zeros/2000000')")
         assert result.error is not None
@@ -211,7 +217,7 @@ def test_an_answer_beyond_the_bound_is_refused_and_not_kept(server: Server, tmp_
         again = "try: ask('/zeros/2000000')\n    except OSError: pass"
         outputs(made, server, [f"for _ in range(30):\n    {again}"])
         outputs(made, server, ["_ = ask('/csv')"])
-    with create_sandbox(workspace=tmp_path, policy=policy_for(server, "replay")) as made:
+    with session_on(tmp_path / "one", policy=policy_for(server, "replay")) as made:
         outputs(made, server, [f"{ASK}\n_ = ask('/csv')"])
         result = made.execute("ask('/zeros/2000000')")
         assert "is not among the recorded requests" in result.stderr

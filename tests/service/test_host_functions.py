@@ -16,7 +16,13 @@ from typing import Any, Literal
 import pytest
 
 from tests.faces import PATIENCE, says, wait_for
-from wasm_kernel import ExecutionPolicy, HostFunction, SandboxLogger, create_sandbox
+from wasm_kernel import (
+    ExecutionPolicy,
+    HostFunction,
+    SandboxLogger,
+    create_sandbox,
+    get_session_sandbox,
+)
 from wasm_kernel.errors import GuestClosed
 from wasm_kernel.guests.protocol import CallFunction, FinishedCalls
 from wasm_kernel.linux.task import QUIET
@@ -132,8 +138,12 @@ def offering(warm: None, tmp_path: Path) -> Iterator[Sandboxes]:
     made: list[Any] = []
 
     def make(*functions: Any, **options: Any) -> Any:
-        options.setdefault("workspace", tmp_path / f"app{len(made)}")
-        made.append(create_sandbox(functions=functions, **options))
+        if "session_id" in options:
+            options["workspace_root"] = tmp_path
+            made.append(get_session_sandbox(functions=functions, **options))
+        else:
+            folder = tmp_path / f"app{len(made)}"
+            made.append(create_sandbox(functions=functions, workspace=folder, **options))
         return made[-1]
 
     yield make
@@ -394,18 +404,18 @@ def test_an_interrupt_ends_an_awaited_call_however_early_it_comes(
 
 
 def test_a_sandbox_that_is_closed_during_a_call_keeps_its_variables(
-    offering: Sandboxes, tmp_path: Path
+    offering: Sandboxes,
 ) -> None:
     """Before, closing it took 5 seconds, and its worker ended as after a crash."""
     door = Door()
-    sandbox = offering(door.knock, workspace=tmp_path)
+    sandbox = offering(door.knock, session_id="one")
     says(sandbox, "x = 7")
     future: Future[SandboxResult] = sandbox.submit("x = 8; knock()")
     assert door.knocked.wait(PATIENCE)
     sandbox.close()
     with pytest.raises(GuestClosed):
         future.result(PATIENCE)
-    again = offering(workspace=tmp_path, resume="always")
+    again = offering(session_id="one")
     result = again.execute("print(x)")
     assert (result.stdout, "after a break" in result.stderr) == ("7\n", False)
     door.opened.set()
@@ -422,12 +432,12 @@ def test_functions_are_there_after_a_lost_guest_and_in_a_fork(offering: Sandboxe
 
 
 def test_another_program_offers_others_to_the_same_variables(
-    offering: Sandboxes, tmp_path: Path
+    offering: Sandboxes,
 ) -> None:
-    first = offering(echo, put_off, workspace=tmp_path)
+    first = offering(echo, put_off, session_id="one")
     says(first, "mine = echo; x = 1")
     first.close()
-    again = offering(HostFunction(put_off, name="echo"), workspace=tmp_path, resume="always")
+    again = offering(HostFunction(put_off, name="echo"), session_id="one")
     assert "put_off" not in says(again, "print(x, echo is mine, 'put_off' in dir(__builtins__))")
     assert says(again, "print(echo({'number': 1, 'due': '2026-01-01'})['number'])") == "1"
 

@@ -21,7 +21,7 @@ import pytest
 
 import wasm_kernel
 from tests.faces import says, wait_for
-from tests.private import private_of
+from tests.private import private_folders, private_of
 from tests.service.conftest import ends
 from wasm_kernel.errors import PolicyError, SandboxClosed
 from wasm_kernel.policy import ExecutionPolicy, Mount
@@ -85,23 +85,43 @@ def test_what_is_wrong_is_said_before_anything_is_made(make: Making, tmp_path: P
         make(policy={})
     with pytest.raises(TypeError, match="broker"):
         make(broker=None)
-    with pytest.raises(ValueError, match="'always', not 'yes'"):
-        make(resume="yes")
+    with pytest.raises(PolicyError, match="is record, which needs a session"):
+        make(policy=ExecutionPolicy(network_mode="record"))
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(("resume", "kept"), [("never", False), ("always", True), ("crash", False)])
-def test_it_goes_on_with_an_earlier_processs_variables_as_asked(
-    make: Making, resume: str, kept: bool
-) -> None:
-    first = make(resume="always")
-    says(first, "x = 1")
+LEFT_OPEN = """
+import os, sys, wasm_kernel
+sandbox = wasm_kernel.create_sandbox(workspace=sys.argv[1])
+sandbox.execute("x = 1")
+sandbox.checkpoint("named")
+if not os.fork():
+    sys.exit()  # what belongs to the parent stays
+os.wait()
+print(sandbox.fork()[0].execute("print(x)").stdout)
+"""
+
+
+def test_private_state_ends_with_its_sandbox(make: Making, tmp_path: Path) -> None:
+    """Two sandboxes on one folder once had one private folder, which stayed."""
+    before = private_folders()
+    command = [sys.executable, "-c", LEFT_OPEN, str(tmp_path / "work")]
+    told = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert (told.stdout, told.stderr) == ("1\n\n", "")
+    assert private_folders() == before
+    first, second = make(), make()
+    for each in (first, second):
+        assert says(each, "print('x' in dir()); y = 2") == "False"
+        assert not any(state.name for state in each.checkpoints())
     first.close()
-    assert says(make(resume=resume), "print('x' in dir())") == str(kept)
+    assert len(private_folders()) == len(before) + 1
+    second.undo()
+    second.redo()
+    assert says(second, "print(y)") == "2"
 
 
 def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
-    sandbox = make()
+    sandbox = make(ID)
     says(sandbox, "x = 41; print('kept')")
     sandbox.undo()
     sandbox.redo()
@@ -121,7 +141,7 @@ def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
     numbers = [each.reply["execution_count"] for each in (lost, result)]  # each number is used once
     assert numbers == [number, number + 1]
     sandbox.close()
-    assert make(resume="always").execute("1").reply["execution_count"] == number + 2
+    assert make(ID).execute("1").reply["execution_count"] == number + 2
 
 
 def test_a_cell_that_was_stopped_says_once_what_is_kept(make: Making) -> None:
@@ -135,10 +155,10 @@ def test_a_cell_that_was_stopped_says_once_what_is_kept(make: Making) -> None:
 
 
 def test_a_cell_that_is_the_first_of_its_process_and_is_lost_has_its_number(make: Making) -> None:
-    first = make()
+    first = make(ID)
     says(first, "x = 1; print(x)")
     first.close()
-    sandbox = make(resume="always")
+    sandbox = make(ID)
     cell = sandbox.submit("open('begun', 'w').close(); import time; time.sleep(3600)")
     wait_for((sandbox.workspace / "begun").exists)
     os.kill(process_of(sandbox), signal.SIGKILL)
@@ -263,11 +283,11 @@ def test_no_descriptor_of_its_program_reaches_the_process_that_forks(tmp_path: P
 def test_the_variables_are_there_although_a_killed_programs_worker_takes_long_to_leave(
     make: Making, tmp_path: Path
 ) -> None:
-    with make(resume="always") as sandbox:
+    with make(ID) as sandbox:
         says(sandbox, "x = 1")
-    with (private_of(tmp_path / "work") / "lock").open("r+") as history:
+    with (private_of(tmp_path / "root" / ID) / "lock").open("r+") as history:
         fcntl.flock(history, fcntl.LOCK_EX)
         leaving = threading.Timer(2.0, fcntl.flock, (history, fcntl.LOCK_UN))
         leaving.start()
-        assert says(make(resume="always"), "print(x)") == "1"
+        assert says(make(ID), "print(x)") == "1"
         leaving.join()

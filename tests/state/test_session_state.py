@@ -15,10 +15,10 @@ import pytest
 from tests.execution.story import Story
 from tests.faces import PATIENCE, open_files, process_of, says, wait_for
 from tests.faults import Does, Faults, faulty
-from tests.private import private_of
+from tests.private import kept_sandbox, private_of
 from tests.sampled import but_for, lasting, sampled
 from tests.stored import commits_in, content_of, flip, names_in, rewritten, state_of
-from wasm_kernel import Sandbox, SandboxLogger, create_sandbox
+from wasm_kernel import Sandbox, SandboxLogger
 from wasm_kernel.errors import Door, HistoryError, TravelError
 from wasm_kernel.folders.locks import Holder, Resume, note_evicted
 from wasm_kernel.linux.folders import Folder
@@ -49,7 +49,7 @@ def opened(faults: Faults, tmp_path: Path) -> Iterator[Opening]:
 
     def one(resume: Resume = Resume.ALWAYS, **limits: int) -> Sandbox:
         policy = ExecutionPolicy(**limits)  # type: ignore[arg-type]
-        made.append(create_sandbox(workspace=tmp_path / "app", resume=resume, policy=policy))
+        made.append(kept_sandbox(workspace=tmp_path / "app", resume=resume, policy=policy))
         return made[-1]
 
     yield one
@@ -103,7 +103,7 @@ def test_a_servers_session_runs_also_where_files_have_no_locks(
     policy = ExecutionPolicy().at(Door.AGENT)
     with (
         faults["flock"].on(errno.ENOLCK),
-        create_sandbox(workspace=tmp_path / "app", policy=policy, resume="always") as sandbox,
+        kept_sandbox(workspace=tmp_path / "app", policy=policy, resume="always") as sandbox,
     ):
         result = sandbox.execute("print(1)")
     assert (result.stdout, result.error) == ("1\n", None)
@@ -385,7 +385,7 @@ def test_a_name_that_is_not_on_disk_in_time_is_no_success(tmp_path: Path, warm: 
         faulty(
             "wasm_kernel.state.commits:write_content", state__session_state___SAVE_SECONDS=0.05
         ) as faults,
-        create_sandbox(workspace=tmp_path) as sandbox,
+        kept_sandbox(workspace=tmp_path) as sandbox,
     ):
         with faults["write_content"].held():
             assert "not on disk yet: one" in sandbox.execute("x = 1\n%checkpoint one").stderr

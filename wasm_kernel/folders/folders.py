@@ -6,10 +6,9 @@ All work in them goes through these descriptors, even if other folders take thei
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -173,49 +172,14 @@ class SandboxFolders:
         real = real_path(path)
         with making_folder(real), open_named(path) as workspace:
             check("The workspace", FolderAncestry.of(workspace.fd), guards or guarded(private_root))
-            privates = PrivateFolders(real.parent, private_root, lone=real.name)
-
-            def is_there() -> bool:
-                return path.exists() and os.path.samestat(path.stat(), os.fstat(workspace.fd))
-
-            while True:
-                folders = cls.in_use(path, real, workspace, privates, is_there, lone=True)
-                if folders is not None:
-                    return folders
-                if not is_there():
-                    raise FileNotFoundError(errno.ENOENT, "it is deleted in this moment")
-
-    @classmethod
-    def in_use(
-        cls,
-        path: Path,
-        real: Path,
-        workspace: Folder,
-        privates: PrivateFolders,
-        is_there: Callable[[], bool],
-        *,
-        made: bool = False,
-        lone: bool = False,
-    ) -> Self | None:
-        """Opens a workspace's private folder, and locks the workspace as in use.
-
-        `workspace` stays the caller's; `is_there` returns whether it still has its name. Returns
-        None if it or the private folder is deleted during the call. Raises `SessionInUse`,
-        `PrivateFolderError` or `OSError` if they can't be opened.
-        """
-        with contextlib.ExitStack() as held:
-            found = privates.open(real.name, workspace)
-            held.callback(found.close)
-            presence = PresenceLock(found)
-            held.callback(presence.release)
-            if not (is_there() and found.in_place):
-                if found.made and found.in_place:
-                    discard(found.path)  # its workspace was gone by then
-                return None
-            found.made = found.made or made
+            privates = PrivateFolders(real, private_root)
+            with contextlib.ExitStack() as held:
+                found = privates.open_temporary(workspace)
+                held.callback(found.close)
+                presence = PresenceLock(found)
+                held.pop_all()
             own = workspace.enter()
-            held.pop_all()
-            return cls(path, real, own, found, privates.named, lone=lone, presence=presence)
+            return cls(path, real, own, found, privates.named, lone=True, presence=presence)
 
     @classmethod
     def from_opened(cls, opened: OpenedFolders) -> Self:

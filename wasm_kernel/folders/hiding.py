@@ -31,11 +31,8 @@ from wasm_kernel.folders.places import (
     ROOTS,
     named,
     notes,
-    places,
     state_folder,
 )
-from wasm_kernel.folders.private import Owner
-from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder, PlantedLinkError, closing_fd, inode_of, open_named
 from wasm_kernel.policy import Mount
 from wasm_kernel.wasi_files.preopens import (
@@ -203,22 +200,6 @@ def check_opening(
                 opened.append((mount, held.enter_context(open_named(mount.host))))
         check_mounts(opened, own, guards)
     return guards
-
-
-def lies_in_session(path: Path) -> bool:
-    """Returns whether a real path is, or lies in, the workspace of a session."""
-    above = [
-        Owner(str(each.parent), each.name, mark, mark, mark)
-        for each in (path, *path.parents)
-        if (mark := FileMark.at(each))
-    ]
-    for place in places():
-        with place:
-            for folder, owner in filter(None, (one.find(place) for one in above)):
-                folder.close()
-                if owner.session:
-                    return True
-    return False
 
 
 # -- hiding folders that appear later

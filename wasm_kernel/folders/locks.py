@@ -55,15 +55,6 @@ class Resume(str, Enum):
     CRASH = "crash"
     ALWAYS = "always"
 
-    @classmethod
-    def checked(cls, resume: Resume | str) -> Resume:
-        """Returns a resume mode by name. Raises `ValueError`, which lists the modes."""
-        try:
-            return cls(resume)
-        except ValueError:
-            names = ", ".join(repr(each.value) for each in cls)
-            raise ValueError(f"resume is one of {names}, not {resume!r}") from None
-
 
 class Holder(Struct, frozen=True):
     """A record of the last keeper of a history.

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.folders.folders import MISSED
-from wasm_kernel.folders.locks import exclusively
+from wasm_kernel.folders.locks import exclusively, is_used
 from wasm_kernel.folders.places import ELSEWHERE, ROOTS, Place, places, state_folder
 from wasm_kernel.folders.private import Owner, discard
 from wasm_kernel.linux import trees, walks
@@ -39,7 +39,7 @@ class _Rule(Struct, frozen=True):
 
 _GONE = _Rule(7, "that are gone takes {size}; it is removed a week after it was first missed")
 _AWAY = _Rule(90, "that can't be reached now takes {size}; it is kept for 90 days")
-_UNFINISHED = _Rule(1, _GONE.words)  # a process was killed while it made or removed the folder
+_UNFINISHED = _Rule(1, _GONE.words)  # a killed process made, removed or used the folder
 
 
 class _Orphan(Struct, frozen=True):
@@ -60,10 +60,10 @@ def _judged(place: Place, name: str) -> _Orphan | None:
         with place.enter(name) as folder:
             owner, noted = Owner.of(folder), folder.status(MISSED)
             changed = os.fstat(folder.fd).st_mtime
+            if name.startswith("."):
+                return None if is_used(folder) else _Orphan(_UNFINISHED, changed)
     except OSError:
         return None
-    if name.startswith("."):
-        return _Orphan(_UNFINISHED, changed)
     if owner is not None and _is(owner.path, owner.mark):
         return None
     rule = _GONE if owner is not None and _is_gone(owner) else _AWAY

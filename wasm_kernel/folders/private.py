@@ -1,9 +1,10 @@
 """Private folders: private state outside of every folder that a guest is given.
 
-Each workspace has one private folder: its history, the guest's `/tmp`, packages, locks. It never
+Each session has one private folder: its history, the guest's `/tmp`, packages, locks. It never
 lies inside a workspace, where a stranger could have put links in its place. It is found by the
 root's path, the workspace's name in it, and the workspace's `FileMark` (`linux/files.py`): a folder
-that is made anew at the same path gets a new one.
+that is made anew at the same path gets a new one. A sandbox outside of sessions has one for itself
+alone, which ends with it.
 
 It is made in the first of these places (`places.py`): the folder that the user named; the user's
 state folder, if files can be linked between it and the workspace; a folder beside the root, if it
@@ -13,6 +14,7 @@ them, and in places that were used before.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import hashlib
@@ -20,15 +22,15 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from wasm_kernel.folders import places
+from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.places import ELSEWHERE, ROOTS, Place, beside, named
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import FileMark, take_name
@@ -38,7 +40,7 @@ RECORD = "record.json"
 """The file in a private folder that names its workspace (`Owner`)."""
 
 _RECORD_BYTES = 64 * 1024
-_REMOVED = ".removed-"
+_REMOVED, _TEMPORARY = ".removed-", ".sandbox-"
 _DIGEST_BYTES = 12
 _KEY, _KEY_BYTES = ".service-key", 32
 _MAKE_ATTEMPTS, _REMOVE_ATTEMPTS = 16, 8
@@ -67,7 +69,8 @@ def opening_in(private: OpenPrivate, name: str) -> OpenFolder:
 class Owner(Struct, frozen=True):
     """The workspace that a private folder belongs to: a name in a root, by its real path.
 
-    The marks are those of the workspace, its root, and the folder `above` the root.
+    The marks are those of the workspace, its root, and the folder `above` the root. Outside of
+    sessions, all are the workspace's, and it is no `session`.
     """
 
     root: str
@@ -75,7 +78,7 @@ class Owner(Struct, frozen=True):
     mark: FileMark
     root_mark: FileMark
     above: FileMark
-    session: bool = False
+    session: bool = True
     version: Literal[1] = 1
 
     @property
@@ -115,7 +118,7 @@ class Owner(Struct, frozen=True):
         if known is not None and known.mark.same(self.mark):
             if opened and known != self:
                 with contextlib.suppress(OSError):
-                    replace(self, session=self.session or known.session).write(found)
+                    self.write(found)
             return found, known
         found.close()
         return None
@@ -130,44 +133,14 @@ class PrivateFolder(Folder):
             not linked.
         lasting: Whether it can be matched with its workspace after a restart.
         made: Whether it was made just now.
-        of_session: Whether the workspace was a session's before it was opened now.
     """
 
     def __init__(
-        self,
-        fd: int,
-        path: Path,
-        *,
-        needs_copies: bool,
-        lasting: bool,
-        made: bool = False,
-        of_session: bool = False,
+        self, fd: int, path: Path, *, needs_copies: bool, lasting: bool, made: bool = False
     ) -> None:
         super().__init__(fd)
         self.path = path
-        self.needs_copies, self.lasting = needs_copies, lasting
-        self.made, self.of_session = made, of_session
-
-    @classmethod
-    def in_a_place(
-        cls,
-        fd: int,
-        place: Place,
-        owner: Owner,
-        workspace: Folder,
-        *,
-        made: bool = False,
-        of_session: bool = False,
-    ) -> Self:
-        """Returns a workspace's private folder that was opened in a place, as `fd`."""
-        return cls(
-            fd,
-            place.path / owner.key,
-            needs_copies=not places.can_link(place, workspace),
-            lasting=owner.mark.lasting,
-            made=made,
-            of_session=of_session,
-        )
+        self.needs_copies, self.lasting, self.made = needs_copies, lasting, made
 
     @property
     def in_place(self) -> bool:
@@ -179,21 +152,48 @@ class PrivateFolder(Folder):
         return os.path.samestat(there, os.fstat(self.fd))
 
 
+class TemporaryFolder(PrivateFolder):
+    """The private folder of a sandbox outside of sessions, which is removed when it is closed.
+
+    If this process is killed, a sweep removes it later.
+    """
+
+    _open: ClassVar[set[TemporaryFolder]] = set()
+
+    def __init__(self, fd: int, path: Path, *, needs_copies: bool) -> None:
+        super().__init__(fd, path, needs_copies=needs_copies, lasting=True, made=True)
+        self._process = os.getpid()
+        self._open.add(self)
+
+    def close(self) -> None:
+        """Closes the folder, and removes it in the process that made it. Safe to call twice."""
+        is_open = self in self._open
+        self._open.discard(self)
+        super().close()
+        if is_open and os.getpid() == self._process:
+            with contextlib.suppress(OSError):
+                _remove(self.path)
+
+    @classmethod
+    def close_all(cls) -> None:
+        """Closes those of the sandboxes that the program has not closed."""
+        for folder in list(cls._open):
+            folder.close()
+
+
+# registered at the import, and so called after the end of the workers, which are imported later
+atexit.register(TemporaryFolder.close_all)
+
+
 class PrivateFolders:
     """The private folders of the workspaces in one root. Any thread may use it.
 
-    `named` is the absolute path of the folder for them, if the user named one. `lone` is the name
-    of a workspace outside of sessions: its private folder is made beside the workspace, and not
-    beside its root, which may be any folder.
+    `named` is the absolute path of the folder for them, if the user named one.
     """
 
-    def __init__(
-        self, root: Path, private_root: Path | str | None = None, *, lone: str = ""
-    ) -> None:
+    def __init__(self, root: Path, private_root: Path | str | None = None) -> None:
         self.root = root
-        roots = (root / lone, root) if lone else (root,)
-        self._siblings = [beside(path) for path in roots if path.name]
-        self._lone = bool(lone)
+        self._sibling = beside(root) if root.name else None
         self.named = None if private_root is None else named(private_root)
 
     def find(self, name: str, workspace: Folder, *, opened: bool = False) -> PrivateFolder | None:
@@ -202,18 +202,30 @@ class PrivateFolders:
         for place in self._known():
             with place:
                 if (found := owner.find(place, opened=opened)) is not None:
-                    fd, known = found[0].fd, found[1]
-                    return PrivateFolder.in_a_place(
-                        fd, place, owner, workspace, of_session=known.session
-                    )
+                    return _in_place(found[0], place, owner, workspace)
         return None
 
     def open(self, name: str, workspace: Folder) -> PrivateFolder:
         """Returns a workspace's private folder, made if missing. Raises `PrivateFolderError`."""
         opened = self._open(name, workspace)
-        if not self._lone:
-            ROOTS.add(self.root)
+        ROOTS.add(self.root)
         return opened
+
+    def open_temporary(self, workspace: Folder) -> TemporaryFolder:
+        """Returns a new private folder for a sandbox outside of sessions.
+
+        Here `root` is the path of its workspace. Raises `PrivateFolderError`.
+        """
+        _settle(workspace)
+        mark = FileMark.of(workspace.fd)
+        owner = Owner(str(self.root.parent), self.root.name, mark, mark, mark, session=False)
+        with self._new_place(workspace) as place:
+            name = f"{_TEMPORARY}{os.urandom(8).hex()}"
+            made = place.enter(name, make=True)
+            needs_copies = not places.can_link(place, workspace)
+            found = TemporaryFolder(made.fd, place.path / name, needs_copies=needs_copies)
+        owner.write(found)
+        return found
 
     def _open(self, name: str, workspace: Folder) -> PrivateFolder:
         for left in reversed(range(_MAKE_ATTEMPTS)):
@@ -228,24 +240,22 @@ class PrivateFolders:
         raise AssertionError("there are attempts")
 
     def _make(self, name: str, workspace: Folder) -> PrivateFolder:
-        with contextlib.suppress(OSError):
-            # an overlay gives a folder another identity at its first change: force that now
-            os.fchmod(workspace.fd, stat.S_IMODE(os.fstat(workspace.fd).st_mode))
+        _settle(workspace)
         owner = self._owner(name, workspace)
         with self._new_place(workspace) as place:
-            fd = _make(place, owner).fd
-            return PrivateFolder.in_a_place(fd, place, owner, workspace, made=True)
+            return _in_place(_make(place, owner), place, owner, workspace, made=True)
 
     def _owner(self, name: str, workspace: Folder) -> Owner:
         mark = FileMark.of(workspace.fd)
         with Folder.open(self.root) as root, Folder.open(self.root.parent) as above:
             root_mark, above_mark = FileMark.of(root.fd), FileMark.of(above.fd)
-        return Owner(str(self.root), name, mark, root_mark, above_mark, not self._lone)
+        return Owner(str(self.root), name, mark, root_mark, above_mark)
 
     def _known(self) -> Iterator[Place]:
         """Yields the existing places, the likeliest first; the caller closes each."""
         ways: list[Callable[[], Place | None]] = [places.state_subfolder]
-        ways += [partial(places.place_beside, path) for path in self._siblings]
+        if self._sibling is not None:
+            ways.append(partial(places.place_beside, self._sibling))
         if self.named is not None:
             ways.insert(0, partial(places.own_place, self.named))
         seen = set()
@@ -273,10 +283,27 @@ class PrivateFolders:
 
     def _new_sibling(self, workspace: Folder) -> Place | None:
         """Returns the place beside the root; None if it is unsafe or in another guest's folder."""
-        for path in self._siblings[:1]:
-            if path in ELSEWHERE.paths() or not _is_given(path.parent):
-                return places.place_beside(path, like=workspace)
+        path = self._sibling
+        if path is not None and (path in ELSEWHERE.paths() or not _is_given(path.parent)):
+            return places.place_beside(path, like=workspace)
         return None
+
+
+def _in_place(
+    found: Folder, place: Place, owner: Owner, workspace: Folder, *, made: bool = False
+) -> PrivateFolder:
+    """Returns a workspace's private folder that was opened in a place."""
+    needs_copies = not places.can_link(place, workspace)
+    lasting = owner.mark.lasting
+    return PrivateFolder(
+        found.fd, place.path / owner.key, needs_copies=needs_copies, lasting=lasting, made=made
+    )
+
+
+def _settle(workspace: Folder) -> None:
+    """Forces the first change of a folder, at which an overlay gives it another identity."""
+    with contextlib.suppress(OSError):
+        os.fchmod(workspace.fd, stat.S_IMODE(os.fstat(workspace.fd).st_mode))
 
 
 def _noted(place: Place) -> Place:
@@ -287,22 +314,39 @@ def _noted(place: Place) -> Place:
 
 def _is_given(path: Path) -> bool:
     """Returns whether a folder is, or lies in, a workspace or a root of sessions."""
-    given: dict[int, list[FileMark]] = {}
-    for owner in _owners():
-        for mark in (owner.mark, owner.root_mark)[: 1 + owner.session]:
-            given.setdefault(mark.number, []).append(mark)
-    marks = filter(None, map(FileMark.at, (path, *path.parents)))
-    return any(own.same(mark) for own in marks for mark in given.get(own.number, ()))
+    above = (path, *path.parents)
+    is_in_root = any(root in above for root in ROOTS.paths())
+    return is_in_root or lies_in_session(path) or is_seen_whole(above)
 
 
-def _owners() -> Iterator[Owner]:
-    """Yields the owners of this user's private folders."""
+def lies_in_session(path: Path) -> bool:
+    """Returns whether a real path is, or lies in, the workspace of a session."""
+    above = [
+        Owner(str(each.parent), each.name, mark, mark, mark)
+        for each in (path, *path.parents)
+        if (mark := FileMark.at(each))
+    ]
     for place in places.places():
         with place:
-            for name in place.names():
+            for folder, owner in filter(None, (one.find(place) for one in above)):
+                folder.close()
+                if owner.session:
+                    return True
+    return False
+
+
+def is_seen_whole(paths: Iterable[Path]) -> bool:
+    """Returns whether a sandbox outside of sessions is open on one of the folders."""
+    marks = [mark for path in paths if (mark := FileMark.at(path))]
+    for place in places.places():
+        with place:
+            for name in filter(lambda name: name.startswith(_TEMPORARY), place.names()):
                 with contextlib.suppress(OSError), place.enter(name) as folder:
-                    if (owner := Owner.of(folder)) is not None:
-                        yield owner
+                    owner = Owner.of(folder)
+                    is_there = owner is not None and any(map(owner.mark.same, marks))
+                    if is_there and is_used(folder):
+                        return True
+    return False
 
 
 def _make(place: Place, owner: Owner) -> Folder:

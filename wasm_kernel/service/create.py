@@ -8,7 +8,6 @@ if TYPE_CHECKING:  # `create_sandbox` imports the rest once the fork server's pr
     from pathlib import Path
 
     from wasm_kernel.events import SandboxLogger
-    from wasm_kernel.folders.locks import Resume
     from wasm_kernel.policy import ExecutionPolicy, RuntimeType
     from wasm_kernel.service.host_function import Function, HostFunction
     from wasm_kernel.service.sandbox import Sandbox
@@ -21,13 +20,14 @@ def create_sandbox(
     logger: SandboxLogger | None = None,
     *,
     private_root: Path | str | None = None,
-    resume: Resume | str = "never",
     pip: bool = False,
     functions: Iterable[Function | HostFunction] = (),
 ) -> Sandbox:
     """Makes a sandbox on a workspace folder, and the folder if it is not there.
 
-    Its guest lives in a process of its own, a worker, behind both walls.
+    Its guest lives in a process of its own, a worker, behind both walls. The files stay when the
+    sandbox is closed; its variables, checkpoints and packages end with it. A session keeps them:
+    see `get_session_sandbox`.
 
     Args:
         runtime: The guest's language, or its name.
@@ -36,8 +36,6 @@ def create_sandbox(
         logger: Gets events; silent by default.
         private_root: The folder that holds private state, such as variables; one of the user's by
             default. It lies outside of every workspace.
-        resume: Whether to go on with the variables that an earlier process left there; also as
-            text: `never`, `crash` or `always`. Named checkpoints are there in any case.
         pip: Whether cells may install pure-Python packages with `%pip`; `Sandbox.offer_pip` says
             how.
         functions: Functions of the program that cells may call, as `Sandbox.offer_functions` says.
@@ -47,7 +45,8 @@ def create_sandbox(
     Raises:
         ValueError: there is no guest for `runtime`.
         TypeError: `policy` is not a policy, or `logger` not a logger.
-        PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own.
+        PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own; or
+            `network_mode` records or replays, which needs a session.
         PlantedLinkError: `workspace` is a relative path that leads through a link.
         OverlapError: the workspace is, contains or lies in a folder that no cell may reach.
         PrivateFolderError: there is no place for private state.
@@ -58,7 +57,6 @@ def create_sandbox(
     from wasm_kernel.service import fork_process
 
     fork_process.start_early()
-    from wasm_kernel.folders.locks import Resume
     from wasm_kernel.policy import ExecutionPolicy
     from wasm_kernel.service.functions import Functions
     from wasm_kernel.service.program_home import create_in, get_ready
@@ -66,6 +64,5 @@ def create_sandbox(
 
     bound, limits = get_ready(runtime, policy, logger), policy or ExecutionPolicy()
     checked = Functions(functions)
-    resumes = Resume.checked(resume)
     new = open_workspace(workspace, limits, private_root)
-    return create_in(new, runtime, limits, bound, resume=resumes, pip=pip, functions=checked)
+    return create_in(new, runtime, limits, bound, pip=pip, functions=checked)

@@ -14,7 +14,6 @@ from wasm_kernel import events
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders import orphans
-from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.host_function import Function, HostFunction
@@ -141,15 +140,7 @@ def _sandbox_of(
     """Returns the sandbox of a session; closes the session if the sandbox can't be made."""
     try:
         new = NewSession(session.folders, session.id, session)
-        return create_in(
-            new,
-            runtime,
-            policy,
-            session.logger,
-            resume=Resume.ALWAYS,
-            pip=pip,
-            functions=functions,
-        )
+        return create_in(new, runtime, policy, session.logger, pip=pip, functions=functions)
     except BaseException:
         session.closed()
         raise

@@ -125,12 +125,12 @@ def create_in(
     policy: ExecutionPolicy,
     logger: SandboxLogger,
     *,
-    resume: Resume,
     pip: bool,
     functions: Functions,
 ) -> Sandbox:
     """Returns a sandbox in the open folders of `new`; the options are those of `create_sandbox`."""
     is_session = bool(new.session_id)
+    resume = Resume.ALWAYS if is_session else Resume.NEVER
     opened = opened_in(new, runtime, policy, resume=resume, pip=pip, quiet=is_session)
     bound = logger.bind(session_id=new.session_id) if is_session else logger
     made = ProgramHome(new).sandbox(opened, policy, bound)

@@ -39,7 +39,7 @@ from wasm_kernel.service.session_worker import SessionWorker
 if TYPE_CHECKING:  # few programs offer functions
     from wasm_kernel.service.host_function import Function, HostFunction
 
-CLOSED = "this sandbox is closed; its session can be opened again"
+CLOSED = "this sandbox is closed; a session can be opened again"
 _COPY = "this process was forked from the one whose sandbox it is; make another one"
 _LOST = "ended each time before it could put its variables away"
 _AS_IT_WAS = "The session may be as it was. Try again, or delete it."
@@ -406,7 +406,7 @@ class Sandbox:
     def close(self, *, discard_variables: bool = False, why: str = CLOSED) -> None:
         """Stops running code and frees the sandbox's resources. Safe to call twice.
 
-        Files and variables stay; a service no longer counts the session.
+        Files stay, and so do the variables of a session; a service no longer counts it.
 
         Args:
             discard_variables: Whether the session's next opening begins without its variables.

@@ -28,9 +28,9 @@ from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, Ses
 from wasm_kernel.execution.jobs import QueuedCell
 from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.folders.folders import SCRATCH, SandboxFolders
-from wasm_kernel.folders.hiding import guarded, lies_in_session
+from wasm_kernel.folders.hiding import guarded
 from wasm_kernel.folders.locks import Resume
-from wasm_kernel.folders.private import PrivateFolders
+from wasm_kernel.folders.private import PrivateFolders, lies_in_session
 from wasm_kernel.guests.base import GuestLanguage, switched_off
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.linux import confinement

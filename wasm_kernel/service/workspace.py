@@ -5,13 +5,18 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from wasm_kernel.errors import ForkError, describe
+from wasm_kernel.errors import ForkError, PolicyError, describe
 from wasm_kernel.execution.interfaces import NewSession, SessionHooks
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.orphans import remove_due_daily
 from wasm_kernel.linux.folders import real_path
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.policy import ExecutionPolicy, NetworkMode
+
+_NEEDS_SESSION = (
+    "is {mode}, which needs a session: outside of sessions, the record ends with the sandbox. "
+    "Nothing was opened. Use get_session_sandbox"
+)
 
 
 def open_workspace(
@@ -20,12 +25,15 @@ def open_workspace(
     """Opens a workspace outside of sessions; makes it if it does not exist.
 
     Raises:
-        PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own.
+        PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own; or
+            the policy records or replays.
         PlantedLinkError: `workspace` is a relative path that leads through a link.
         OverlapError: the workspace is, contains or lies in a folder that no cell may reach.
         PrivateFolderError: there is no place for private state.
         OSError: the workspace can't be made.
     """
+    if policy.network_mode != NetworkMode.LIVE:
+        raise PolicyError("network_mode", _NEEDS_SESSION.format(mode=policy.network_mode))
     guards = check_opening(real_path(workspace), None, policy.mounts, private_root)
     folders = SandboxFolders.of_workspace(Path(workspace), private_root, guards)
     try:

@@ -287,8 +287,11 @@ def _validate_session_path(session_id: str, relative_path: str, workspace_root: 
     """Returns the real path of a path in a session's workspace, which need not exist.
 
     Backslashes separate names, unless a name with backslashes exists. No operation may open a file
-    by the result, as another process may put a link there. Raises the errors of `resolve`, and
-    `SessionIdError` or `FileNotFoundError` if there is no such session.
+    by the result, as another process may put a link there.
+
+    Raises:
+        SessionPathError, OSError: as `resolve`.
+        SessionIdError, FileNotFoundError: there is no such session.
     """
     ids.checked(session_id)
     parts = split_path(relative_path)

@@ -7,8 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from functools import partial
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 from wasm_kernel import events
@@ -22,11 +21,10 @@ from wasm_kernel.folders.hiding import (
     Guards,
     OverlapError,
     check,
-    lies_in_session,
 )
-from wasm_kernel.folders.locks import is_used
+from wasm_kernel.folders.locks import PresenceLock
 from wasm_kernel.folders.places import notes
-from wasm_kernel.folders.private import PrivateFolders
+from wasm_kernel.folders.private import Owner, discard, is_seen_whole, lies_in_session
 from wasm_kernel.guests.base import runtimes_folder
 from wasm_kernel.linux.confinement import KeptPaths
 from wasm_kernel.linux.folders import Folder, making_folder, open_named
@@ -149,11 +147,19 @@ class Session(LastUse):
             check("The session's folder", FolderAncestry.of(workspace.fd), guards)
             if not self.made:
                 self._check_unseen(workspace)
-            is_there = partial(root.has, self.id, workspace.fd)
-            real = self.root.path / self.id
-            return SandboxFolders.in_use(
-                self.workspace, real, workspace, privates, is_there, made=self.made
-            )
+            with ExitStack() as held:
+                found = privates.open(self.id, workspace)
+                held.callback(found.close)
+                presence = PresenceLock(found)
+                held.callback(presence.release)
+                if not (root.has(self.id, workspace.fd) and found.in_place):
+                    if found.made and found.in_place:
+                        discard(found.path)  # its workspace was gone by then
+                    return None
+                found.made = found.made or self.made
+                own, path, real = workspace.enter(), self.workspace, self.root.path / self.id
+                held.pop_all()
+            return SandboxFolders(path, real, own, found, privates.named, presence=presence)
 
     def _make(self, root: Folder) -> bool:
         """Makes the session's folder; returns False if it exists.
@@ -188,9 +194,9 @@ class Session(LastUse):
         is_hidden = ids.uuid_in(self.id) or workspace.status(metadata.NAME) is not None
         known = self.root.privates.find(self.id, workspace)
         with nullcontext() if known is None else known:
-            is_old = known is not None and known.of_session
-        above = () if is_old else root.parents
-        if any(map(_is_seen_whole, (*above, *(() if is_hidden else (root,))))):
+            owner = None if known is None else Owner.of(known)
+        above = () if owner is not None and owner.session else root.parents
+        if is_seen_whole((*above, *(() if is_hidden else (root,)))):
             raise SessionInUse(_SEEN)
 
     # -- the hooks of its sandbox
@@ -255,16 +261,6 @@ def _is_free(root: Folder, name: str) -> bool:
             "Nothing was changed. Move it away, or choose another session id."
         )
     return there is None
-
-
-def _is_seen_whole(path: Path) -> bool:
-    """Returns whether a folder is the workspace of an open sandbox outside of sessions."""
-    with suppress(OSError), Folder.open(path) as folder:
-        found = PrivateFolders(path.parent, lone=path.name).find(path.name, folder)
-        if found is not None:
-            with found:
-                return not found.of_session and is_used(found)
-    return False
 
 
 def session_paths(folders: SandboxFolders, policy: ExecutionPolicy) -> KeptPaths:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.faces import put_back
-from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
+from tests.private import kept_sandbox
+from wasm_kernel import BaseSandbox, SandboxResult
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 
 Opening = Callable[..., BaseSandbox]
@@ -19,7 +20,7 @@ Opening = Callable[..., BaseSandbox]
 def module_javascript(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSandbox]:
     folder = tmp_path_factory.mktemp("javascript")
     policy = ExecutionPolicy(grace_seconds=0.5)
-    with create_sandbox(RuntimeType.JAVASCRIPT, folder, policy) as sandbox:
+    with kept_sandbox(RuntimeType.JAVASCRIPT, folder, policy) as sandbox:
         yield sandbox
 
 
@@ -36,7 +37,7 @@ def opened(tmp_path: Path) -> Iterator[Opening]:
 
     def one(name: str = "app", resume: str = "never", **policy: Any) -> BaseSandbox:
         limits = ExecutionPolicy(**policy)
-        made.append(create_sandbox(RuntimeType.JAVASCRIPT, tmp_path / name, limits, resume=resume))
+        made.append(kept_sandbox(RuntimeType.JAVASCRIPT, tmp_path / name, limits, resume=resume))
         return made[-1]
 
     yield one

@@ -170,13 +170,12 @@ def test_packages_are_there_after_a_restart_and_an_undo(
     warm: None, tmp_path: Path, index: Make
 ) -> None:
     index("one")
-    with create_sandbox(workspace=tmp_path / "app") as first:
-        first.offer_pip()
+    with get_session_sandbox("app", workspace_root=tmp_path, pip=True) as first:
         first.execute("x = 1")
         first.execute("%pip install one")
         first.execute("%undo")
         assert value(first.execute("import one; one.version")) == "'1.0'"
-    with create_sandbox(workspace=tmp_path / "app") as second:
+    with get_session_sandbox("app", workspace_root=tmp_path) as second:
         assert value(second.execute("import one; one.version")) == "'1.0'"
 
 
@@ -184,11 +183,11 @@ def test_a_file_in_the_place_of_the_packages_does_not_keep_a_session_shut(
     warm: None, tmp_path: Path
 ) -> None:
     """An archive of a session may have put it there."""
-    with create_sandbox(workspace=tmp_path / "app"):
-        place = private_of(tmp_path / "app") / "packages"
+    get_session_sandbox("app", workspace_root=tmp_path).close()
+    place = private_of(tmp_path / "app") / "packages"
     place.mkdir(parents=True, exist_ok=True)
     (place / "site-packages").write_text("")
-    with create_sandbox(workspace=tmp_path / "app") as sandbox:
+    with get_session_sandbox("app", workspace_root=tmp_path) as sandbox:
         assert value(sandbox.execute("1 + 1")) == "2"
 
 
