@@ -80,6 +80,7 @@ def test_a_frame_is_the_same_on_both_sides_with_its_index_and_its_types(
         check = "pandas.testing.assert_frame_equal(given[0], frame)"
         says(sandbox, f"{CELL}\ngiven = [echo(frame)]; {check}\ngiven = [of_arrow(frame)]; {check}")
         nested = says(sandbox, "print(of_pandas(frame), echo({'a': [frame]})['a'][0].shape)")
+        says(sandbox, f"frame = frame[['kinds', 'texts']][:0]; given = [echo(frame)]; {check}")
         numbered = "frame = pandas.DataFrame([[1, 2]]); given = [echo(frame)]"
         says(sandbox, f"{numbered}; {check}")
         refused = sandbox.execute("echo(pandas.DataFrame({'x': pandas.cut([1, 2], 2)}))").error

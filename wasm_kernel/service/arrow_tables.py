@@ -187,10 +187,17 @@ def stream_of(value: Any) -> bytes:
     try:
         table = arrow.table(value)
         with arrow.ipc.new_stream(made, table.schema) as writer:
-            writer.write_table(table)
+            for batch in table.to_batches() or _no_rows(arrow, table):
+                writer.write_batch(batch)
     except (arrow.ArrowException, TypeError, ValueError) as problem:
         raise NotPlainError(f"{type(value).__name__} is no table: {problem}") from problem
     return bytes(made.getvalue())
+
+
+def _no_rows(arrow: Any, table: Any) -> list[Any]:
+    """Returns a batch without rows, which brings the categories of columns to a cell."""
+    columns = [each.combine_chunks() for each in table.columns]
+    return [arrow.RecordBatch.from_arrays(columns, schema=table.schema)]
 
 
 def _pyarrow() -> Any:
