@@ -180,8 +180,8 @@ def test_a_notice_is_logged_at_once_and_told_once(heard: list[structlog.typing.E
         "memory.rollback",
         "memory.resume",
     ]
-    assert notices.take() == ["It is not kept.", "It goes on."]
-    assert notices.take() == []
+    assert notices.pop_unseen() == ["It is not kept.", "It goes on."]
+    assert notices.pop_unseen() == []
 
 
 def test_a_notice_is_kept_although_the_logger_raises() -> None:
@@ -193,8 +193,8 @@ def test_a_notice_is_kept_although_the_logger_raises() -> None:
 
     notices = Notices(SandboxLogger(Raising()))
     notices.tell("It is not kept.")
-    assert notices.take_last() == "It is not kept."
-    assert notices.take() == []
+    assert notices.pop_last() == "It is not kept."
+    assert notices.pop_unseen() == []
 
 
 def test_no_notice_is_lost_between_threads() -> None:
@@ -208,5 +208,5 @@ def test_no_notice_is_lost_between_threads() -> None:
     for teller in tellers:
         teller.start()
     while any(teller.is_alive() for teller in tellers):
-        taken += notices.take()
-    assert len(taken + notices.take()) == 2000
+        taken += notices.pop_unseen()
+    assert len(taken + notices.pop_unseen()) == 2000

@@ -222,7 +222,7 @@ class Notices:
         self._resumed = text
         self.log(event, **fields)
 
-    def take_resumed(self) -> str:
+    def pop_resumed(self) -> str:
         """Returns the sentence that the session goes on; empty if the user has seen it."""
         text, self._resumed = self._resumed, ""
         return text
@@ -233,14 +233,14 @@ class Notices:
             self.page(text)
         self.log(event, **fields)
 
-    def take(self) -> list[str]:
+    def pop_unseen(self) -> list[str]:
         """Returns the sentences that the user has not seen yet, and forgets them."""
-        taken = [text] if (text := self.take_resumed()) else []
+        taken = [text] if (text := self.pop_resumed()) else []
         while self._unseen:  # one by one: other threads may add more
             taken.append(self._unseen.popleft())
         return taken
 
-    def take_last(self) -> str:
+    def pop_last(self) -> str:
         """Returns the last sentence and forgets it: the caller shows it in another way."""
         return self._unseen.pop()
 

@@ -397,7 +397,7 @@ def test_unread_replies_hold_no_more_than_a_share() -> None:
     sender, given = Sender(), list[bool]()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        given.append(scope[LEASE_KEY].take(30 * MIB))
+        given.append(scope[LEASE_KEY].reserve(30 * MIB))
         await asyncio.Future()
 
     async def attack() -> None:
@@ -432,7 +432,7 @@ def test_a_file_for_which_there_is_no_room_is_refused_in_words() -> None:
             await tools._content(session, "a.csv")
         lease.end()
         assert held["one"] == HELD_BYTES - MIB
-        assert not lease.take(1)  # a lease that this call took would never be given back
+        assert not lease.reserve(1)  # a lease that this call took would never be given back
 
     asyncio.run(attack())
 

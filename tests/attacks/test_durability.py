@@ -32,7 +32,7 @@ WHOLE_ENDING = "True True True"
 OPERATIONS = "tests.attacks.committing"
 FAULTS = (
     OPERATIONS,
-    "wasm_kernel.folders.locks:HistoryLock.take",
+    "wasm_kernel.folders.locks:HistoryLock.acquire",
     "wasm_kernel.state.commits:write_content",
 )
 pytestmark = pytest.mark.usefixtures("faults")
@@ -250,7 +250,7 @@ def test_a_disk_that_is_full_at_the_start_leaves_a_session_in_memory(
     fresh_victim_of: Making, faults: Faults
 ) -> None:
     victim = fresh_victim_of()
-    with faults["HistoryLock.take"].on(errno.ENOSPC):
+    with faults["HistoryLock.acquire"].on(errno.ENOSPC):
         assert "can't be saved to disk (No space left on device)" in victim.run("x=1").stderr
     victim.run("import os; x = 2; os._exit(1)")
     assert victim.says("print(x)") == "1"

@@ -113,10 +113,10 @@ def lock_of(tmp_path: Path) -> Iterator[Callable[[], HistoryLock]]:
 
 def test_a_history_has_one_keeper(lock_of: Callable[[], HistoryLock]) -> None:
     first, second = lock_of(), lock_of()
-    assert first.take()
-    assert not second.take()
+    assert first.acquire()
+    assert not second.acquire()
     first.release()
-    assert second.take()
+    assert second.acquire()
     second.release()
 
 
@@ -125,17 +125,17 @@ def test_a_history_is_kept_for_the_kernel_that_owns_it(
 ) -> None:
     """A kernel's worker has ended, and its next one has not begun."""
     owner, second_kernel = OwnerLock(private), OwnerLock(private)
-    assert owner.take()
-    assert owner.take()
-    assert not second_kernel.take()
+    assert owner.acquire()
+    assert owner.acquire()
+    assert not second_kernel.acquire()
     stranger, worker = lock_of(), lock_of()
-    assert not stranger.take()
-    assert worker.take(is_owned=True)
+    assert not stranger.acquire()
+    assert worker.acquire(is_owned=True)
     worker.release()
     owner.close()
-    assert second_kernel.take()
+    assert second_kernel.acquire()
     second_kernel.close()
-    assert stranger.take()
+    assert stranger.acquire()
     stranger.release()
 
 
@@ -144,30 +144,30 @@ def test_a_kernel_that_ends_in_its_sleep_has_crashed_unless_it_notes_its_end(
     lock_of: Callable[[], HistoryLock], private: Folder, has_ended: bool
 ) -> None:
     owner = OwnerLock(private)
-    owner.take()
+    owner.acquire()
     worker, later, last = lock_of(), lock_of(), lock_of()
-    worker.take(is_owned=True)
+    worker.acquire(is_owned=True)
     worker.settled()
     worker.release(asleep=True)
     if has_ended:
         owner.note_ended()
     owner.close()
-    assert later.take()
+    assert later.acquire()
     assert later.wants(Resume.CRASH) is not has_ended
     later.settled()
     later.release(asleep=True)
-    assert last.take()
+    assert last.acquire()
     assert last.wants(Resume.CRASH), "a note is of one end"
     last.release()
 
 
 def test_a_keeper_learns_how_the_last_one_ended(lock_of: Callable[[], HistoryLock]) -> None:
     first = lock_of()
-    first.take()
+    first.acquire()
     first.settled()
     first.release()
     ended = lock_of()
-    ended.take()
+    ended.acquire()
     assert (ended.crashed, ended.wants(Resume.CRASH), ended.wants(Resume.ALWAYS)) == (
         False,
         False,
@@ -175,7 +175,7 @@ def test_a_keeper_learns_how_the_last_one_ended(lock_of: Callable[[], HistoryLoc
     )
     ended.release(ended=False)
     later = lock_of()
-    later.take()
+    later.acquire()
     assert (later.crashed, later.wants(Resume.CRASH), later.wants(Resume.NEVER)) == (
         True,
         True,
@@ -188,8 +188,8 @@ def test_a_lock_that_is_not_held_wants_nothing(
     lock_of: Callable[[], HistoryLock], private: Folder
 ) -> None:
     first, second = lock_of(), lock_of()
-    first.take()
-    second.take()
+    first.acquire()
+    second.acquire()
     second.release()
     assert not any(second.wants(resume) for resume in Resume)
     assert Holder.of(private).alive
@@ -201,11 +201,11 @@ def test_an_end_that_was_not_as_it_should_be_counts_as_a_crash(
     lock_of: Callable[[], HistoryLock], settled: bool
 ) -> None:
     first, later = lock_of(), lock_of()
-    first.take()
+    first.acquire()
     if settled:
         first.settled()
     first.release(ended=not settled)
-    assert later.take()
+    assert later.acquire()
     assert later.crashed
     later.release()
 
@@ -214,16 +214,16 @@ def test_a_keeper_may_ask_for_the_next_one_to_begin_anew(
     lock_of: Callable[[], HistoryLock], private: Folder
 ) -> None:
     first, second, third = lock_of(), lock_of(), lock_of()
-    first.take()
+    first.acquire()
     first.settled()
     first.begin_anew()
     first.release()
     assert begins_anew(private)
-    second.take()
+    second.acquire()
     assert not any(second.wants(resume) for resume in Resume)
     second.settled()
     second.release()
-    third.take()
+    third.acquire()
     assert third.wants(Resume.ALWAYS)
     third.release()
 

@@ -303,11 +303,11 @@ def test_requests_are_handled_one_after_another_and_few_may_wait() -> None:
     with closing(Channel(ours)) as channel, closing(Channel(theirs)) as stranger:
         server = BrokerServer(channel, lambda: {EmptyReply: slow})
         asked = [BrokerRequest(number, "EmptyReply", msgspec.Raw(b"{}")) for number in range(3)]
-        server.take(asked[0])
+        server.handle(asked[0])
         assert begun.acquire(timeout=60)
-        server.take(asked[1])
+        server.handle(asked[1])
         with pytest.raises(FrameError):
-            server.take(asked[2])
+            server.handle(asked[2])
         assert not begun.acquire(timeout=0.2)
         for number in range(2):
             go_on.release()

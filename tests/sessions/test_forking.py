@@ -139,12 +139,12 @@ def test_a_fork_has_contents_and_an_index_of_its_own(parent: Path) -> None:
 def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
     with Folder.open(private_of(fork(parent))) as private:
         claim = HistoryLock(private)
-        claim.take()
+        claim.acquire()
         assert claim.wants(Resume.CRASH)
         assert not claim.wants(Resume.NEVER)
         claim.settled()
         claim.release()
-        claim.take()
+        claim.acquire()
         assert not claim.wants(Resume.CRASH)
         claim.release()
 

@@ -107,7 +107,7 @@ def test_a_session_in_use_is_refused_and_whole(workspace: Path, tmp_path: Path) 
 def test_the_historys_own_lock_counts_too(workspace: Path, tmp_path: Path) -> None:
     with Folder.open(private_of(workspace)) as private:
         claim = HistoryLock(private)
-        assert claim.take()
+        assert claim.acquire()
         assert used(workspace)
         with pytest.raises(SessionInUse):
             delete_session_workspace(ID, tmp_path)

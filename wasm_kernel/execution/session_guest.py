@@ -176,7 +176,7 @@ class SessionGuest:
 
     def take_resumed(self) -> str:
         """Returns the sentence that the session goes on; no cell prints it then."""
-        return self._notices.take_resumed()
+        return self._notices.pop_resumed()
 
     def changes(self, state: int, since: int) -> Future[VariableChanges]:
         """Returns the variables that differ between two states."""

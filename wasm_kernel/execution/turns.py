@@ -196,7 +196,7 @@ class GuestTurns:
     def _tell_notices(self, turn: Turn) -> None:
         """Prints notices about the variables in the cell, or in the next visible one."""
         if not turn.cell.silent:
-            for text in self._notices.take():
+            for text in self._notices.pop_unseen():
                 turn.on_text("stderr", text)
 
     # -- questions and messages

@@ -107,7 +107,7 @@ class HistoryLock:
         self.held = self.crashed = self.forked = self._begins_anew = self._is_settled = False
         self._slept = self.is_elsewhere = False
 
-    def take(self, *, is_owned: bool = False, is_served: bool = False) -> bool:
+    def acquire(self, *, is_owned: bool = False, is_served: bool = False) -> bool:
         """Takes the lock; returns False if another living process has it, or owns the session.
 
         A session that `is_served` may be that of a server which was killed: its worker leaves soon.
@@ -178,7 +178,7 @@ class OwnerLock:
     def __init__(self, private: Folder) -> None:
         self._descriptor = private.open_regular(OWNER, os.O_RDWR | os.O_CREAT)
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Takes the lock, if no other kernel owns the session; returns whether this one does."""
         with suppress(OSError):  # a file system without locks: a session has no history there
             return wait_lock(self._descriptor, _WAIT_SECONDS)

@@ -286,13 +286,13 @@ class BrokerServer:
         """Takes requests until the other process is gone; ends this one if a handler goes on."""
         with contextlib.suppress(Exception):  # no message may keep this process from ending
             while True:
-                self.take(read(self._channel.receive(), _requests.decode))
+                self.handle(read(self._channel.receive(), _requests.decode))
         self.cancel_all()
         threading.Thread(target=_leave, daemon=True).start()
         with self._handling:
             pass
 
-    def take(self, message: BrokerRequest | BrokerCancel) -> None:
+    def handle(self, message: BrokerRequest | BrokerCancel) -> None:
         """Begins to handle a request, on a thread of its own, or cancels one.
 
         Raises `FrameError` if too many requests wait.

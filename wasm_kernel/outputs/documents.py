@@ -164,7 +164,7 @@ def check_repetition(text: str) -> None:
         return
     parts = _Parts()
     for tag in stoppable(_DRAWN_TAG.finditer(text)):
-        parts.take(tag)
+        parts.handle(tag)
     if not parts.used <= parts.sizes.keys():
         raise NotShowable("an image that is made of parts of another one")
     if parts.drawn("", 0) > max(SMALL_DRAWING, GROWTH_MOST * sum(parts.sizes.values())):
@@ -182,7 +182,7 @@ class _Parts:
         self._drawn: dict[str, int] = {}
         self._open = [""]  # the part that each open element stands in
 
-    def take(self, tag: re.Match[str]) -> None:
+    def handle(self, tag: re.Match[str]) -> None:
         if tag["end"]:
             if len(self._open) > 1:
                 self._open.pop()

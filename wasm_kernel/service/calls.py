@@ -168,7 +168,7 @@ class PendingCall:
         """Returns whether the worker should have ended the call by now."""
         return time.monotonic() > self._overdue_at
 
-    def take(self, report: Report, size: int) -> messages.InputReply | None:
+    def handle(self, report: Report, size: int) -> messages.InputReply | None:
         """Takes a message of `size` bytes about it; returns the answer, if it is a question.
 
         Raises `FrameError` if the worker sends more than it may.
@@ -400,7 +400,7 @@ class CallQueue:
         """The number of forks that the calls make."""
         return sum(call.forks for call in self._calls.values())
 
-    def find(self, number: int) -> PendingCall | None:
+    def get(self, number: int) -> PendingCall | None:
         """Returns a call by its number; None if there is none."""
         return self._calls.get(number)
 

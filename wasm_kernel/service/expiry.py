@@ -86,7 +86,7 @@ class Expiry:
         """Returns the sessions of other services that may be due by now."""
         there, now = {name for name in top.names() if ids.is_id(name)}, time.time()
         self._due = {name: due for name, due in self._due.items() if name in there}
-        unknown = (name for name in there if self._registry.find(name) is None)
+        unknown = (name for name in there if self._registry.get(name) is None)
         return [name for name in unknown if self._due.get(name, 0.0) < now]
 
     def _delete(self, name: str, deleter: Deleter) -> None:
@@ -94,7 +94,7 @@ class Expiry:
             deleter.delete(name, self._rule)
             self._logger.log_event(events.SESSION_DELETED, session_id=name)
         except FileNotFoundError:  # another process deleted it
-            if self._registry.find(name) is not None:
+            if self._registry.get(name) is not None:
                 self._close(name)
         except (NotDue, SessionInUse, MetadataCorrupted, NotADirectoryError):
             pass  # something else may have such a name
@@ -105,7 +105,7 @@ class Expiry:
 
     def _last_use(self, name: str, workspace: Folder) -> float | None:
         """Returns when a session had its last call; None if it is awake, or no service's."""
-        if (entry := self._registry.find(name)) is None:
+        if (entry := self._registry.get(name)) is None:
             used = last_cell(name, workspace) if self._records.read(name) else None
             if used is not None:
                 self._due[name] = used + (self._rule.seconds or 0.0)

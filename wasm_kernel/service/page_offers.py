@@ -55,14 +55,14 @@ class PageOffers:
         with self._guard:
             self._offers[call] = offer
 
-    def find(self, call: int) -> PendingOffer | None:
+    def get(self, call: int) -> PendingOffer | None:
         """Returns an offer by its number; None if there is none."""
         with self._guard:
             return self._offers.get(call)
 
-    def take(self, report: messages.Claim | messages.Served, line: WorkerLine) -> None:
+    def handle(self, report: messages.Claim | messages.Served, line: WorkerLine) -> None:
         """Takes a report of the running cell about a message."""
-        offered = self.find(report.call)
+        offered = self.get(report.call)
         if isinstance(report, messages.Claim):
             is_granted = offered is not None and offered.claim()
             line.answer(messages.Claimed(report.call, is_granted))

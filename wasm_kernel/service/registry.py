@@ -81,7 +81,7 @@ class Registry:
         with self._guard:
             return [*self._entries.values()]
 
-    def find(self, session_id: str) -> SessionEntry | None:
+    def get(self, session_id: str) -> SessionEntry | None:
         """Returns the entry of a session whose sandbox is open; None if there is none."""
         with self._guard:
             return self._open(session_id)

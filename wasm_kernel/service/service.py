@@ -186,7 +186,7 @@ class Service(SandboxHome[Sandbox]):
         self._check_open()
         limits = self._limits(owner, policy)
         name = self._sessions_root.target_of(ids.checked(session_id))
-        if (entry := self._registry.find(name)) is not None:
+        if (entry := self._registry.get(name)) is not None:
             return entry.sandbox_of(owner)
         if not (self.root / name).is_dir():
             raise self._registry.missing(name)
@@ -368,7 +368,7 @@ class Service(SandboxHome[Sandbox]):
 
     def fork(self, sandbox: Sandbox, n: int, *, reseed: bool) -> Sequence[Sandbox]:
         """Makes forks of a session; they sleep until they are called."""
-        if (entry := self._registry.find(sandbox.session_id)) is None:
+        if (entry := self._registry.get(sandbox.session_id)) is None:
             raise SandboxClosed(sandbox.worker.why_closed)
         owner = entry.owner
         self._check_room(owner, n, n * self._size_of(entry))

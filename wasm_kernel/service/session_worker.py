@@ -340,23 +340,23 @@ class SessionWorker:
                 self.noted(report.text)
             case messages.Claim() | messages.Served():
                 line.count(size)
-                self._offers.take(report, line)
+                self._offers.handle(report, line)
             case BrokerRequest() | BrokerCancel():
                 with self._changed:
                     forks = self._calls.forks
                 line.serve(report, size, forks + self.function_calls.requests_a_cell)
             case _:
-                pending = self._calls.find(report.call) or self._offers.find(report.call)
+                pending = self._calls.get(report.call) or self._offers.get(report.call)
                 if pending is None:
                     line.count(size)
-                elif (answer := pending.take(report, size)) is not None:
+                elif (answer := pending.handle(report, size)) is not None:
                     line.answer(answer)
 
     def _ended(self, report: messages.Ended | messages.Failed, line: WorkerLine) -> None:
         if isinstance(report, messages.Failed) and report.call == 0:
             raise messages.error_of(report)
         self.usage.measured(line.worker.cpu_seconds)
-        if (pending := self._calls.find(report.call)) is None:
+        if (pending := self._calls.get(report.call)) is None:
             raise FrameError("it answers a call that was not made")
         end = pending.outcome(report)  # a bad answer loses this call with the worker
         if isinstance(report, messages.Ended):

@@ -87,7 +87,7 @@ class WorkerLine:
         self._requests += 1
         if size > _REQUEST_BYTES or self._requests > _REQUESTS_MOST + more:
             raise FrameError("it asks for too much")
-        self.outside.take(message)
+        self.outside.handle(message)
 
     def renew(self) -> None:
         """Notes that a call has ended: the counts of messages without a call begin at 0."""

@@ -206,7 +206,7 @@ class ArchiveReader:
             if self.manifest.memory is None:
                 raise ArchiveError("The archive holds memory that its manifest does not name.")
             if self._memory is not None:
-                self._memory.take(rest, info, content)
+                self._memory.put_aside(rest, info, content)
             return
         names, shown = tuple(rest.split("/")), _shown(info.name)
         if part not in PARTS or not rest:
@@ -322,7 +322,7 @@ class _MemoryReader:
         self.tree = Tree()
         self._problem = ""
 
-    def take(self, name: str, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
+    def put_aside(self, name: str, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
         """Puts a member of the archive aside; `ArchiveError` if it does not belong there."""
         if self._problem:
             return

@@ -166,7 +166,7 @@ class GuestPages:
         """Lays the pages of a commit; `HistoryError` if they don't fit, or its file is cut off."""
         begun = done = 0  # neighbours in the file, or near ones, are read at once
         targets: list[memoryview] = []
-        for start, end, before in self._laid.take(commit.runs):
+        for start, end, before in self._laid.cover(commit.runs):
             begin, size = before * PAGE, (end - start) * PAGE
             maps = end - start >= self._map_pages and len(self.mapped) < _MAPPINGS_MOST
             if maps and source.map(self._address + start * PAGE, size, begin):
@@ -180,17 +180,17 @@ class GuestPages:
             targets.append(self._view[start * PAGE : end * PAGE])
             done = begin + size
         source.read(begun, *targets)
-        self.clear((start * PAGE, end * PAGE) for start, end, _ in self._laid.take(commit.zeros))
+        self.clear((start * PAGE, end * PAGE) for start, end, _ in self._laid.cover(commit.zeros))
 
     def left(self) -> Iterator[Range]:
         """Yields the wanted ranges that no commit has."""
-        for start, end, _ in self._laid.take([(0, len(self._view) // PAGE)]):
+        for start, end, _ in self._laid.cover([(0, len(self._view) // PAGE)]):
             yield start * PAGE, end * PAGE
 
     def clear(self, ranges: Iterable[Range]) -> None:
         """Fills ranges with zeros; long ranges, and unused ones, then take no memory."""
         for start, end in ranges:
-            used = self._used.take([(start // PAGE, (end - start) // PAGE)])
+            used = self._used.cover([(start // PAGE, (end - start) // PAGE)])
             emptied = [self._take_back(first * PAGE, last * PAGE) for first, last, _ in used]
             if all(emptied):
                 self.cleared.append((start, end))
@@ -386,10 +386,10 @@ def merge(line: Sequence[Commit]) -> tuple[Commit, list[Piece]]:
     pieces: list[Piece] = []
     covered = PageSet(line[0].size // PAGE)
     for commit in line:
-        for start, end, before in covered.take(commit.runs):
+        for start, end, before in covered.cover(commit.runs):
             runs.append((start, end - start))
             pieces.append(Piece(commit.id, before * PAGE, (end - start) * PAGE))
-        zeros += [(start, end - start) for start, end, _ in covered.take(commit.zeros)]
+        zeros += [(start, end - start) for start, end, _ in covered.cover(commit.zeros)]
     cells = sum(commit.cells for commit in line)
     whole = replace(line[0], parent=line[-1].parent, cells=cells)
     return replace(whole, runs=tuple(runs), zeros=tuple(zeros), content=""), pieces

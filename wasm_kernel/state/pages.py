@@ -88,7 +88,7 @@ class PageSet:
         """Returns whether a page of a run is not covered."""
         return self._flags.find(b"\0", first, first + pages) >= 0
 
-    def take(self, runs: Iterable[Run]) -> Iterator[tuple[int, int, int]]:
+    def cover(self, runs: Iterable[Run]) -> Iterator[tuple[int, int, int]]:
         """Yields the stretches of runs that are not covered yet, and covers them.
 
         Each has its start, its end, and the number of pages that the runs have before it. Raises

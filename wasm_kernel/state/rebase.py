@@ -129,11 +129,11 @@ def _file(file: OpenFile, images: ImagePair) -> OpenFile:
 def _differing(commit: Commit, images: ImagePair) -> tuple[list[Run], list[Run]]:
     """Returns the full and the empty pages that differ between the images outside the commit."""
     cover = PageSet(commit.size // PAGE)
-    list(cover.take((*commit.runs, *commit.zeros)))
+    list(cover.cover((*commit.runs, *commit.zeros)))
     full: list[Run] = []
     empty: list[Run] = []
     longest = -(-max(len(images.theirs), len(images.ours)) // PAGE)  # beyond, both are zeros
-    for start, end, _ in cover.take([(0, min(commit.size // PAGE, longest))]):
+    for start, end, _ in cover.cover([(0, min(commit.size // PAGE, longest))]):
         for first in range(start, end, _STEP_PAGES):
             last = min(first + _STEP_PAGES, end)
             step = slice(first * PAGE, last * PAGE)

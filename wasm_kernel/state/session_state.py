@@ -117,7 +117,7 @@ class SessionState:
         for notice in self._folders.notices:
             self._notices.tell(notice, error="private state")
         is_served = self._policy.door.is_served
-        if not self._lock.take(is_owned=self._folders.owned, is_served=is_served):
+        if not self._lock.acquire(is_owned=self._folders.owned, is_served=is_served):
             if is_served and self._lock.is_elsewhere:
                 raise SessionInUse(texts.AWAKE_ELSEWHERE)
             self._notices.tell(texts.TAKEN, error="the session is already open")
@@ -475,7 +475,7 @@ class SessionState:
         Raises `ForkError`.
         """
         if not self.catch_up(instance):
-            raise ForkError(self._notices.take_last().removeprefix("[wasm-kernel] ").strip())
+            raise ForkError(self._notices.pop_last().removeprefix("[wasm-kernel] ").strip())
         if self.head is None:
             raise ForkError("its beginning could not be kept")
         self.wait_written(_SAVE_SECONDS)

@@ -177,7 +177,7 @@ class OpenFiles:
             raise GuestOSError(errno.EBADF)
         return self.get(number)
 
-    def take(self, number: int) -> OpenDescriptor:
+    def pop(self, number: int) -> OpenDescriptor:
         """Frees a number that `own` knows, and returns its descriptor, still open."""
         opened = self.own(number)
         del self._by_number[number]

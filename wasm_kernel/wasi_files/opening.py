@@ -105,7 +105,7 @@ class OpeningOperations(FileContext):
 
     def close_file(self, fd: int) -> None:
         """Closes a descriptor that the guest opened itself."""
-        self._release(self.open_files.take(fd))
+        self._release(self.open_files.pop(fd))
 
     def _release(self, opened: OpenDescriptor) -> None:
         """Closes a descriptor that has no number any more."""
@@ -120,7 +120,7 @@ class OpeningOperations(FileContext):
         """Gives an open descriptor the number of another, which is closed."""
         opened, replaced = self.open_files.own(old), self.open_files.own(new)
         if opened is not replaced:
-            self.open_files.put(new, self.open_files.take(old))
+            self.open_files.put(new, self.open_files.pop(old))
             self._release(replaced)
 
 

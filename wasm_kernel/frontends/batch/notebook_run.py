@@ -398,20 +398,20 @@ class NotebookRun:
         self, client: CellClient, page: NotebookPage, place: int, cell: NotebookNode
     ) -> None:
         """Runs one cell; raises `_NotebookEnded`, or `WasmKernelError`."""
-        self._limits.take()  # earlier ones do not belong to this cell
+        self._limits.pop_all()  # earlier ones do not belong to this cell
         try:
             await self._limited(client.run_cell(page, cell, place))
         except CellExecutionError as problem:
             if self._limits.is_lost:
                 raise KernelLost(plain(problem.evalue)) from None
-            raise _failure(self._limits.take(), problem) from None
+            raise _failure(self._limits.pop_all(), problem) from None
         except KernelEnded:
             raise _NotebookEnded("error", _ENDED_IT) from None
         except TooMuchKept as problem:
             raise _NotebookEnded("output-limit", str(problem)) from None
         finally:
             merge_streams(cell)
-        met = self._limits.take()
+        met = self._limits.pop_all()
         if limit := stopping_limit(met):
             hint = Door.BATCH.raising(limit, purpose="to see more")
             raise _NotebookEnded(verdict_of(met, ""), _TOO_MUCH, hint=hint)

@@ -80,7 +80,7 @@ class LimitsMet:
         elif event == events.EXECUTION_TRAP and fields["trap"] == WorkerLost.__name__:
             self.is_lost = True
 
-    def take(self) -> set[str]:
+    def pop_all(self) -> set[str]:
         """Returns the limits met since the last call."""
         met, self._met = self._met, set()
         return met

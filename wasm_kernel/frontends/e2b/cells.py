@@ -161,7 +161,7 @@ class CellStream(Response):
             self._send_later(piece)
 
     def _send_later(self, piece: bytes) -> None:
-        if self._lease.take(len(piece)):
+        if self._lease.reserve(len(piece)):
             self._lines.put_nowait(piece)
         else:
             self._is_slow = True

@@ -59,7 +59,7 @@ class CommandStream(CellStream):
         """Runs the command."""
         try:
             begun = _event(start={"pid": self._number})
-            if not self._lease.take(len(begun)):
+            if not self._lease.reserve(len(begun)):
                 raise Refusal(503, "reply_bytes", "Too much output waits for you to read it.")
             self._lines.put_nowait(begun)
             await super().__call__(scope, receive, send)

@@ -322,7 +322,7 @@ async def _health(_: ApiCall) -> None:
 async def _read(call: ApiCall) -> Response:
     """Downloads the file of ?path=."""
     data = await call.work(files.read, call.query.get("path", ""))
-    if not call.lease.take(len(data)):
+    if not call.lease.reserve(len(data)):
         raise Refusal(503, "reply_bytes", "Too many large files at once.")
     return Response(data, media_type="application/octet-stream")
 

@@ -43,7 +43,7 @@ class MemoryLease:
         """True if the lease holds any memory."""
         return self._own > 0
 
-    def take(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Takes `size` bytes until the request ends; returns whether the limit allows it."""
         if self._has_ended or self._held[self._client] + size > HELD_BYTES:
             return False

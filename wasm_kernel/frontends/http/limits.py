@@ -121,7 +121,7 @@ async def read_body(
                         continue
                     raise too_large
                 content += part
-                if len(content) > SMALL_BYTES and not lease.take(len(part)):
+                if len(content) > SMALL_BYTES and not lease.reserve(len(part)):
                     words = "Too many large requests at once. Send one after the other."
                     raise Refusal(503, "request_bytes", words)
     except TimeoutError:

@@ -256,7 +256,7 @@ class KernelSockets:
 
 def _take_over(ports: Ports, socket: zmq.Socket[Any], ip: str, port: int) -> None:
     """Makes `socket` reuse this process's listening socket for the address when it is bound."""
-    descriptor = ports.take(ip, port)
+    descriptor = ports.pop(ip, port)
     if descriptor is not None:
         socket.setsockopt(zmq.USE_FD, descriptor)  # ZMQ closes it
 

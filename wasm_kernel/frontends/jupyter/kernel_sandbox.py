@@ -73,7 +73,7 @@ class KernelHome(ProgramHome):
 
         It may own it later, when another kernel of the session has ended.
         """
-        return replace(opened, is_owned=self._owner.take())
+        return replace(opened, is_owned=self._owner.acquire())
 
     def closed(self, sandbox: Sandbox) -> None:
         """Closes the session and its folders; a kernel that slept has ended, and not crashed."""

@@ -29,7 +29,7 @@ class Ports:
     def __init__(self, descriptors: Iterable[int] = ()) -> None:
         self.descriptors = list(descriptors)
 
-    def take(self, ip: str, port: int) -> int | None:
+    def pop(self, ip: str, port: int) -> int | None:
         """Removes and returns the socket that listens on an address; None if there is none."""
         for descriptor in self.descriptors:
             socket = _socket.socket(fileno=descriptor)

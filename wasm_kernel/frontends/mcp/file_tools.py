@@ -205,7 +205,7 @@ class FileTools:
             read = partial(session.sandbox.files.read, path, max_bytes=most)
         data = await self._sessions.host.work(caller, read)
         lease = LEASE.get()
-        if lease is not None and not lease.take(len(data)):
+        if lease is not None and not lease.reserve(len(data)):
             raise LimitReached("reply_bytes", "Too many large files at once.", "")
         return data
 

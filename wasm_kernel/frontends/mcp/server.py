@@ -238,7 +238,7 @@ def _held(result: Answered) -> Answered:
     lease = LEASE.get()
     if lease is not None and isinstance(result, CallToolResult):
         for place, block in enumerate(result.content):
-            if block.type == "image" and not lease.take(len(block.data)):
+            if block.type == "image" and not lease.reserve(len(block.data)):
                 result.content[place] = text_block(_NO_ROOM)
     return result
 

@@ -82,7 +82,7 @@ class Interrupts(Signals):
         """Takes the interrupt back."""
         self._is_pending = False
 
-    def take(self) -> bool:
+    def pop_pending(self) -> bool:
         """Returns whether an interrupt is pending; the interpreter has taken it then."""
         if not self._is_pending or self.is_held:
             return False
@@ -115,7 +115,7 @@ class HostImports:
         self._memory, self._guest = guest.memory, guest
         return {
             (_MODULE, "host_call"): self._safely(self._call, _HOST_ERROR),
-            (_MODULE, "host_interrupt"): self._interrupts.take,
+            (_MODULE, "host_interrupt"): self._interrupts.pop_pending,
             (_MODULE, "host_module_normalize"): self._safely(self._normalize, 0),
             (_MODULE, "host_module_load"): self._safely(self._load, 0),
         }
@@ -232,7 +232,7 @@ class JavaScriptGuest:
         try:
             text = self._strippers.strip(source, self.instance)
         except TypeScriptError as problem:
-            self.interrupts.take()
+            self.interrupts.pop_pending()
             return self._step("unstripped", self._text(str(problem)))
         return self._step("stripped", self._text(text))
 
@@ -276,7 +276,7 @@ class JavaScriptGuest:
 
     def _wait(self, milliseconds: float) -> str | None:
         self.instance.sleep(min(max(0.0, milliseconds / 1000), _WAIT_MOST))
-        self.interrupts.take()
+        self.interrupts.pop_pending()
         return self._step("waited")
 
     def _step(self, event: str, value: int = 0) -> str | None:

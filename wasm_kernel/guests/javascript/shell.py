@@ -73,7 +73,7 @@ class CellInterrupts(Interrupts):
         super().__init__()
         self._clock = clock
 
-    def take(self) -> bool:
+    def pop_pending(self) -> bool:
         """Returns whether the cell must end; its own guest takes the interrupt afterwards."""
         if self.is_held or not self._clock.should_stop():
             return False
