@@ -54,6 +54,13 @@ def here(warm: None, root: Path) -> Iterator[Callable[[], BaseSandbox]]:
         sandbox.close()
 
 
+def left(sandbox: BaseSandbox, *cells: str) -> None:
+    """Runs cells, and closes the sandbox."""
+    for code in cells:
+        says(sandbox, code)
+    sandbox.close()
+
+
 def saved(history: Path, states: int) -> None:
     """Wait until this number of states is on disk."""
     wait_for(lambda: len(commits_in(history)) >= states, "a state on disk")
@@ -69,27 +76,18 @@ f = open('notes', 'w+'); _ = f.write('hello'); f.flush()
 TELL = "print(next(squares), db.execute('select * from t').fetchall(), f.tell(), double(4))"
 
 
-def test_another_process_finds_variables_that_can_not_be_pickled(
+def test_another_process_finds_variables_that_can_not_be_pickled_and_undoes_cells(
     other: Opening, here: Callable[[], BaseSandbox]
 ) -> None:
     first = other()
     first.run(STATE)
     first.run("double = lambda x: 2 * x")
     first.end()
-    result = here().execute(TELL)
-    assert (result.stdout, result.stderr) == ("4 [(7,)] 5 8\n", "")
-
-
-def test_undo_leads_to_what_the_other_process_did(
-    other: Opening, here: Callable[[], BaseSandbox]
-) -> None:
-    first = other()
-    first.run("x = 1")
-    first.run("x = 2")
-    first.end()
     sandbox = here()
-    sandbox.undo(1)
-    assert says(sandbox, "print(x)") == "1"
+    result = sandbox.execute(TELL)
+    assert (result.stdout, result.stderr) == ("4 [(7,)] 5 8\n", "")
+    sandbox.undo(2)
+    assert says(sandbox, "print('double' in dir(), next(squares))") == "False 4"
 
 
 def test_after_a_kill_in_the_middle_of_a_cell_the_last_cell_counts(
@@ -105,15 +103,6 @@ def test_after_a_kill_in_the_middle_of_a_cell_the_last_cell_counts(
     result = here().execute(TELL)
     assert result.stdout == "4 [(7,)] 5 8\n"
     assert "goes on after a break: the variables are as they were after In[2]" in result.stderr
-
-
-def test_two_processes_at_once_the_second_has_the_files_and_is_told(other: Opening) -> None:
-    first, second = other(), other()
-    first.run("x = 1; open('file', 'w').write('both see it')")
-    said = second.run("print(open('file').read(), 'x' in globals())")
-    assert said["stdout"] == "both see it False\n"
-    assert "This session is already open" in said["stderr"]
-    assert second.run("print('y')")["stderr"] == ""
 
 
 @pytest.mark.parametrize("how", [pytest.param("end", marks=pytest.mark.soak), "kill"])
@@ -136,14 +125,17 @@ def test_the_second_process_can_not_damage_the_first_ones_history(
     assert "mine" not in {state.name for state in sandbox.checkpoints()}
 
 
-def test_the_second_goes_on_in_memory_after_the_first_has_ended(
+def test_the_second_of_two_processes_is_told_and_goes_on_in_memory_after_the_first_has_ended(
     other: Opening, here: Callable[[], BaseSandbox]
 ) -> None:
     first, second = other(), other()
-    first.run("x = 'first'")
-    second.run("x = 'second'")
+    first.run("x = 'first'; open('file', 'w').write('both see it')")
+    said = second.run("print(open('file').read(), 'x' in globals()); x = 'second'")
+    assert said["stdout"] == "both see it False\n"
+    assert "This session is already open" in said["stderr"]
     first.end()
-    assert second.run("print(x)")["stdout"] == "second\n"
+    said = second.run("print(x)")
+    assert (said["stdout"], said["stderr"]) == ("second\n", "")
     assert says(here(), "print(x)") == "first"
     assert second.run("import os; os._exit(3)")["error"] == "GuestExited"
     assert second.run("print(x)")["stdout"] == "second\n"
@@ -151,12 +143,10 @@ def test_the_second_goes_on_in_memory_after_the_first_has_ended(
 
 @pytest.mark.parametrize("build", [False, True], ids=["another version", "another build"])
 def test_a_session_of_another_version_keeps_its_files_and_says_so(
-    other: Opening, here: Callable[[], BaseSandbox], history: Path, build: bool
+    here: Callable[[], BaseSandbox], history: Path, build: bool
 ) -> None:
     """The base image may only have been built again, as its cache was removed."""
-    first = other()
-    first.run("x = 1; open('file', 'w').write('kept')")
-    first.end()
+    left(here(), "x = 1; open('file', 'w').write('kept')")
     with Folder.open(history) as folder:
         real = read_index(folder).image
     another = f"{real.rpartition('.')[0]}.another" if build else "0" * len(real)
@@ -169,11 +159,9 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
 
 
 def test_a_history_of_another_format_is_refused_in_words_and_the_files_stay(
-    other: Opening, here: Callable[[], BaseSandbox], history: Path
+    here: Callable[[], BaseSandbox], history: Path
 ) -> None:
-    first = other()
-    first.run("x = 1; open('file', 'w').write('kept')")
-    first.end()
+    left(here(), "x = 1; open('file', 'w').write('kept')")
     data = (history / "index").read_bytes()
     (history / "index").write_bytes(data.replace(b'"index":2', b'"index":3', 1))
     sandbox = here()
@@ -187,12 +175,9 @@ def test_a_history_of_another_format_is_refused_in_words_and_the_files_stay(
 
 @pytest.mark.parametrize("damage", ["content", "end"])
 def test_states_that_are_lost_are_counted_and_the_one_that_is_used_is_named(
-    other: Opening, here: Callable[[], BaseSandbox], history: Path, damage: str
+    here: Callable[[], BaseSandbox], history: Path, damage: str
 ) -> None:
-    first = other()
-    for value in range(1, 5):
-        first.run(f"x = {value}")
-    first.end()
+    left(here(), *(f"x = {value}" for value in range(1, 5)))
     if damage == "content":
         content_of(history, 4).unlink()
     else:
