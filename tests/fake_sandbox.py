@@ -16,11 +16,10 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import SandboxClosed
-from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.interfaces import (
     Cell,
     InputInterrupted,
@@ -29,11 +28,8 @@ from wasm_kernel.execution.interfaces import (
     NoListener,
     OfferedMessage,
     ProcessUsage,
-    SessionFacts,
 )
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.base import CommandHandler
-from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CellError, CommMessage, SandboxResult
 from wasm_kernel.service import messages
@@ -55,18 +51,12 @@ class FakeSandbox:
         self,
         workspace: Path,
         policy: ExecutionPolicy | None = None,
-        session_id: str | None = None,
         *,
         gate: Gate | None = None,
     ) -> None:
         self.workspace = workspace
         self.policy = policy or ExecutionPolicy()
-        self.session_id = session_id
         self.interrupted = False
-        self.language_commands: Mapping[str, CommandHandler] = {}
-        self.commands = HostCommands(cast("Any", None), cast("Any", None), LocalBroker({}))
-        self.facts = SessionFacts()
-        self.queries: list[Mapping[str, Any]] = []
         self._gate = gate or (lambda progress: None)
         self._thread = GuestThread("fake guest")
         self._started: Future[None] | None = None
@@ -111,13 +101,12 @@ class FakeSandbox:
         return outer
 
     def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
-        """Records the request and answers it with `answers[op]` of the namespace, if that
+        """Answers the request with `answers[op]` of the namespace, if that
         exists.
         """
         self.start()
 
         def answer() -> Mapping[str, Any]:
-            self.queries.append(request)
             found = self._namespace.get("answers", {}).get(request["op"], {})
             if isinstance(found, Exception):
                 raise found
@@ -156,12 +145,6 @@ class FakeSandbox:
         """Hands the request to `on_call(request)` of the namespace."""
         self.start()
         return self._thread.submit(lambda: self._namespace["on_call"](request))
-
-    def show_notes(self, page: Callable[[str], None]) -> None:
-        """Does nothing, since nothing outlives the variables here."""
-
-    def offer_pip(self) -> None:
-        """Does nothing, since nothing is installed here."""
 
     def interrupt(self) -> bool:
         """As `Sandbox.interrupt`; code that blocks outside of Python is not reached."""

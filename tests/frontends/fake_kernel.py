@@ -73,7 +73,7 @@ def fake(
     opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
 ) -> Sandbox:
     _watch_kernels()
-    made = Fake(session.workspace, policy, session.id, gate=gate)
+    made = Fake(session.workspace, policy, gate=gate)
     made.namespace.update(workspace=session.workspace, policy=policy, session_id=session.id)
     made.namespace.update(sandbox=made, behind=behind)
     made.namespace.update(stdin=lambda: _kernels[0].stdin_socket)

@@ -1,4 +1,5 @@
 """`WorkerLine`: the messages of one worker, checked and counted, and a watch on its silence.
+`Leaving` is the time that a worker has for closing its session.
 
 A worker that was taken over may send anything: rubbish, too much, or nothing.
 """
@@ -121,6 +122,24 @@ class WorkerLine:
             self.why_ended = why
             _LOG.warning("a session's process %s", why)
         self.worker.kill()
+
+
+class Leaving(Struct, frozen=True):
+    """A session that is falling asleep, since a monotonic time, for at most `seconds`.
+
+    Calls later than `last_call` wait for the next worker. With `discard_variables` the next worker
+    begins without variables.
+    """
+
+    since: float
+    seconds: float
+    last_call: int
+    discard_variables: bool
+
+    @property
+    def passed(self) -> float:
+        """The seconds since the session began to fall asleep."""
+        return time.monotonic() - self.since
 
 
 def log_report(
