@@ -109,7 +109,7 @@ class _Worker:
         if opened.state_home is not None:
             os.environ["XDG_STATE_HOME"] = opened.state_home
         kernel = opened.kernel
-        logger = SandboxLogger(_Events(channel) if kernel is None or kernel.logs else None)
+        logger = SandboxLogger(_EventSender(channel) if kernel is None or kernel.logs else None)
         folders, session = _opened(opened, policy, logger)
         folders.verified |= opened.verified
         folders.notices += opened.notices
@@ -439,7 +439,7 @@ class _Page:
         self._worker.send(messages.Terminating(self._call))
 
 
-class _Events:
+class _EventSender:
     """Sends events to the application's logger, which is beyond the walls."""
 
     def __init__(self, channel: Channel) -> None:

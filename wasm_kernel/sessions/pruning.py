@@ -375,7 +375,7 @@ def prune(root: SessionsRoot) -> Callable[[PruneSessions, Task], Pruned]:
     """Returns the handler of `PruneSessions`, which prunes only the sessions in `root`."""
 
     def handle(request: PruneSessions, task: Task) -> Pruned:
-        heard = _Events()
+        heard = _FirstEvents()
         try:
             result = _pruned(root, request.hours, request.dry_run, SandboxLogger(heard), task)
         except Cancelled:
@@ -385,7 +385,7 @@ def prune(root: SessionsRoot) -> Callable[[PruneSessions, Task], Pruned]:
     return handle
 
 
-class _Events:
+class _FirstEvents:
     """A logger that keeps the first events, and the last one."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.faults import Fault
 from wasm_kernel.engine.flavours import UNCHECKED, Flavour
 from wasm_kernel.guests.prepared import PreparedFiles
-from wasm_kernel.guests.python.guest import Addresses
+from wasm_kernel.guests.python.guest import PythonAddresses
 from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.state.image import BaseImage
 
@@ -21,7 +21,7 @@ OWN_IMAGE = "WASM_KERNEL_TEST_IMAGE"
 BETTER = replace(UNCHECKED)
 
 
-def small(language: PythonLanguage, *_: Flavour) -> PreparedFiles[Addresses]:
+def small(language: PythonLanguage, *_: Flavour) -> PreparedFiles[PythonAddresses]:
     """The files of the small image, which may lie at a path of the test."""
     files, own = language.small, os.environ.get(OWN_IMAGE)
     image = files.image_at_hand()

@@ -24,7 +24,7 @@ from wasm_kernel.engine.flavours import (
     Flavour,
 )
 from wasm_kernel.guests.python import background
-from wasm_kernel.guests.python.files import GuestFiles
+from wasm_kernel.guests.python.files import PythonFiles
 from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.linux.locks import FileLock
@@ -34,7 +34,7 @@ def language_in(cache: Cache, binary: Path, *, walls: bool) -> PythonLanguage:
     """A language whose guest is the tiny one, in a process with or without a second wall."""
     language = PythonLanguage(cache, LocalBroker({}) if walls else None)
     digest = hashlib.sha256(TINY).hexdigest()
-    language.files = GuestFiles("key", str(binary), digest, "", "3.15.0", {})
+    language.files = PythonFiles("key", str(binary), digest, "", "3.15.0", {})
     return language
 
 

@@ -9,11 +9,11 @@ import pytest
 from tests.engine.tiny import MIB, Guest
 from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.errors import GuestCrashed
-from wasm_kernel.guests.python.guest import Addresses, PythonGuest
+from wasm_kernel.guests.python.guest import PythonAddresses, PythonGuest
 
 
 def test_a_guest_without_memory_left_says_so(guest: Guest) -> None:
-    python = PythonGuest(guest.instance, guest.files, Addresses({}), UNCHECKED)
+    python = PythonGuest(guest.instance, guest.files, PythonAddresses({}), UNCHECKED)
     with pytest.raises(GuestCrashed, match="out of memory"):
         python.run(b"x" * 1_000_000)
 

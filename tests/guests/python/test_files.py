@@ -17,12 +17,12 @@ from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.errors import BundleError, CacheWarning
 from wasm_kernel.guests.python import files
-from wasm_kernel.guests.python.files import GuestFiles
+from wasm_kernel.guests.python.files import PythonFiles
 from wasm_kernel.guests.python.language import PythonLanguage
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GuestFiles:
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PythonFiles:
     """An environment of a few small files."""
     data = tmp_path / "mpl-data.zip"
     with zipfile.ZipFile(data, "w") as inner:
@@ -35,7 +35,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GuestFiles:
     (runtimes / "__init__.py").write_text("")
     monkeypatch.setattr(files, "runtimes_folder", lambda: tmp_path / "runtimes")
     monkeypatch.setattr(files, "PACKAGES", ("traitlets",))
-    return GuestFiles(
+    return PythonFiles(
         "key", "binary", "0" * 64, str(stdlib), "3.15.0", {"numpy": "2.5.2", "traitlets": "5.0"}
     )
 
@@ -75,11 +75,11 @@ def test_a_process_that_may_not_write_down_what_it_found_has_it_written_down(cac
 
 
 def test_a_touched_agent_is_found_anew(
-    cache: Cache, small: GuestFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cache: Cache, small: PythonFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(files, "find", lambda cache: small)
     files.guest_files(cache)
-    again = GuestFiles("other", "b", "0" * 64, "s", "3.15.0", {})
+    again = PythonFiles("other", "b", "0" * 64, "s", "3.15.0", {})
     monkeypatch.setattr(files, "find", lambda cache: again)
     assert files.guest_files(cache) == small
     (tmp_path / "runtimes" / "python" / "agent" / "__init__.py").write_text("changed = 1")
@@ -88,7 +88,7 @@ def test_a_touched_agent_is_found_anew(
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"stamp": "", "files": {}}'])
 def test_a_damaged_memory_of_it_is_found_anew(
-    cache: Cache, small: GuestFiles, monkeypatch: pytest.MonkeyPatch, text: str
+    cache: Cache, small: PythonFiles, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr(files, "find", lambda cache: small)
     monkeypatch.setattr(files, "_stamp", lambda: "")
@@ -105,7 +105,7 @@ def put(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_the_key_changes_with_the_agent(cache: Cache, small: GuestFiles, tmp_path: Path) -> None:
+def test_the_key_changes_with_the_agent(cache: Cache, small: PythonFiles, tmp_path: Path) -> None:
     before = files.find(cache).key
     (tmp_path / "runtimes" / "python" / "agent" / "more.py").write_text("x = 1")
     assert files.find(cache).key != before
@@ -137,7 +137,7 @@ def test_missing_artifacts_are_an_error(
 
 
 def test_the_layout_has_the_standard_library_the_bundle_and_the_data(
-    cache: Cache, small: GuestFiles
+    cache: Cache, small: PythonFiles
 ) -> None:
     layout = files.lay_out(small, cache)
     assert sorted(path.name for path in layout.lib.iterdir()) == [
@@ -148,7 +148,7 @@ def test_the_layout_has_the_standard_library_the_bundle_and_the_data(
     assert sorted(path.name for path in layout.root.iterdir()) == ["app", "dev", "tmp", "usr"]
 
 
-def test_the_bundle_holds_the_agent_and_its_packages(cache: Cache, small: GuestFiles) -> None:
+def test_the_bundle_holds_the_agent_and_its_packages(cache: Cache, small: PythonFiles) -> None:
     layout = files.lay_out(small, cache)
     with zipfile.ZipFile(layout.lib / files.BUNDLE_NAME) as bundle:
         names = bundle.namelist()
@@ -158,7 +158,7 @@ def test_the_bundle_holds_the_agent_and_its_packages(cache: Cache, small: GuestF
 
 
 def test_a_package_of_the_bundle_that_is_missing_is_named(
-    cache: Cache, small: GuestFiles, monkeypatch: pytest.MonkeyPatch
+    cache: Cache, small: PythonFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "PACKAGES", ("no_such_package",))
     with pytest.raises(BundleError, match="no_such_package"):
@@ -166,7 +166,7 @@ def test_a_package_of_the_bundle_that_is_missing_is_named(
 
 
 def test_a_failed_layout_is_not_taken_for_one(
-    cache: Cache, small: GuestFiles, monkeypatch: pytest.MonkeyPatch
+    cache: Cache, small: PythonFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(files, "PACKAGES", ("no_such_package",))
@@ -176,7 +176,7 @@ def test_a_failed_layout_is_not_taken_for_one(
 
 
 def test_files_are_laid_out_once(
-    cache: Cache, small: GuestFiles, monkeypatch: pytest.MonkeyPatch
+    cache: Cache, small: PythonFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = files.lay_out(small, cache)
     monkeypatch.setattr(files, "_make", lambda *a: pytest.fail("made again"))
@@ -184,11 +184,11 @@ def test_files_are_laid_out_once(
 
 
 def test_two_at_once_lay_out_once(
-    cache: Cache, small: GuestFiles, monkeypatch: pytest.MonkeyPatch
+    cache: Cache, small: PythonFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make, made = files._make, list[int]()
 
-    def counted(found: GuestFiles, folder: Path, installed: Path | None) -> None:
+    def counted(found: PythonFiles, folder: Path, installed: Path | None) -> None:
         made.append(1)
         make(found, folder, installed)
 
@@ -202,7 +202,7 @@ def test_two_at_once_lay_out_once(
 
 
 def test_the_bundle_of_the_same_packages_is_the_same_on_another_machine(
-    small: GuestFiles, tmp_path: Path
+    small: PythonFiles, tmp_path: Path
 ) -> None:
     agent = tmp_path / "runtimes" / "python" / "agent"
     for name in ("b", "a"):  # in the order of another disk's listing
@@ -217,7 +217,7 @@ def test_the_bundle_of_the_same_packages_is_the_same_on_another_machine(
 
 
 def test_an_installed_image_brings_the_packages_it_was_built_of(
-    small: GuestFiles, tmp_path: Path
+    small: PythonFiles, tmp_path: Path
 ) -> None:
     cache = Cache(tmp_path / "cache", tmp_path / "installed")
     cache.prepare()
@@ -237,13 +237,13 @@ def test_an_installed_image_brings_the_packages_it_was_built_of(
     assert files.find(cache).packages["traitlets"] != "1.0"
 
 
-def sums_of(found: GuestFiles) -> dict[str, str]:
+def sums_of(found: PythonFiles) -> dict[str, str]:
     lines = (Path(found.binary).parent / "SHA256SUMS").read_text().splitlines()
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
 def test_a_guest_whose_code_and_image_were_installed_has_its_files_laid_out(
-    cache: Cache, small: GuestFiles, monkeypatch: pytest.MonkeyPatch
+    cache: Cache, small: PythonFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A confined kernel finds them there; it could not make them itself."""
     language = PythonLanguage(cache)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.engine.tiny import Guest
 from wasm_kernel.guests.python.guest import (
-    Addresses,
     HostChannel,
+    PythonAddresses,
     SignalWords,
     find_sqlite_prngs,
     reseed_sqlite,
@@ -122,6 +122,6 @@ def test_without_words_nothing_is_pending(guest: Guest) -> None:
 
 
 def test_addresses_come_back_from_an_images_record() -> None:
-    addresses = Addresses({4100: 1, 8: 2}, [100])
+    addresses = PythonAddresses({4100: 1, 8: 2}, [100])
     kept = json.loads(json.dumps(msgspec.to_builtins(addresses, str_keys=True)))
-    assert msgspec.convert(kept, Addresses, str_keys=True) == addresses
+    assert msgspec.convert(kept, PythonAddresses, str_keys=True) == addresses

@@ -43,7 +43,7 @@ _PACKAGES = {
 _PACKAGE_MODULE = b"const module = {}, exports = {};\n%b\n%b"
 
 
-class GuestFiles(Struct, frozen=True):
+class JavaScriptFiles(Struct, frozen=True):
     """The guest's files: the interpreter, QuickJS-NG, and the stripper of TypeScript's types.
 
     The key names this combination of interpreter and agent. `modules` are sources of the agent and
@@ -57,19 +57,19 @@ class GuestFiles(Struct, frozen=True):
     main: str = f"{AGENT}agent"
 
 
-def guest_files() -> GuestFiles:
+def guest_files() -> JavaScriptFiles:
     """Finds the guest's files; `BundleError` says what to install."""
     return _files_with(_modules())
 
 
-def shell_files() -> GuestFiles:
+def shell_files() -> JavaScriptFiles:
     """Finds the files of the shell, which is a guest of the same interpreter."""
     return msgspec.structs.replace(
         _files_with({**_modules(), **dict(_shell())}), main=f"{AGENT}shell"
     )
 
 
-def _files_with(modules: Mapping[str, bytes]) -> GuestFiles:
+def _files_with(modules: Mapping[str, bytes]) -> JavaScriptFiles:
     folder = built_folder(FOLDER)
     try:
         lines = (folder / "SHA256SUMS").read_text().splitlines()
@@ -81,7 +81,7 @@ def _files_with(modules: Mapping[str, bytes]) -> GuestFiles:
     digest = hashlib.sha256(f"{_LAYOUT} {interpreter.sha256}\n".encode())
     for name, source in sorted(modules.items()):
         digest.update(f"{name} {len(source)}\n".encode() + source)
-    return GuestFiles(digest.hexdigest()[:32], interpreter, stripper, modules)
+    return JavaScriptFiles(digest.hexdigest()[:32], interpreter, stripper, modules)
 
 
 def _binary(path: Path, sums: Mapping[str, str], title: str) -> GuestBinary:

@@ -41,7 +41,7 @@ _ENDS_CHARACTERS = 8 * _SOUGHT_CHARACTERS
 _SPARE_BYTES = 16 * 1024 * 1024  # bytes of the memory limit that JavaScript's values can't have
 
 
-class Addresses(Struct, frozen=True):
+class JavaScriptAddresses(Struct, frozen=True):
     """The addresses that the host uses in a guest with the image's memory.
 
     Attributes:
@@ -179,7 +179,7 @@ class JavaScriptGuest:
     def __init__(
         self,
         instance: Instance,
-        addresses: Addresses,
+        addresses: JavaScriptAddresses,
         host: HostImports,
         setup: GuestSetup,
         *,

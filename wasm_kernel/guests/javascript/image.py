@@ -17,8 +17,8 @@ from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import GuestStopped, ImageError
 from wasm_kernel.guests.dlmalloc import find_state
-from wasm_kernel.guests.javascript.files import GuestFiles
-from wasm_kernel.guests.javascript.guest import Addresses, HostImports, Interrupts
+from wasm_kernel.guests.javascript.files import JavaScriptFiles
+from wasm_kernel.guests.javascript.guest import HostImports, Interrupts, JavaScriptAddresses
 from wasm_kernel.guests.javascript.host_functions import AgentCalls
 from wasm_kernel.guests.javascript.modules import ModuleLoader
 from wasm_kernel.guests.javascript.quickjs import FULFILLED, OK, REJECTED, QuickJs
@@ -46,10 +46,10 @@ _WORD = (1 << 64) - 1
 _TRACKER = 609  # index in the table of functions; guest/javascript.py has added it
 
 
-class ImageBuilder:
+class JavaScriptImageBuilder:
     """Builds a base image with code of any flavour, on a guest thread since it runs a guest."""
 
-    def __init__(self, compiled: Compiled, files: GuestFiles) -> None:
+    def __init__(self, compiled: Compiled, files: JavaScriptFiles) -> None:
         self._compiled, self._files = compiled, files
 
     def build(self, cache: Cache, name: str) -> ImageRecord:
@@ -65,7 +65,7 @@ class ImageBuilder:
             script_name = _find_once(memory, _SCRIPT_NAME, "the name of scripts")
             step = self._load_agent(engine, host, memory, script_name)
             cache.write(name, lambda path: image.save(instance, path))
-            addresses = Addresses(step, slot, script_name, random, allocator)
+            addresses = JavaScriptAddresses(step, slot, script_name, random, allocator)
             extra = msgspec.to_builtins(addresses)
             return ImageRecord(memory.size, os.urandom(8).hex(), (), extra)
 

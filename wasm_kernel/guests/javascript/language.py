@@ -27,15 +27,15 @@ from wasm_kernel.guests.base import (
 from wasm_kernel.guests.broker_handlers import PrepareGuest
 from wasm_kernel.guests.javascript import files as guest_files
 from wasm_kernel.guests.javascript import info
-from wasm_kernel.guests.javascript.files import GuestFiles
+from wasm_kernel.guests.javascript.files import JavaScriptFiles
 from wasm_kernel.guests.javascript.guest import (
-    Addresses,
     HostImports,
     Interrupts,
+    JavaScriptAddresses,
     JavaScriptGuest,
 )
 from wasm_kernel.guests.javascript.host_functions import AgentCalls
-from wasm_kernel.guests.javascript.image import BOOT, ImageBuilder
+from wasm_kernel.guests.javascript.image import BOOT, JavaScriptImageBuilder
 from wasm_kernel.guests.javascript.modules import ModuleLoader
 from wasm_kernel.guests.javascript.quickjs import QuickJs
 from wasm_kernel.guests.javascript.stripper import StripperFactory
@@ -71,16 +71,16 @@ class JavaScriptLanguage:
         self._guard = threading.Lock()
 
     @cached_property
-    def files(self) -> GuestFiles:
+    def files(self) -> JavaScriptFiles:
         """The guest's files."""
         return guest_files.guest_files()
 
     @cached_property
-    def prepared(self) -> PreparedFiles[Addresses]:
+    def prepared(self) -> PreparedFiles[JavaScriptAddresses]:
         """The language's code and its base image in the cache."""
         made_of = f"javascript {self.files.key} {image.FORMAT} {BOOT}"
         binaries = (self.files.interpreter, self.files.stripper)
-        return PreparedFiles(self.compiler, binaries, made_of, Addresses)
+        return PreparedFiles(self.compiler, binaries, made_of, JavaScriptAddresses)
 
     @property
     def info(self) -> LanguageInfo:
@@ -110,7 +110,7 @@ class JavaScriptLanguage:
                 self._broker.call(request, EmptyReply, Reporting(progress))
             self.compiler.module(self.files.stripper, flavour, progress)
             compiled = self.compiler.module(self.files.interpreter, flavour, progress)
-            builder, name = ImageBuilder(compiled, self.files), self.prepared.image_name
+            builder, name = JavaScriptImageBuilder(compiled, self.files), self.prepared.image_name
             return self.prepared.image_at_hand() or self.prepared.build_image(
                 lambda: builder.build(self.cache, name), self.title, progress
             )
@@ -152,7 +152,7 @@ class JavaScriptLanguage:
 
     def start(self, setup: GuestSetup) -> JavaScriptGuest:
         """Returns a booted guest."""
-        addresses = msgspec.convert(setup.image.record.extra, Addresses, str_keys=True)
+        addresses = msgspec.convert(setup.image.record.extra, JavaScriptAddresses, str_keys=True)
         interrupts = self._interrupts(setup)
         host = HostImports(interrupts)
         interpreter, quietly = self.files.interpreter, lambda text: None

@@ -20,7 +20,7 @@ from wasm_kernel.engine.host_calls import BoundGuest
 from wasm_kernel.errors import GuestCrashed, GuestStopped, WasmKernelError
 from wasm_kernel.guests.base import GuestSetup
 from wasm_kernel.guests.javascript import files as guest_files
-from wasm_kernel.guests.javascript.files import GuestFiles
+from wasm_kernel.guests.javascript.files import JavaScriptFiles
 from wasm_kernel.guests.javascript.guest import Interrupts, JavaScriptGuest
 from wasm_kernel.guests.javascript.language import JavaScriptLanguage
 from wasm_kernel.linux.broker import Broker
@@ -89,7 +89,7 @@ class ShellLanguage(JavaScriptLanguage):
     _is_shell = True
 
     @cached_property
-    def files(self) -> GuestFiles:
+    def files(self) -> JavaScriptFiles:
         """The guest's files."""
         return guest_files.shell_files()
 

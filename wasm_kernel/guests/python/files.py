@@ -70,7 +70,7 @@ _OWN_PACKAGES = {"jiter": "0.99.0"}
 _METADATA = r"([^/-]+)-([^/-]+)\.dist-info/METADATA"
 
 
-class GuestFiles(msgspec.Struct, frozen=True):
+class PythonFiles(msgspec.Struct, frozen=True):
     """The guest's sources.
 
     Attributes:
@@ -107,7 +107,7 @@ class GuestFiles(msgspec.Struct, frozen=True):
 
 class _Note(msgspec.Struct):
     stamp: str
-    files: GuestFiles
+    files: PythonFiles
 
 
 class GuestFolders(msgspec.Struct, frozen=True):
@@ -118,7 +118,7 @@ class GuestFolders(msgspec.Struct, frozen=True):
     root: Path
 
 
-def guest_files(cache: Cache) -> GuestFiles:
+def guest_files(cache: Cache) -> PythonFiles:
     """Returns the guest's sources, remembered or found; `BundleError` says what to install."""
     stamp = _stamp()
     known = _recall(cache, stamp)
@@ -132,12 +132,12 @@ def guest_files(cache: Cache) -> GuestFiles:
     return found
 
 
-def remembered(cache: Cache) -> GuestFiles | None:
+def remembered(cache: Cache) -> PythonFiles | None:
     """Returns the guest's sources if they were found earlier and nothing has changed since."""
     return _recall(cache, _stamp())
 
 
-def _recall(cache: Cache, stamp: str) -> GuestFiles | None:
+def _recall(cache: Cache, stamp: str) -> PythonFiles | None:
     path = cache.trusted(_note_name())
     if path is None:
         return None
@@ -176,7 +176,7 @@ def _stamp() -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def find(cache: Cache) -> GuestFiles:
+def find(cache: Cache) -> PythonFiles:
     """Finds the guest's sources the slow way; an installed base image decides on the packages."""
     folder = built_folder(FOLDER)
     try:
@@ -192,7 +192,7 @@ def find(cache: Cache) -> GuestFiles:
     except (KeyError, IndexError):
         raise BundleError(f"the Python guest's description is incomplete. {REINSTALL}") from None
     added = _installed_packages(cache, binary, stdlib) or added_packages()
-    return GuestFiles(
+    return PythonFiles(
         key=_key(binary, stdlib, added=added),
         binary=str(folder / _BINARY),
         binary_digest=binary,
@@ -260,7 +260,7 @@ def agent_files() -> list[tuple[str, Path]]:
     return [(path.relative_to(folder).as_posix(), path) for path in found]
 
 
-def lay_out(files: GuestFiles, cache: Cache) -> GuestFolders:
+def lay_out(files: PythonFiles, cache: Cache) -> GuestFolders:
     """Returns the laid-out files, made if they are not there yet."""
     cache.prepare()
     name = folder_name(files)
@@ -272,12 +272,12 @@ def lay_out(files: GuestFiles, cache: Cache) -> GuestFolders:
     return GuestFolders(folder / "lib", folder / "mpl-data", folder / "root")
 
 
-def folder_name(files: GuestFiles) -> str:
+def folder_name(files: PythonFiles) -> str:
     """Returns the cache's name for the laid-out files."""
     return f"bundle-{files.key}"
 
 
-def _make(files: GuestFiles, folder: Path, installed: Path | None) -> None:
+def _make(files: PythonFiles, folder: Path, installed: Path | None) -> None:
     import zipfile
     from shutil import copyfile, copytree
     from tempfile import mkdtemp
@@ -302,7 +302,7 @@ def _make(files: GuestFiles, folder: Path, installed: Path | None) -> None:
     aside.rename(folder)
 
 
-def _add_packages(files: GuestFiles, lib: Path) -> None:
+def _add_packages(files: PythonFiles, lib: Path) -> None:
     """Writes the agent and the packages that it needs into a folder `lib`."""
     import zipfile
     from shutil import copyfile
@@ -319,7 +319,7 @@ def _add_packages(files: GuestFiles, lib: Path) -> None:
             bundle.writestr(zipfile.ZipInfo(name), text)
 
 
-def _metadata(files: GuestFiles) -> Iterator[tuple[str, str]]:
+def _metadata(files: PythonFiles) -> Iterator[tuple[str, str]]:
     """Yields the metadata files that `importlib.metadata` reads of the guest's packages."""
     ours = {*map(_distribution, PACKAGES + _STAND_INS), *_OWN_PACKAGES}
     for name in sorted(ours & set(files.packages)):

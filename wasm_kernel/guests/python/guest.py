@@ -82,7 +82,7 @@ _FOR_SHELL = b"\1"  # and of a request for the shell
 _REFUSED = 1  # the guest's `_host.call` raises OSError for any answer but 0
 
 
-class Addresses(Struct, frozen=True):
+class PythonAddresses(Struct, frozen=True):
     """The addresses that the host uses in a guest with the image's memory.
 
     Attributes:
@@ -224,7 +224,7 @@ class PythonGuest:
         self,
         instance: Instance,
         files: FileOperations,
-        addresses: Addresses,
+        addresses: PythonAddresses,
         flavour: Flavour,
         channel: HostChannel | None = None,
     ) -> None:
@@ -311,7 +311,7 @@ _IMMORTAL = 5 << 28  # _Py_IMMORTAL_INITIAL_REFCNT
 _PLAUSIBLE = 1 << 24
 
 
-class ImageBuilder:
+class PythonImageBuilder:
     """Builds a base image with code of any flavour, on a guest thread since it runs guests.
 
     The preopens are the guest's library, and empty folders in place of a session's folders.
@@ -328,7 +328,7 @@ class ImageBuilder:
 
         Raises `ImageError` if it does not boot, or can't be interrupted.
         """
-        addresses = Addresses(
+        addresses = PythonAddresses(
             self._find_signal_words(), self._find_sqlite_prngs(), self._find_allocator()
         )
         booting, streams = _Booting(preload), OutputStreams()
@@ -405,7 +405,7 @@ class ImageBuilder:
         with contextlib.closing(files):
             instance = Instance(self._compiled, hosts, options, clock, streams)
             with contextlib.closing(instance):
-                yield PythonGuest(instance, files, Addresses({}), self._compiled.flavour)
+                yield PythonGuest(instance, files, PythonAddresses({}), self._compiled.flavour)
 
 
 class _Booting:

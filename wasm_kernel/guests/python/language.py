@@ -29,15 +29,15 @@ from wasm_kernel.guests.prepared import PreparedFiles
 from wasm_kernel.guests.python import files as guest_files
 from wasm_kernel.guests.python import info
 from wasm_kernel.guests.python.cells import PythonCell
-from wasm_kernel.guests.python.files import GuestFiles, GuestFolders
+from wasm_kernel.guests.python.files import GuestFolders, PythonFiles
 from wasm_kernel.guests.python.guest import (
     ARGV,
     BOOT,
     ENV,
-    Addresses,
     HostChannel,
-    ImageBuilder,
+    PythonAddresses,
     PythonGuest,
+    PythonImageBuilder,
 )
 from wasm_kernel.linux.broker import Broker, EmptyReply, NoBroker
 from wasm_kernel.linux.folders import Folder
@@ -82,7 +82,7 @@ class PythonLanguage:
         self._is_remembered = False
 
     @cached_property
-    def files(self) -> GuestFiles:
+    def files(self) -> PythonFiles:
         """The guest's files, found but not yet laid out."""
         return guest_files.guest_files(self.cache)
 
@@ -96,23 +96,25 @@ class PythonLanguage:
         return guest_files.lay_out(self.files, self.cache)
 
     @cached_property
-    def prepared(self) -> PreparedFiles[Addresses]:
+    def prepared(self) -> PreparedFiles[PythonAddresses]:
         """The language's code and its base image in the cache."""
         binaries = (self.files.wasm,)
-        return PreparedFiles(self.compiler, binaries, self._made_of, Addresses, _codec_binaries)
+        return PreparedFiles(
+            self.compiler, binaries, self._made_of, PythonAddresses, _codec_binaries
+        )
 
     @cached_property
-    def small(self) -> PreparedFiles[Addresses]:
+    def small(self) -> PreparedFiles[PythonAddresses]:
         """The language's code, and a base image of Python and IPython alone, built sooner."""
         made_of = f"{self._made_of} small"
-        return PreparedFiles(self.compiler, (self.files.wasm,), made_of, Addresses)
+        return PreparedFiles(self.compiler, (self.files.wasm,), made_of, PythonAddresses)
 
     @property
     def _made_of(self) -> str:
         made_with = (image.FORMAT, BOOT, sorted(ENV.items()))
         return f"{self.files.key} {made_with}"
 
-    def _prepared_for(self, flavour: Flavour) -> PreparedFiles[Addresses]:
+    def _prepared_for(self, flavour: Flavour) -> PreparedFiles[PythonAddresses]:
         """Returns the files that new sessions need for code of a flavour.
 
         Sessions begin with the small image until the whole one is there.
@@ -253,7 +255,7 @@ class PythonLanguage:
             return False  # a file there can't be trusted, and this process may not replace it
 
     def _build(
-        self, needed: PreparedFiles[Addresses], compiled: Compiled, progress: Progress
+        self, needed: PreparedFiles[PythonAddresses], compiled: Compiled, progress: Progress
     ) -> ImageRecord:
         """Writes a base image to the cache; returns its record."""
         from tempfile import TemporaryDirectory
@@ -263,7 +265,7 @@ class PythonLanguage:
         with TemporaryDirectory() as place, Folder.open(place) as empty:
             empty.enter(SITE, make=True).close()
             app = Preopen(empty, "/app", writable=True, tracked=True, counted=True)
-            builder = ImageBuilder(compiled, self._preopens(app, empty, empty))
+            builder = PythonImageBuilder(compiled, self._preopens(app, empty, empty))
             return builder.build(self.cache, needed.image_name, preload=is_whole)
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
@@ -291,7 +293,7 @@ class PythonLanguage:
 
     def start(self, setup: GuestSetup) -> PythonGuest:
         """Returns a booted guest."""
-        addresses = msgspec.convert(setup.image.record.extra, Addresses, str_keys=True)
+        addresses = msgspec.convert(setup.image.record.extra, PythonAddresses, str_keys=True)
         compiled = self.compiler.module(self.files.wasm, setup.flavour, lambda text: None)
         channel = HostChannel(
             setup.answer, partial(self._codecs, setup), partial(self._shells, setup)

@@ -20,7 +20,7 @@ from packaging.version import Version
 from wasm_kernel.errors import PackageError, WasmKernelError, describe
 from wasm_kernel.guests.base import CommandContext, CommandLine
 from wasm_kernel.guests.broker_handlers import FetchedPackages, FetchPackages
-from wasm_kernel.guests.python.files import GuestFiles
+from wasm_kernel.guests.python.files import PythonFiles
 from wasm_kernel.guests.python.packages import pip_line, requirements
 from wasm_kernel.guests.python.packages.pip_line import PipLine
 from wasm_kernel.guests.python.packages.requirements import KnownPackage, NeededPackage
@@ -42,7 +42,7 @@ class PipCommand:
     During an install wheels lie in `folder`, which the guest does not see.
     """
 
-    def __init__(self, site: SitePackages, folder: Path, files: GuestFiles) -> None:
+    def __init__(self, site: SitePackages, folder: Path, files: PythonFiles) -> None:
         self._site = site
         self._folder = folder
         self._markers = requirements.guest_environment(files.python_version)
