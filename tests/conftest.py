@@ -29,6 +29,7 @@ from tests.prepare import prepare
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED
 from wasm_kernel.frontends.jupyter import launcher
+from wasm_kernel.service.program_home import own_workers
 
 gc.disable()  # until all tests are collected: it would visit each of them again and again
 
@@ -101,7 +102,7 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
     Kernels are forked, like those of users, from a process of this run; `started` turns that off.
     `_state` gives each file its own folder of private state; processes that start before use the
-    run's.
+    run's. The process that workers are forked from begins here, as tests change what it inherits.
     """
     hand_out_own()
     folder = tmp_path_factory.mktemp("jupyter")
@@ -114,6 +115,7 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         patch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
+        own_workers().fork_server.start()
         yield
         for forker in launcher.running():
             os.kill(forker, signal.SIGKILL)
