@@ -8,7 +8,6 @@ time by its size after decompression.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import io
 import json
@@ -23,7 +22,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.attacks.test_archives import manifest, member, packed, refused
+from tests.attacks.test_archives import manifest, member, packed, packed_bytes, refused, sparse
 from tests.peak import MB, Peak
 from tests.sampled import sampled
 from wasm_kernel import RuntimeType, get_session_sandbox
@@ -232,46 +231,11 @@ def test_a_manifest_of_many_words_takes_little_memory(root: Path, tmp_path: Path
     data += b'{"":0},' * 2_000_000 + b"{}]}"
     archive = packed(tmp_path / "a.tar.gz", [member("manifest.json", data)])
     peak = Peak()
-    assert_refused(root, archive)
+    refused(root, archive)
     assert peak.grown < 150 * MB
 
 
-def assert_refused(root: Path, archive: Path, **options: Any) -> None:
-    """The import must end with the error that the documentation names, and no other."""
-    refused(root, archive, ArchiveError, **options)
-
-
 # -- headers that no honest program writes
-
-
-def sparse(body: str = "1\n0\n5\n", **fields: str) -> Any:
-    words = {"major": "1", "minor": "0", "name": "files/x", "realsize": "100"} | fields
-    headers = {f"GNU.sparse.{name}": value for name, value in words.items() if value}
-    data = body.encode() + bytes(-len(body) % 512) + b"12345"
-    return member("files/GNUSparseFile.0/x", data, pax_headers=headers)
-
-
-ODD = {
-    "a map that is none": sparse(major="", minor="", map="x,y"),
-    "a body that is no map": sparse("no map\n"),
-    "a map without an end": sparse("9" * 512),
-    "a size that is none": sparse(realsize="abc"),
-    "a size below nothing": sparse("0\n", realsize="-1000000000000"),
-    "a size beyond all": sparse(realsize=str(1 << 63)),
-    "a size of 400 digits": sparse(realsize="9" * 200 + "0" * 90),
-    "parts that go back": sparse("2\n50\n2\n0\n3\n"),
-    "parts upon each other": sparse("2\n0\n3\n1\n2\n"),
-    "a name of 5,000 bytes": member("files/" + "x" * 5000),
-    "a name of 70,000 bytes": member("files/" + "x/" * 35_000),
-    "a link of 70,000 bytes": member("files/l", kind=tarfile.SYMTYPE, linkname="x/" * 35_000),
-    "a link of 5,000 bytes": member("files/l", kind=tarfile.SYMTYPE, linkname="x/" * 2500),
-    "headers upon headers": member("files/x", pax_headers={f"a{i}": "b" * 900 for i in range(200)}),
-}
-
-
-@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-def test_an_odd_header_is_refused_in_words(root: Path, tmp_path: Path, odd: Any) -> None:
-    assert_refused(root, packed(tmp_path / "a.tar.gz", [manifest(), odd]))
 
 
 def extended(words: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
@@ -303,11 +267,9 @@ def test_headers_that_are_slow_to_read_are_refused_at_once(
     root: Path, tmp_path: Path, made: Callable[[int], bytes]
 ) -> None:
     """Python's reader searches them with regular expressions that take quadratic time."""
-    info, data = manifest()
-    raw = info.tobuf() + data + bytes(-len(data) % 512) + made(1_000_000) + bytes(1024)
-    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(raw, compresslevel=1))
+    archive = packed_bytes(tmp_path / "a.tar.gz", made(1_000_000))
     peak, begun = Peak(), time.process_time()
-    assert_refused(root, tmp_path / "a.tar.gz")
+    refused(root, archive)
     assert time.process_time() - begun < 5
     assert peak.grown < 100 * MB
 
@@ -316,7 +278,7 @@ def test_a_map_of_a_billion_parts_takes_no_memory(root: Path, tmp_path: Path) ->
     body = "90000000\n" + "0\n" * 4_000_000
     archive = packed(tmp_path / "a.tar.gz", [manifest(), sparse(body)])
     peak = Peak()
-    assert_refused(root, archive)
+    refused(root, archive)
     assert peak.grown < 80 * MB
 
 
@@ -329,17 +291,14 @@ def test_links_with_long_names_take_little_memory(root: Path, tmp_path: Path) ->
         for name in names:
             tar.addfile(member(name, kind=tarfile.SYMTYPE, linkname="x")[0])
     peak = Peak()
-    assert_refused(root, tmp_path / "a.tar.gz")
+    refused(root, tmp_path / "a.tar.gz")
     assert peak.grown < 200 * MB
 
 
 def test_a_negative_size_is_refused(root: Path, tmp_path: Path) -> None:
     """A negative size sent Python's reader back to the same header, over and over."""
-    info, data = manifest()
     odd = bytearray(member("files/x")[0].tobuf())
     odd[124:136] = (b"\xff" * 12)[:10] + b"\xfe\x00"
     odd[148:156] = b"        "
     odd[148:156] = b"%06o\0 " % sum(odd)
-    raw = info.tobuf() + data + bytes(-len(data) % 512) + bytes(odd) + bytes(2048)
-    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(raw))
-    assert_refused(root, tmp_path / "a.tar.gz")
+    refused(root, packed_bytes(tmp_path / "a.tar.gz", bytes(odd) + bytes(1024)))

@@ -7,13 +7,12 @@ cost of all paths together grows with the decompressed size of the archive.
 from __future__ import annotations
 
 import os
-import tarfile
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.attacks.test_archives import Members, manifest, member, packed, refused
+from tests.attacks.test_archives import Members, folder, link, manifest, member, packed, refused
 from tests.peak import MB
 from tests.sampled import sampled
 from wasm_kernel import list_session_files
@@ -23,18 +22,6 @@ from wasm_kernel.sessions.files import write_session_file
 
 MOST = 4 * MB
 DEEP = "d/" * 2000
-
-
-def folder(name: str) -> tuple[tarfile.TarInfo, bytes]:
-    made: tuple[tarfile.TarInfo, bytes] = member(f"files/{name}", b"", tarfile.DIRTYPE, mode=0o755)
-    return made
-
-
-def link(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
-    found: tuple[tarfile.TarInfo, bytes] = member(
-        f"files/{name}", b"", tarfile.SYMTYPE, linkname=target
-    )
-    return found
 
 
 SWOLLEN: dict[str, Members] = {
@@ -111,22 +98,6 @@ def test_a_path_that_no_guest_can_name_is_left_out_and_told(root: Path, tmp_path
     assert list(made.left_out.values()) == ["its path is too long"]
     back = import_session(tmp_path / "a.tar.gz", root)
     assert list_session_files(back.session_id, root) == ["kept"]
-
-
-ODD_LINKS = {
-    "a long name": ("l" * 300, "x"),
-    "no target": ("l", ""),
-    "through a file": ("f/l", "x"),
-}
-
-
-@pytest.mark.parametrize(("name", "target"), ODD_LINKS.values(), ids=ODD_LINKS)
-def test_a_link_that_can_not_be_is_the_archives_fault(
-    root: Path, tmp_path: Path, name: str, target: str
-) -> None:
-    members = [manifest(), member("files/f"), link(name, target)]
-    told = refused(root, packed(tmp_path / "a.tar.gz", members))
-    assert "The archive holds" in told
 
 
 def test_the_export_of_an_alias_names_the_session(root: Path, tmp_path: Path) -> None:

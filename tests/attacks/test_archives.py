@@ -39,6 +39,21 @@ def manifest(**changes: Any) -> Any:
     return member("manifest.json", json.dumps(MANIFEST | changes).encode())
 
 
+def link(name: str, target: str) -> Any:
+    return member(f"files/{name}", b"", tarfile.SYMTYPE, linkname=target)
+
+
+def folder(name: str) -> Any:
+    return member(f"files/{name}", b"", tarfile.DIRTYPE, mode=0o755)
+
+
+def sparse(body: str = "1\n0\n5\n", **fields: str) -> Any:
+    words = {"major": "1", "minor": "0", "name": "files/x", "realsize": "100"} | fields
+    headers = {f"GNU.sparse.{name}": value for name, value in words.items() if value}
+    data = body.encode() + bytes(-len(body) % 512) + b"12345"
+    return member("files/GNUSparseFile.0/x", data, pax_headers=headers)
+
+
 def packed(path: Path, members: Members) -> Path:
     with tarfile.open(path, "w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as tar:
         for info, data in members:
@@ -46,9 +61,17 @@ def packed(path: Path, members: Members) -> Path:
     return path
 
 
-def refused(root: Path, archive: Path, *errors: type[Exception], **options: Any) -> str:
+def packed_bytes(path: Path, raw: bytes) -> Path:
+    """An archive of a manifest and members that no program would write."""
+    info, data = manifest()
+    raw = info.tobuf() + data + bytes(-len(data) % 512) + raw + bytes(1024)
+    path.write_bytes(gzip.compress(raw, compresslevel=1))
+    return path
+
+
+def refused(root: Path, archive: Path, **options: Any) -> str:
     """The message of a refused import, which left no session and did not change the outside."""
-    with pytest.raises(errors or (ArchiveError, OSError, ValueError)) as caught:
+    with pytest.raises(ArchiveError) as caught:
         import_session(archive, root, **options)
     assert not root.exists() or list(root.iterdir()) == []
     assert sorted(path.name for path in root.parent.iterdir() if path.name[0] == "o") == ["outside"]
@@ -65,59 +88,70 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_leads_out_or_is_reserved_is_refused(
-    root: Path, tmp_path: Path, name: str
-) -> None:
-    told = refused(root, packed(tmp_path / "a.tar.gz", [manifest(), member(name)]))
-    assert "archive" in told.lower()
-    assert str(root) not in told
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [
-        (tarfile.LNKTYPE, {"linkname": "files/other"}),
-        (tarfile.LNKTYPE, {"linkname": "../../outside/secret"}),
-        (tarfile.FIFOTYPE, {}),
-        (tarfile.CHRTYPE, {"devmajor": 1, "devminor": 5}),
-        (tarfile.BLKTYPE, {"devmajor": 8}),
-    ],
-)
-def test_a_member_that_is_not_a_file_is_refused(
-    root: Path, tmp_path: Path, kind: bytes, fields: dict[str, Any]
-) -> None:
-    members = [manifest(), member("files/other"), member("files/x", b"", kind, **fields)]
-    refused(root, packed(tmp_path / "a.tar.gz", members))
-
-
-LINKED: dict[str, Members] = {
-    "a file through a link": [
-        member("files/d", b"", tarfile.SYMTYPE, linkname="../../outside"),
-        member("files/d/evil"),
-    ],
-    "a link after a folder of its name": [
-        member("files/d", b"", tarfile.DIRTYPE),
-        member("files/d", b"", tarfile.SYMTYPE, linkname="../../outside"),
-    ],
-    "a link after a file of its name": [
-        member("files/d"),
-        member("files/d", b"", tarfile.SYMTYPE, linkname="../../outside/secret"),
-    ],
+OUT = "../../outside"
+MEMORY = {"artifact": "", "facts": ""}
+BAD: dict[str, Members] = {
+    "a hard link": [member("files/x", b"", tarfile.LNKTYPE, linkname="files/other")],
+    "a hard link out": [member("files/x", b"", tarfile.LNKTYPE, linkname=f"{OUT}/secret")],
+    "a pipe": [member("files/x", b"", tarfile.FIFOTYPE)],
+    "a device of characters": [member("files/x", b"", tarfile.CHRTYPE, devmajor=1, devminor=5)],
+    "a device of blocks": [member("files/x", b"", tarfile.BLKTYPE, devmajor=8)],
+    "a file through a link": [link("d", OUT), member("files/d/evil")],
+    "a link after a folder of its name": [folder("d"), link("d", OUT)],
+    "a link after a file of its name": [member("files/d"), link("d", f"{OUT}/secret")],
     "a name twice": [member("files/d"), member("files/d")],
     "a folder where a file is": [member("files/d"), member("files/d/e")],
-    "a link below a link": [
-        member("files/d", b"", tarfile.SYMTYPE, linkname="../../outside"),
-        member("files/d/e", b"", tarfile.SYMTYPE, linkname="x"),
+    "a link below a link": [link("d", OUT), link("d/e", "x")],
+    "a link with a long name": [link("l" * 300, "x")],
+    "a link without a target": [link("l", "")],
+    "a link through a file": [member("files/f"), link("f/l", "x")],
+    "a link of 5,000 bytes": [link("l", "x/" * 2500)],
+    "a link of 70,000 bytes": [link("l", "x/" * 35_000)],
+    "a name of 5,000 bytes": [member("files/" + "x" * 5000)],
+    "a name of 70,000 bytes": [member("files/" + "x/" * 35_000)],
+    "headers upon headers": [
+        member("files/x", pax_headers={f"a{i}": "b" * 900 for i in range(200)})
     ],
+    "a hole beyond the end": [sparse("1\n9000\n5\n")],
+    "a hole before the begin": [sparse("1\n-5\n5\n")],
+    "a hole of negative size": [sparse("1\n0\n-5\n")],
+    "holes of a count that is not a number": [sparse("x\n0\n5\n")],
+    "holes of a million parts": [sparse("1000000\n" + "0\n0\n" * 100)],
+    "a map that is not one": [sparse(major="", minor="", map="x,y")],
+    "a body that is not a map": [sparse("no map\n")],
+    "a map without an end": [sparse("9" * 512)],
+    "a size that is not a number": [sparse(realsize="abc")],
+    "a size below nothing": [sparse("0\n", realsize="-1000000000000")],
+    "a size beyond all": [sparse(realsize=str(1 << 63))],
+    "a size of 400 digits": [sparse(realsize="9" * 200 + "0" * 90)],
+    "parts that go back": [sparse("2\n50\n2\n0\n3\n")],
+    "parts upon each other": [sparse("2\n0\n3\n1\n2\n")],
+}
+BAD |= {f"the name {name}": [member(name)] for name in NAMES}
+BAD = {name: [manifest(), *members] for name, members in BAD.items()} | {
+    "no manifest": [member("files/x")],
+    "no JSON": [member("manifest.json", b"{")],
+    "no object": [member("manifest.json", b"[]")],
+    "nested deeply": [member("manifest.json", b"[" * 200_000)],
+    "another kind": [manifest(kind="something else")],
+    "a later version": [manifest(version=VERSION + 1)],
+    "a bad id": [manifest(session_id="../../x")],
+    "no id": [manifest(session_id=None)],
+    "memory that is not an object": [manifest(memory=7)],
+    "memory without facts": [manifest(memory={"artifact": ""})],
+    "files that are texts": [manifest(memory=MEMORY | {"open_files": "x"})],
 }
 
 
-@pytest.mark.parametrize("members", LINKED.values(), ids=LINKED)
-def test_links_and_doubles_lead_nowhere_outside(
+@pytest.mark.parametrize("members", BAD.values(), ids=BAD)
+def test_what_no_export_writes_is_refused_in_words(
     root: Path, tmp_path: Path, members: Members
 ) -> None:
-    refused(root, packed(tmp_path / "a.tar.gz", [manifest(), *members]))
+    begun = time.process_time()
+    told = refused(root, packed(tmp_path / "a.tar.gz", members))
+    assert "archive" in told.lower()
+    assert str(root) not in told
+    assert time.process_time() - begun < 5
 
 
 def test_links_out_are_taken_away(root: Path, tmp_path: Path) -> None:
@@ -141,27 +175,6 @@ def test_an_archive_gives_no_more_rights(root: Path, tmp_path: Path) -> None:
 def test_an_odd_time_does_not_matter(root: Path, tmp_path: Path, mtime: float) -> None:
     odd = member("files/x", pax_headers={"mtime": str(mtime)})
     import_session(packed(tmp_path / "a.tar.gz", [manifest(), odd]), root)
-
-
-MEMORY = {"artifact": "", "facts": ""}
-BAD_MANIFESTS: dict[str, Any] = {
-    "no manifest": member("files/x"),
-    "no JSON": member("manifest.json", b"{"),
-    "no object": member("manifest.json", b"[]"),
-    "nested deeply": member("manifest.json", b"[" * 200_000),
-    "another kind": manifest(kind="something else"),
-    "a later version": manifest(version=VERSION + 1),
-    "a bad id": manifest(session_id="../../x"),
-    "no id": manifest(session_id=None),
-    "memory that is none": manifest(memory=7),
-    "memory without facts": manifest(memory={"artifact": ""}),
-    "files that are texts": manifest(memory=MEMORY | {"open_files": "x"}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("first", BAD_MANIFESTS.values(), ids=BAD_MANIFESTS)
-def test_a_file_that_is_not_an_archive_is_refused(root: Path, tmp_path: Path, first: Any) -> None:
-    refused(root, packed(tmp_path / "a.tar.gz", [first]))
 
 
 def test_the_honest_manifest_is_accepted(root: Path, tmp_path: Path) -> None:
@@ -217,29 +230,6 @@ def test_a_header_of_gigabytes_takes_no_memory(root: Path, tmp_path: Path) -> No
     peak = Peak()
     assert "header that is too large" in refused(root, tmp_path / "a.tar.gz")
     assert peak.grown < 300 * MB
-
-
-SPARSE = {
-    "beyond its end": ("1\n9000\n5\n", 100),
-    "before its begin": ("1\n-5\n5\n", 100),
-    "of negative size": ("1\n0\n-5\n", 100),
-    "of a count that is none": ("x\n0\n5\n", 100),
-    "of a million parts": ("1000000\n" + "0\n0\n" * 100, 100),
-    "of a size beyond all": ("1\n0\n5\n", 1 << 63),
-}
-
-
-@pytest.mark.parametrize(("parts", "size"), SPARSE.values(), ids=SPARSE)
-def test_holes_that_can_not_be_are_refused(
-    root: Path, tmp_path: Path, parts: str, size: int
-) -> None:
-    head = parts.encode() + bytes(-len(parts) % 512)
-    fields = {"major": "1", "minor": "0", "name": "files/x", "realsize": str(size)}
-    headers = {f"GNU.sparse.{name}": value for name, value in fields.items()}
-    odd = member("files/GNUSparseFile.0/x", head + b"12345", pax_headers=headers)
-    begun = time.monotonic()
-    refused(root, packed(tmp_path / "a.tar.gz", [manifest(), odd]))
-    assert time.monotonic() - begun < 20
 
 
 def test_an_import_that_is_killed_leaves_no_session(root: Path, tmp_path: Path) -> None:
