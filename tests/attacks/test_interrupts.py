@@ -11,6 +11,7 @@ import pytest
 from tests.attacks.conftest import SMALL, Making, Victim
 from tests.attacks.interrupting import interrupt_many
 from tests.faces import PATIENCE
+from tests.sampled import sampled
 from wasm_kernel import BaseSandbox, NoListener, SandboxResult, create_sandbox
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.service.sandbox import Sandbox
@@ -45,18 +46,17 @@ def test_case_01_the_cell_may_catch_it(victim: Victim) -> None:
     assert victim.run(code, interrupt="begun").stdout == "begun\ncaught\n"
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "class A:\n  def __del__(self):\n    for i in range(1000): pass\nwhile True: A()",
-        (
-            "class A: pass\nimport weakref\ndef gone(r):\n  for i in range(1000): pass\n"
-            "while True: a = A(); r = weakref.ref(a, gone); del a"
-        ),
-        "class A:\n  def __del__(self): pass\nwhile True: a = A(); a.a = a",
-    ],
-    ids=["destructor", "callback", "garbage"],
-)
+DESTROYED = {
+    "destructor": "class A:\n  def __del__(self):\n    for i in range(1000): pass\nwhile True: A()",
+    "callback": (
+        "class A: pass\nimport weakref\ndef gone(r):\n  for i in range(1000): pass\n"
+        "while True: a = A(); r = weakref.ref(a, gone); del a"
+    ),
+    "garbage": "class A:\n  def __del__(self): pass\nwhile True: a = A(); a.a = a",
+}
+
+
+@pytest.mark.parametrize("code", sampled(DESTROYED, 3))
 def test_case_01_an_interrupt_that_comes_upon_a_destructor_is_not_lost(
     victim: Victim, code: str
 ) -> None:
@@ -79,10 +79,10 @@ def test_case_01_what_else_a_destructor_raises_is_told_and_ignored(victim: Victi
     [
         "7**10**8",
         "import re; re.match(r'(a+)+$', 'a' * 60 + 'b')",
-        "import numpy as np; a = np.ones((1500, 1500)); a @ a @ a @ a",
         *(
             pytest.param(code, marks=pytest.mark.soak)
             for code in (
+                "import numpy as np; a = np.ones((1500, 1500)); a @ a @ a @ a",
                 "sorted(range(3 * 10**6, 0, -1), key=lambda x: -x)",
                 "sum(range(10**12))",
                 "import numpy as np; np.sort(np.random.rand(6 * 10**6), kind='heapsort')",

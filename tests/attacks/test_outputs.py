@@ -39,7 +39,10 @@ def test_case_22_endless_text_to_stderr_is_cut(victim: Victim) -> None:
     [
         "for i in range(10**6): display(i)",
         "from IPython.display import clear_output\nfor i in range(10**6): clear_output()",
-        "from IPython.display import HTML\nwhile True: display(HTML('x' * 10**6))",
+        pytest.param(
+            "from IPython.display import HTML\nwhile True: display(HTML('x' * 10**6))",
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_case_22_endless_displays_are_bounded_and_can_be_interrupted(

@@ -264,9 +264,11 @@ def test_a_script_reaches_nothing_outside(shell: BaseSandbox, tmp_path: Path, sc
     "script",
     [
         ":(){ :|:& };:",
-        "f() { f; }; f",
         "x=a; while true; do x=$x$x; done",
-        "jq -n '[range(1e9)]'",
+        *(
+            pytest.param(script, marks=pytest.mark.soak)
+            for script in ("f() { f; }; f", "jq -n '[range(1e9)]'")
+        ),
     ],
 )
 def test_a_script_without_an_end_ends(shell: BaseSandbox, script: str) -> None:
