@@ -4,6 +4,7 @@ file operation, which still leads nowhere outside.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ ROUNDS = 100
 def untouched(root: Path) -> None:
     assert [path.name for path in (root / "outside").iterdir()] == ["file"]
     assert (root / "outside" / "file").read_bytes() == SECRET
+    assert (root / "s" / ".metadata.json").read_bytes() == SECRET
 
 
 SWAPPING = """
@@ -94,46 +96,30 @@ def place(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path / "s")
 
 
-@pytest.mark.parametrize("kinds", [("folder", "link"), ("link", "folder", "pipe", "file")])
-def test_links_swapped_for_folders_lead_nowhere_outside(
-    place: Path, kinds: tuple[str, ...]
+SWAPPED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "a folder for a link": (("folder", "link"), ("swapped/file", "swapped/new/file")),
+    "any for any": (("link", "folder", "pipe", "file"), ("swapped/file", "swapped/new/file")),
+    "a file for a link": (("file", "file link", "pipe"), ("swapped",)),
+    "a folder for a link to the reserved names": (
+        ("folder", "hidden", "root"),
+        ("swapped", "swapped/file", "swapped/.metadata.json"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("kinds", "paths"), SWAPPED.values(), ids=SWAPPED)
+def test_what_is_swapped_leads_nowhere_outside_and_to_no_reserved_name(
+    place: Path, kinds: tuple[str, ...], paths: tuple[str, ...]
 ) -> None:
     with swapping(place / "s", *kinds):
-        for _ in range(ROUNDS):
+        for _, path in itertools.product(range(ROUNDS), paths):
             with suppress(ValueError, OSError):
-                assert read_session_file("s", "swapped/file", place) != SECRET
+                assert read_session_file("s", path, place) != SECRET
             with suppress(ValueError, OSError):
-                write_session_file("s", "swapped/file", b"evil", place)
+                write_session_file("s", path, b"evil", place)
             with suppress(ValueError, OSError):
-                write_session_file("s", "swapped/new/file", b"evil", place)
-            with suppress(ValueError, OSError):
-                delete_session_path("s", "swapped/file", place)
+                delete_session_path("s", path, place, recursive=True)
     untouched(place)
-
-
-def test_a_file_swapped_for_a_link_leads_nowhere_outside(place: Path) -> None:
-    with swapping(place / "s", "file", "file link", "pipe"):
-        for _ in range(ROUNDS):
-            with suppress(ValueError, OSError):
-                assert read_session_file("s", "swapped", place) != SECRET
-            with suppress(ValueError, OSError):
-                write_session_file("s", "swapped", b"evil", place)
-            with suppress(ValueError, OSError):
-                delete_session_path("s", "swapped", place)
-    untouched(place)
-
-
-def test_a_folder_swapped_for_a_link_does_not_lead_to_the_reserved_names(place: Path) -> None:
-    with swapping(place / "s", "folder", "hidden", "root"):
-        for _ in range(ROUNDS):
-            for path in ("swapped", "swapped/file", "swapped/.metadata.json"):
-                with suppress(ValueError, OSError):
-                    assert read_session_file("s", path, place) != SECRET
-                with suppress(ValueError, OSError):
-                    write_session_file("s", path, b"evil", place)
-                with suppress(ValueError, OSError):
-                    delete_session_path("s", path, place, recursive=True)
-    assert (place / "s" / ".metadata.json").read_bytes() == SECRET
 
 
 def test_a_walk_meets_no_swapped_link(place: Path) -> None:
