@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox, value_of
+from wasm_kernel.integrations.agent_sandbox import (
+    REQUIRED,
+    AgentSandbox,
+    signature_of,
+    value_of,
+)
 
 
 def test_long_texts_and_lists_are_variables(agent: AgentSandbox) -> None:
@@ -32,6 +37,15 @@ def test_a_variable_that_can_not_be_passed_is_refused(agent: AgentSandbox) -> No
     for name in ("class", "a b", ""):
         with pytest.raises(ValueError, match="a variable can't be named"):
             agent.set_variables({name: 1})
+
+
+def test_a_tool_may_be_async(agent: AgentSandbox) -> None:
+    async def double(n: int) -> int:
+        return 2 * n
+
+    agent.offer({"double": agent.tool("double", double, signature_of({"n": REQUIRED, "m": 1}))})
+    assert value_of(agent.run("double(3)")) == 6
+    assert agent.run("double(m=3)").error is not None
 
 
 def test_a_tool_can_not_wait_for_the_code_that_waits_for_it(agent: AgentSandbox) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from agent_framework import ContextProvider, FunctionTool, tool
 
 from wasm_kernel import HostFunction, Sandbox
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox
+from wasm_kernel.integrations.agent_sandbox import REQUIRED, AgentSandbox, signature_of
 from wasm_kernel.integrations.python_tool import text_for_models
 
 _ASKS = "always_require"
@@ -101,15 +101,9 @@ def _signature(tool: FunctionTool) -> inspect.Signature:
     """Returns the parameters that a model may give, each by its name."""
     schema = tool.parameters()
     required = schema.get("required", ())
-    return inspect.Signature(
-        [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                default=inspect.Parameter.empty if name in required else each.get("default"),
-            )
-            for name, each in sorted(
-                schema.get("properties", {}).items(), key=lambda item: item[0] not in required
-            )
-        ]
+    return signature_of(
+        {
+            name: REQUIRED if name in required else each.get("default")
+            for name, each in schema.get("properties", {}).items()
+        }
     )

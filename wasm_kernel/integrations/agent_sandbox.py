@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import contextlib
 import contextvars
 import inspect
@@ -21,6 +22,7 @@ from wasm_kernel.integrations.guest_commands import GuestCommands
 from wasm_kernel.service.plain_data import encoded
 
 Tool = Callable[..., Any]
+REQUIRED = inspect.Parameter.empty
 
 _START = "before the first command"
 _VARIABLES = "_wasm_kernel_variables"
@@ -86,14 +88,15 @@ class AgentSandbox:
         """Returns a tool for `offer`, with the parameters of `like`, each of any type.
 
         It gets its arguments by name, as frameworks call tools. It runs in the context of the
-        thread that calls `run`, as frameworks keep settings there.
+        thread that calls `run`, as frameworks keep settings there. It may be `async`.
         """
 
         def called(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = _by_name(like.bind(*args, **kwargs))
             context = self._context.copy()
             context.run(_calling.set, self)
-            return context.run(call, *args, **kwargs)
+            value = context.run(call, *args, **kwargs)
+            return context.run(asyncio.run, value) if inspect.iscoroutine(value) else value
 
         untyped = [
             each.replace(annotation=inspect.Parameter.empty) for each in like.parameters.values()
@@ -210,6 +213,15 @@ def _sent(value: Any) -> tuple[str, Any]:
     text = msgspec.json.encode(encoded(value, data)).decode()
     is_json = not data and '"$"' not in text  # which stands for a value that JSON has not
     return ("json", text) if is_json and len(text) > _PIECE else ("value", value)
+
+
+def signature_of(defaults: Mapping[str, Any]) -> inspect.Signature:
+    """Returns the signature of parameters by their defaults; `REQUIRED` ones have none."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = sorted(defaults, key=lambda name: defaults[name] is not REQUIRED)
+    return inspect.Signature(
+        [inspect.Parameter(name, kind, default=defaults[name]) for name in names]
+    )
 
 
 def _by_name(bound: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:

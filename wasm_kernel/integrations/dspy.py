@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreterError, FinalOutput
 
 from wasm_kernel import HostFunction, Sandbox, WasmKernelError
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox, value_of
+from wasm_kernel.integrations.agent_sandbox import REQUIRED, AgentSandbox, signature_of, value_of
 
 _SUBMIT = "SUBMIT"
 _SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError", "_IncompleteInputError")
@@ -104,17 +103,14 @@ class SandboxInterpreter:
         if now == self._offered:
             return
         functions = {
-            name: agent.tool(name, _plain(tool), inspect.signature(tool))
-            for name, tool in now[0].items()
+            name: agent.tool(name, tool, inspect.signature(tool)) for name, tool in now[0].items()
         }
         agent.offer({**functions, _SUBMIT: self._submit(agent)})
         self._offered = now
 
     def _submit(self, agent: AgentSandbox) -> HostFunction:
         fields = self.output_fields or [{"name": "output"}]
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        like = inspect.Signature([inspect.Parameter(each["name"], kind) for each in fields])
-
+        like = signature_of({each["name"]: REQUIRED for each in fields})
         return agent.answer_tool(_SUBMIT, dict, like, doc="Gives the final output; ends the code.")
 
     def shutdown(self) -> None:
@@ -130,18 +126,3 @@ class SandboxInterpreter:
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
-
-
-def _plain(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a tool as code calls it: without `await`."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        value = tool(*args, **kwargs)
-        return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
-
-    call.__doc__ = inspect.getdoc(tool)
-    return call
-
-
-async def _awaited(value: Any) -> Any:
-    return await value

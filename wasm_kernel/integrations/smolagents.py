@@ -12,7 +12,7 @@ from smolagents.agent_types import AgentType
 from smolagents.local_python_executor import CodeOutput, InterpreterError, PythonExecutor
 
 from wasm_kernel import HostFunction, Sandbox, SandboxResult
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox, value_of
+from wasm_kernel.integrations.agent_sandbox import REQUIRED, AgentSandbox, signature_of, value_of
 
 _ANSWER = "final_answer"
 _IMAGE = "_repr_png_"
@@ -44,7 +44,11 @@ class SandboxExecutor(PythonExecutor):
 
     def _tool(self, name: str, tool: Any) -> HostFunction:
         inputs: Mapping[str, Mapping[str, Any]] | None = getattr(tool, "inputs", None)
-        like = inspect.signature(tool) if inputs is None else _signature_of(inputs)
+        if inputs is None:
+            like = inspect.signature(tool)
+        else:
+            nullable = {name: each.get("nullable") for name, each in inputs.items()}
+            like = signature_of({name: None if nullable[name] else REQUIRED for name in inputs})
         doc = getattr(tool, "description", "")
         if name == _ANSWER:
             return self._agent.answer_tool(name, _received_by(tool), like, doc=doc)
@@ -80,19 +84,6 @@ class SandboxExecutor(PythonExecutor):
     def cleanup(self) -> None:
         """Closes a sandbox of its own. Safe to call twice."""
         self._agent.close()
-
-
-def _signature_of(inputs: Mapping[str, Mapping[str, Any]]) -> inspect.Signature:
-    """Returns the signature of a tool with these inputs: a nullable one may be left out."""
-    parameters = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=None if each.get("nullable") else inspect.Parameter.empty,
-        )
-        for name, each in sorted(inputs.items(), key=lambda item: bool(item[1].get("nullable")))
-    ]
-    return inspect.Signature(parameters)
 
 
 def _received_by(tool: Any) -> Callable[..., Any]:
