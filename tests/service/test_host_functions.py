@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import json
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -227,6 +229,24 @@ def test_what_no_message_can_carry_is_an_error_in_words(
     assert fails(sandbox, "no_such()") == "LookupError: odd?name"
     for argument in ("'odd\\udc80name'", "[{'odd\\udc80name': 1}]"):
         assert "surrogates not allowed" in fails(sandbox, f"echo({argument})")
+
+
+def test_a_call_that_fails_leaves_no_arguments_in_memory(offering: Sandboxes) -> None:
+    """A cell can make thousands of such calls, each of 8 MiB."""
+    orders: list[weakref.ref[Order]] = []
+
+    def refuse(order: Order) -> None:
+        orders.append(weakref.ref(order))
+        raise ValueError("no")
+
+    sandbox = offering(refuse, echo)
+    gc.disable()
+    try:
+        assert fails(sandbox, "refuse({'number': 1, 'due': '2020-01-01'})") == "ValueError: no"
+        says(sandbox, "echo(1)")  # the thread holds the call before
+        assert orders[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_a_function_that_cancels_itself_interrupts_no_cell(offering: Sandboxes) -> None:

@@ -247,6 +247,7 @@ class RunningCall:
         try:
             value = self.future.result()
         except BaseException as problem:
+            problem.__traceback__ = None  # its frames hold the arguments, and the error holds them
             self.outcome = type(problem).__name__
             if isinstance(problem, CancelledError) or not isinstance(problem, Exception):
                 problem = _ended_by(problem)
