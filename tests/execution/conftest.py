@@ -1,7 +1,4 @@
-"""Sandboxes, and their forks.
-
-The file's sandbox is the one that users have, unless the file has its own `isolation`.
-"""
+"""Sandboxes, and their forks."""
 
 from __future__ import annotations
 

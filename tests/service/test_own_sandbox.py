@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import wasm_kernel
-from tests.faces import says, wait_for
+from tests.faces import process_of, says, wait_for
 from tests.private import private_folders, private_of
 from tests.service.conftest import ends
 from wasm_kernel.errors import PolicyError, SandboxClosed
@@ -52,12 +52,6 @@ def make(warm: None, tmp_path: Path) -> Iterator[Making]:
             return sandbox
 
         yield one
-
-
-def process_of(sandbox: Sandbox) -> int:
-    worker = sandbox.worker.worker
-    assert worker is not None
-    return worker.process
 
 
 def test_its_guest_is_behind_both_walls_in_a_process_that_ends_with_it(

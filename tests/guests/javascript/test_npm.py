@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from tests.guests.javascript.conftest import problem, value
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.guests.javascript import broker_handlers
 
-Npm = Callable[[str], None]
 FAKE = """#!{python}
 import json, os, pathlib, sys, time
 words, lock = sys.argv[1:], {{}}
