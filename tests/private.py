@@ -36,21 +36,23 @@ def private_of(workspace: Path) -> Path:
     raise FileNotFoundError(f"{workspace} has no private folder")
 
 
-def folders_of(workspace: Path, *, lone: bool = False) -> SandboxFolders:
+def folders_of(workspace: Path, *, outside_sessions: bool = False) -> SandboxFolders:
     """The folders of a session, made if they are missing; the caller closes them.
 
     Args:
         workspace: The workspace.
-        lone: Whether its guest is one of a sandbox outside of sessions.
+        outside_sessions: Whether its guest is one of a sandbox outside of sessions.
     """
     real = workspace.resolve()
     real.mkdir(parents=True, exist_ok=True)
     folder = Folder.open(real)
     privates = PrivateFolders(real.parent)
     # a workspace outside of sessions makes no root of sessions of the folder that it lies in
-    found = (privates._open if lone else privates.open)(real.name, folder)
-    presence = PresenceLock(found) if lone else None
-    return SandboxFolders(workspace, real, folder, found, lone=lone, presence=presence)
+    found = (privates._open if outside_sessions else privates.open)(real.name, folder)
+    presence = PresenceLock(found) if outside_sessions else None
+    return SandboxFolders(
+        workspace, real, folder, found, outside_sessions=outside_sessions, presence=presence
+    )
 
 
 def kept_sandbox(
@@ -62,7 +64,10 @@ def kept_sandbox(
     resume: Resume | str = Resume.ALWAYS,
 ) -> Sandbox:
     """A sandbox outside of sessions whose private state is kept; `resume` as in a kernel."""
-    policy, folders = policy or ExecutionPolicy(), folders_of(Path(workspace), lone=True)
+    policy, folders = (
+        policy or ExecutionPolicy(),
+        folders_of(Path(workspace), outside_sessions=True),
+    )
     new, mode = NewSession(folders, "", NoSession(folders)), Resume(resume)
     opened = opened_in(new, runtime, policy, resume=mode, pip=False, quiet=False)
     return ProgramHome(new).sandbox(opened, policy, SandboxLogger.of(logger))

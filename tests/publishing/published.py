@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.publishing.names import PublishableNames, PublishLimits
-from wasm_kernel.publishing.place import PlaceBeside, PublishFiles, Written
+from wasm_kernel.publishing.place import PlaceBeside, PublishFiles, WriteOutcome
 from wasm_kernel.result import DATA_SUFFIXES
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
@@ -40,7 +40,7 @@ class Publishing:
         (self.app / path).parent.mkdir(parents=True, exist_ok=True)
         (self.app / path).write_text(text)
 
-    def publish(self, *paths: str, task: Task = QUIET) -> Written:
+    def publish(self, *paths: str, task: Task = QUIET) -> WriteOutcome:
         """The answer of the handler."""
         return self.place.publish(PublishFiles(paths), task)
 

@@ -25,14 +25,14 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.publishing.mirror import Mirror
 from wasm_kernel.publishing.names import PublishLimits
-from wasm_kernel.publishing.place import AdoptFiles, WriteFiles, Written
+from wasm_kernel.publishing.place import AdoptFiles, WriteFiles, WriteOutcome
 from wasm_kernel.publishing.write_back import WriteBack
 
 
 class Writing(Publishing):
     """A notebook's folder, which must be the current one, and a session that writes there."""
 
-    def bring(self, *paths: str, task: Task = QUIET) -> Written:
+    def bring(self, *paths: str, task: Task = QUIET) -> WriteOutcome:
         """The answer of the handler."""
         return self.place.write(WriteFiles(paths), task)
 

@@ -84,9 +84,9 @@ class OpenedFolders(Struct, frozen=True):
     private: str
     identities: tuple[Inode, Inode]
     private_root: str | None
-    lone: bool
+    outside_sessions: bool
     needs_copies: bool
-    lasting: bool
+    survives_restart: bool
     mounts: dict[str, Inode] = {}
 
 
@@ -101,9 +101,9 @@ class SandboxFolders:
         scratch: The guest's `/tmp`, in the private folder, as are `packages`, which `%pip`
             installed.
         private_root: The folder for private folders that the user named, if any.
-        lone: Whether the workspace belongs to no session; it may hold some.
+        outside_sessions: Whether the workspace belongs to no session; it may hold some.
         needs_copies: Whether files can't be linked between the workspace and the private folder.
-        lasting: Whether the private folder can be matched with this workspace after a restart.
+        survives_restart: Whether the private folder is found again after a restart.
         notices: Texts to show to the user once.
         reopened: Whether a notebook's new kernel reopened it; then a notice lists the kept
             variables and files.
@@ -122,7 +122,7 @@ class SandboxFolders:
         found: PrivateFolder,
         private_root: Path | str | None = None,
         *,
-        lone: bool = False,
+        outside_sessions: bool = False,
         presence: PresenceLock | None = None,
     ) -> None:
         """Takes over a workspace and its private folder, which are closed with it."""
@@ -131,8 +131,8 @@ class SandboxFolders:
         self.workspace, self.private = workspace, found
         self.private_path = found.path
         self.private_root = private_root
-        self.lone = lone
-        self.needs_copies, self.lasting = found.needs_copies, found.lasting
+        self.outside_sessions = outside_sessions
+        self.needs_copies, self.survives_restart = found.needs_copies, found.survives_restart
         self._mounts: dict[Mount, Folder] = {}
         self._accepted: set[tuple[Mount, ...]] = set()
         self._expected: Mapping[str, Inode] = {}
@@ -147,7 +147,11 @@ class SandboxFolders:
                 self.private.remove(MISSED)
             self.packages = held.enter_context(self.private.enter(PACKAGES, make=True))
             self._held = held.pop_all()
-        hidden = SessionFoldersHidden(workspace) if lone else MetadataAndPlacesHidden(workspace)
+        hidden = (
+            SessionFoldersHidden(workspace)
+            if outside_sessions
+            else MetadataAndPlacesHidden(workspace)
+        )
         self.app = Preopen(workspace, APP, writable=True, tracked=True, counted=True, hidden=hidden)
         self.notices: tuple[str, ...] = self._notices() if found.made else ()
         self.reopened = False
@@ -179,7 +183,9 @@ class SandboxFolders:
                 presence = PresenceLock(found)
                 held.pop_all()
             own = workspace.enter()
-            return cls(path, real, own, found, privates.named, lone=True, presence=presence)
+            return cls(
+                path, real, own, found, privates.named, outside_sessions=True, presence=presence
+            )
 
     @classmethod
     def from_opened(cls, opened: OpenedFolders) -> Self:
@@ -198,9 +204,19 @@ class SandboxFolders:
                 raise HostFailed(_GONE)
             held.pop_all()
         found = PrivateFolder(
-            folder.fd, private, needs_copies=opened.needs_copies, lasting=opened.lasting
+            folder.fd,
+            private,
+            needs_copies=opened.needs_copies,
+            survives_restart=opened.survives_restart,
         )
-        folders = cls(real, real, workspace, found, opened.private_root, lone=opened.lone)
+        folders = cls(
+            real,
+            real,
+            workspace,
+            found,
+            opened.private_root,
+            outside_sessions=opened.outside_sessions,
+        )
         folders.expect(opened.mounts)
         return folders
 
@@ -220,9 +236,9 @@ class SandboxFolders:
             private=str(self.private_path),
             identities=(self.workspace.inode, self.private.inode),
             private_root=None if root is None else str(root),
-            lone=self.lone,
+            outside_sessions=self.outside_sessions,
             needs_copies=self.needs_copies,
-            lasting=self.lasting,
+            survives_restart=self.survives_restart,
             mounts={
                 _named(mount, real_path(mount.host)): folder.inode
                 for mount, folder in self._mounts.items()
@@ -231,7 +247,7 @@ class SandboxFolders:
 
     def _notices(self) -> tuple[str, ...]:
         notices = [FAR] if self.needs_copies else []
-        if not self.lasting:
+        if not self.survives_restart:
             notices.append(_FORGETFUL)
         return tuple(notices)
 
@@ -279,7 +295,7 @@ class SandboxFolders:
         if not mounts:
             return ()
         own = [("the workspace", FolderAncestry.of(self.workspace.fd))]
-        if not self.lone:
+        if not self.outside_sessions:
             own.append(("workspace_root", FolderAncestry.at(self.real.parent)))
         with self._guard, contextlib.ExitStack() as opened:
             known = dict(self._mounts)

@@ -131,16 +131,16 @@ class PrivateFolder(Folder):
         path: Its real path.
         needs_copies: Whether it lies in another file system than the workspace: files are copied,
             not linked.
-        lasting: Whether it can be matched with its workspace after a restart.
+        survives_restart: Whether it can be matched with its workspace after a restart.
         made: Whether it was made just now.
     """
 
     def __init__(
-        self, fd: int, path: Path, *, needs_copies: bool, lasting: bool, made: bool = False
+        self, fd: int, path: Path, *, needs_copies: bool, survives_restart: bool, made: bool = False
     ) -> None:
         super().__init__(fd)
         self.path = path
-        self.needs_copies, self.lasting, self.made = needs_copies, lasting, made
+        self.needs_copies, self.survives_restart, self.made = needs_copies, survives_restart, made
 
     @property
     def in_place(self) -> bool:
@@ -161,7 +161,7 @@ class TemporaryFolder(PrivateFolder):
     _open: ClassVar[set[TemporaryFolder]] = set()
 
     def __init__(self, fd: int, path: Path, *, needs_copies: bool) -> None:
-        super().__init__(fd, path, needs_copies=needs_copies, lasting=True, made=True)
+        super().__init__(fd, path, needs_copies=needs_copies, survives_restart=True, made=True)
         self._process = os.getpid()
         self._open.add(self)
 
@@ -294,9 +294,13 @@ def _in_place(
 ) -> PrivateFolder:
     """Returns a workspace's private folder that was opened in a place."""
     needs_copies = not places.can_link(place, workspace)
-    lasting = owner.mark.lasting
+    survives_restart = owner.mark.survives_restart
     return PrivateFolder(
-        found.fd, place.path / owner.key, needs_copies=needs_copies, lasting=lasting, made=made
+        found.fd,
+        place.path / owner.key,
+        needs_copies=needs_copies,
+        survives_restart=survives_restart,
+        made=made,
     )
 
 

@@ -71,7 +71,7 @@ class FetchedPackages(Struct, frozen=True):
     versions: Mapping[str, str] = {}
 
 
-class Fetched:
+class FetchedBytes:
     """The bytes that one sandbox has fetched so far. The thread that fetches uses it."""
 
     bytes = 0
@@ -105,14 +105,14 @@ def broker_handlers(
     private: OpenPrivate,
     *,
     pip: bool = True,
-    fetched: Fetched | None = None,
+    fetched: FetchedBytes | None = None,
 ) -> Handlers:
     """Returns a broker's handlers for the guest of one sandbox; with `pip`, also to fetch packages.
 
     `fetched` counts the bytes that the sandbox has fetched so far; by default none. A language's
     part is loaded when it is first needed, so that a broker can be forked before wasmtime is.
     """
-    kind, counter = RuntimeType(runtime), fetched or Fetched()
+    kind, counter = RuntimeType(runtime), fetched or FetchedBytes()
     part = partial(import_module, f"wasm_kernel.guests.{kind.value}.broker_handlers")
 
     def compile_in_background(*_: object) -> EmptyReply:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.broker_handlers import Fetched
+from wasm_kernel.guests.broker_handlers import FetchedBytes
 from wasm_kernel.linux.task import Task
 
 _POLL_SECONDS = 0.1
@@ -40,7 +40,7 @@ def run_fetcher(
     folder: Path,
     task: Task,
     *,
-    fetched: Fetched,
+    fetched: FetchedBytes,
     env: Mapping[str, str],
     most: int,
     on_line: Callable[[str], None],

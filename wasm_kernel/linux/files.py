@@ -237,7 +237,7 @@ class FileMark(Struct, frozen=True):
             return None
 
     @property
-    def lasting(self) -> bool:
+    def survives_restart(self) -> bool:
         """True if the mark tells a file from a later one with the same inode."""
         return bool(self.born)
 

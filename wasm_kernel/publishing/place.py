@@ -79,7 +79,7 @@ class AdoptFiles(Struct, frozen=True):
     paths: tuple[str, ...] | None
 
 
-class Written(Struct, frozen=True):
+class WriteOutcome(Struct, frozen=True):
     """The outcome of a request.
 
     Attributes:
@@ -136,7 +136,7 @@ class PlaceBeside(Struct, frozen=True):
                 return (name,)
         return self.folder
 
-    def publish(self, request: PublishFiles, task: Task) -> Written:
+    def publish(self, request: PublishFiles, task: Task) -> WriteOutcome:
         """Copies files into the folder for results; `WasmKernelError` if none can be copied."""
         from wasm_kernel.publishing.writer import FolderWriter
 
@@ -167,23 +167,23 @@ class PlaceBeside(Struct, frozen=True):
 
             return _for_each(request.paths, put, task, names)
 
-    def write(self, request: WriteFiles, task: Task) -> Written:
+    def write(self, request: WriteFiles, task: Task) -> WriteOutcome:
         """Makes paths the same as in the session."""
         if len(request.paths) > AT_ONCE:
             raise PublishError(TOO_MANY)
         with self._mirror(task) as mirror:
             paths = mirror.with_those_below(request.paths)
             done = _for_each(paths, mirror.bring, task)
-            return Written(done.links, done.refused, mirror.known(paths))
+            return WriteOutcome(done.links, done.refused, mirror.known(paths))
 
-    def adopt(self, request: AdoptFiles, task: Task) -> Written:
+    def adopt(self, request: AdoptFiles, task: Task) -> WriteOutcome:
         """Copies the user's changes to the session."""
         if request.paths is not None and len(request.paths) > AT_ONCE:
             raise PublishError(TOO_MANY)
         with self._mirror(task) as mirror:
             paths = mirror.paths if request.paths is None else sorted({*request.paths})
             done = _for_each(paths, mirror.adopt, task)
-            return Written({}, done.refused, mirror.known(paths))
+            return WriteOutcome({}, done.refused, mirror.known(paths))
 
     def _is_anothers(self, session_id: str) -> bool:
         """Returns whether a session belongs to another notebook, which still exists."""
@@ -256,7 +256,7 @@ def _for_each(
     act: Callable[[str], object],
     task: Task,
     into: tuple[str, ...] = (),
-) -> Written:
+) -> WriteOutcome:
     """Calls `act` for each path; the links are those for which it returns True.
 
     The names `into` lead from the notebook to the folder that the paths are in.
@@ -272,4 +272,4 @@ def _for_each(
             refused[path] = str(problem)
         except OSError as problem:
             refused[path] = f"it can't be written there ({describe(problem)})."
-    return Written(links, refused)
+    return WriteOutcome(links, refused)

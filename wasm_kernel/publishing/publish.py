@@ -31,7 +31,7 @@ from wasm_kernel.publishing.place import (
     AdoptFiles,
     PublishFiles,
     WriteFiles,
-    Written,
+    WriteOutcome,
 )
 from wasm_kernel.publishing.tree import FileTree
 from wasm_kernel.result import DATA_SUFFIXES, first_of
@@ -73,16 +73,16 @@ def outcomes(
     paths: Sequence[str],
     broker: Broker,
     task: Task,
-) -> Iterator[tuple[tuple[str, ...], Written]]:
+) -> Iterator[tuple[tuple[str, ...], WriteOutcome]]:
     """Has paths handled, as many at once as a request may name; yields those, and the outcome."""
     for at in range(0, len(paths), AT_ONCE):
         some = tuple(paths[at : at + AT_ONCE])
-        done = broker.call(request(some), Written, task)
+        done = broker.call(request(some), WriteOutcome, task)
         log_published(session, done)
         yield some, done
 
 
-def log_published(session: LastUse, done: Written) -> None:
+def log_published(session: LastUse, done: WriteOutcome) -> None:
     """Logs the files that lie beside the notebook now."""
     for path in done.links:
         session.logger.log_event(events.FILE_PUBLISHED, session_id=session.id, path=path)
@@ -128,8 +128,8 @@ class PublishCommand:
         for path, why in done.refused.items():
             log.warning("%s was not published: %s", path, why)
 
-    def _publish(self, paths: Sequence[str], broker: Broker, task: Task) -> Written:
-        done = Written({}, {})
+    def _publish(self, paths: Sequence[str], broker: Broker, task: Task) -> WriteOutcome:
+        done = WriteOutcome({}, {})
         for _, some in outcomes(self._session, PublishFiles, paths, broker, task):
             done.links.update(some.links)
             done.refused.update(some.refused)
@@ -190,10 +190,10 @@ class CollectedFiles(PublishCommand):
         is_one = self.results.into and not self.results.names.refusal(line.line)
         return "/".join((*self.results.into, line.line)) if is_one else None
 
-    def _publish(self, paths: Sequence[str], broker: Broker, task: Task) -> Written:
+    def _publish(self, paths: Sequence[str], broker: Broker, task: Task) -> WriteOutcome:
         there = {*self._files(None)}
         links = {p: "/".join((*self.results.into, p)) for p in paths if p in there}
-        return Written(links, {p: MISSING for p in paths if p not in there})
+        return WriteOutcome(links, {p: MISSING for p in paths if p not in there})
 
 
 class UnpublishedNotice:

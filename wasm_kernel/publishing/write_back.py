@@ -13,7 +13,7 @@ from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine, 
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.publishing.names import PublishableNames, is_public
-from wasm_kernel.publishing.place import AdoptFiles, WriteFiles, Written
+from wasm_kernel.publishing.place import AdoptFiles, WriteFiles, WriteOutcome
 from wasm_kernel.publishing.publish import outcomes, some_of
 from wasm_kernel.publishing.tree import FileTree, content_of
 from wasm_kernel.sessions.last_use import LastUse
@@ -57,7 +57,7 @@ class WriteBack:
         broker = context.broker
         try:
             if not self._looked:  # at changes from before this kernel
-                self._remember((), broker.call(AdoptFiles(None), Written, context))
+                self._remember((), broker.call(AdoptFiles(None), WriteOutcome, context))
                 self._looked = True
             changed = [path for path, was in self._there.items() if self._status(path) != was]
             for some, done in outcomes(self._session, AdoptFiles, sorted(changed), broker, context):
@@ -84,7 +84,7 @@ class WriteBack:
         self._waiting.clear()
         self._tell(refused, context)
 
-    def _remember(self, asked: Collection[str], done: Written) -> None:
+    def _remember(self, asked: Collection[str], done: WriteOutcome) -> None:
         """Notes the status of files beside the notebook, to see later if the user changed them."""
         for path in asked:
             self._there.pop(path, None)

@@ -28,7 +28,7 @@ from wasm_kernel.errors import (
     describe,
 )
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.guests.broker_handlers import Fetched
+from wasm_kernel.guests.broker_handlers import FetchedBytes
 from wasm_kernel.guests.protocol import check_depth
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Handlers, log_failure
 from wasm_kernel.policy import MIB
@@ -106,7 +106,7 @@ class SessionWorker:
         self.function_calls: SessionCalls = NO_CALLS
         self.network: SessionNetwork | None = None
         self.noted = noted
-        self.usage, self.fetched = Usage(), Fetched()
+        self.usage, self.fetched = Usage(), FetchedBytes()
         self.last_used, self.resets = time.time(), 0
         self._home = home
         self.logger = logger

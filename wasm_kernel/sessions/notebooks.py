@@ -87,7 +87,7 @@ class Binding(Struct, frozen=True):
     def is_of(self, file: NotebookFile) -> bool:
         """Returns whether a file is the notebook's own."""
         here = self.path == str(file.path)
-        if self.mark.lasting and self.mark.same(file.mark) and (here or file.names == 1):
+        if self.mark.survives_restart and self.mark.same(file.mark) and (here or file.names == 1):
             return True
         return here and bool(self.digest) and self.digest == file.digest()
 

@@ -33,7 +33,7 @@ class ContentTooLarge(Exception):
     """The error of a content that is too large to be copied."""
 
 
-class Changed(Exception):
+class ContentChanged(Exception):
     """The error of a content that changed after it was kept."""
 
 
@@ -179,14 +179,14 @@ class FileContents(_NumberedFiles):
         return checksum_of(target, size)
 
     def check(self, was: KeptFile) -> None:
-        """Raises `Changed` if a content changed after it was kept."""
+        """Raises `ContentChanged` if a content changed after it was kept."""
         with self._reading(was.kept) as source:
             found = os.fstat(source)
             if (found.st_size, found.st_mtime_ns) != (was.size, was.mtime):
-                raise Changed
+                raise ContentChanged
             known = was.checksum is not None and was.size <= self.copy_bytes
             if known and checksum_of(source, was.size) != was.checksum:
-                raise Changed
+                raise ContentChanged
 
     def put(self, was: KeptFile, name: str, folder: int) -> None:
         """Puts a content into a folder under a name, in place of any file with that name.

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from wasm_kernel.linux.files import file_identity
 from wasm_kernel.linux.folders import READ, closing_fd, inode_of
 from wasm_kernel.linux.walks import Lookup
-from wasm_kernel.state.file_contents import Changed, checksum_of
+from wasm_kernel.state.file_contents import ContentChanged, checksum_of
 from wasm_kernel.state.file_journal import (
     Absent,
     KeptFile,
@@ -109,7 +109,7 @@ def _restore_unlinked(versions: FileVersions, name: str, commit: int) -> bool:
             with versions.hold([was.kept]):
                 work = _FileRestore(versions, lambda path, found: None, [was.identity])
                 work.put(name, was, number, folder)
-    except (Changed, OSError):
+    except (ContentChanged, OSError):
         return False
     return True
 
@@ -138,7 +138,7 @@ class _FileRestore:
             try:
                 folder, name = lookup.parent(path, make=step == self.put)
                 step(path, state[path], name, folder)
-            except Changed:
+            except ContentChanged:
                 self._miss(path, NotKept("changed"))
             except OSError as problem:
                 is_empty = problem.errno in _NOWHERE

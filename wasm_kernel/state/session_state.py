@@ -89,7 +89,7 @@ class SessionState:
         self._image: BaseImage | None = None
         self._not_kept: set[str] = set()  # the paths that the user was told of
         self._files_troubled = self._removal_told = False
-        self._is_wanted = folders.lasting  # after the end
+        self._is_wanted = folders.survives_restart  # after the end
         self._is_crash = self._is_sleep = False
 
     # -- beginning and end

@@ -69,7 +69,7 @@ _AS_AT_A_PROMPT = (
 Answer = Mapping[str, Any]
 
 
-class Tried(Struct, frozen=True):
+class TestReaction(Struct, frozen=True):
     """The reaction of a test to nonsensical answers.
 
     It `refuses` some of them, if it judges. It `takes_nan` if it gives all its points for NaN.
@@ -223,9 +223,9 @@ class CleanGuest:
             raise NotJudged(result.error.evalue if result.error else told.get("evalue", ""))
         return json.loads(_text_in(told))
 
-    def tried(self, test: GradedTest) -> Tried:
+    def tried(self, test: GradedTest) -> TestReaction:
         """Returns the reaction of a test to nonsensical answers; or raises `NotJudged`."""
-        return Tried(**self._ask_anew(f"try_out({test.name!r})"))
+        return TestReaction(**self._ask_anew(f"try_out({test.name!r})"))
 
     def judge(self, test: GradedTest, answers: Sequence[Answer]) -> tuple[float, str]:
         """Returns the points that the answers to a test's probes earn, and a message."""

@@ -47,7 +47,7 @@ class KernelspecPlace:
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledKernelspec:
     """An installed kernelspec of ours: its folder, and the command that it starts."""
 
     name: str
@@ -141,17 +141,17 @@ def uninstall(place: KernelspecPlace | None, name: str = NAME) -> Path:
     return folder
 
 
-def installed() -> list[Installed]:
+def installed() -> list[InstalledKernelspec]:
     """Returns our kernelspecs that Jupyter offers."""
     found = []
     for name, folder in sorted(KernelSpecManager().find_kernel_specs().items()):
         argv = _argv(Path(folder))
         if argv is not None:
-            found.append(Installed(name, Path(folder), argv))
+            found.append(InstalledKernelspec(name, Path(folder), argv))
     return found
 
 
-def offered() -> Installed:
+def offered() -> InstalledKernelspec:
     """Returns our kernelspec for a new console or notebook; `KernelspecError` if there is none."""
     found = installed()
     if not found:

@@ -28,7 +28,7 @@ from wasm_kernel.errors import (
 from wasm_kernel.frontends.e2b import openapi, operations
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.files import FILE_BYTES, too_large
-from wasm_kernel.frontends.e2b.messages import Connected
+from wasm_kernel.frontends.e2b.messages import ConnectedSandbox
 from wasm_kernel.frontends.e2b.operations import ApiCall, Operation, Plane
 from wasm_kernel.frontends.e2b.sandboxes import GONE, Sandboxes
 from wasm_kernel.frontends.http.callers import Caller, MemoryLease, client_name, key_name
@@ -217,7 +217,7 @@ def _response(operation: Operation, answer: Any) -> Response:
         return Response(status_code=204)
     content = msgspec.json.encode(answer)
     # for a load balancer, which can't read the body
-    named = {"e2b-sandbox-id": answer.sandbox_id} if isinstance(answer, Connected) else {}
+    named = {"e2b-sandbox-id": answer.sandbox_id} if isinstance(answer, ConnectedSandbox) else {}
     return Response(content, operation.status, named, media_type="application/json")
 
 

@@ -54,7 +54,7 @@ class NewSandbox(Body):
     volume_mounts: Any = None
 
 
-class Connected(Body):
+class ConnectedSandbox(Body):
     """The data by which a client reaches a sandbox."""
 
     sandbox_id: str
@@ -72,7 +72,7 @@ class Lifecycle(Body):
     on_timeout: str
 
 
-class Described(Body, omit_defaults=True):
+class SandboxDetail(Body, omit_defaults=True):
     """The facts about a sandbox; the token is for an owner's request for this one sandbox."""
 
     sandbox_id: str
@@ -96,7 +96,7 @@ class Timeout(Body):
     timeout: Seconds = 300
 
 
-class Connect(Timeout):
+class ConnectSandbox(Timeout):
     """Connects to a sandbox; `memory` is whether a paused one has its variables back."""
 
     memory: bool = True
@@ -118,7 +118,7 @@ class SandboxFork(Body):
 class ForkedSandbox(Body):
     """One copy of a sandbox."""
 
-    sandbox: Connected
+    sandbox: ConnectedSandbox
 
 
 class Metric(Body):

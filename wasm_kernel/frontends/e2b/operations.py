@@ -17,8 +17,14 @@ from starlette.responses import Response
 
 from wasm_kernel.frontends.e2b import commands, files, messages
 from wasm_kernel.frontends.e2b.cells import CellStream
-from wasm_kernel.frontends.e2b.messages import Connected, ContextFacts, Entries, Nothing, OneEntry
-from wasm_kernel.frontends.e2b.sandbox import ClientSandbox, Context, Kept
+from wasm_kernel.frontends.e2b.messages import (
+    ConnectedSandbox,
+    ContextFacts,
+    Entries,
+    Nothing,
+    OneEntry,
+)
+from wasm_kernel.frontends.e2b.sandbox import ClientSandbox, Context, SandboxRecord
 from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
 from wasm_kernel.frontends.http.callers import Caller, MemoryLease
 from wasm_kernel.frontends.http.limits import Refusal
@@ -116,9 +122,9 @@ class ApiCall:
 # -- sandboxes
 
 
-def _connected(sandbox: ClientSandbox) -> Connected:
+def _connected(sandbox: ClientSandbox) -> ConnectedSandbox:
     template, token = sandbox.kept.asked.template_id, sandbox.kept.token
-    return Connected(sandbox.name, token, token, template_id=template)
+    return ConnectedSandbox(sandbox.name, token, token, template_id=template)
 
 
 def _time(seconds: float) -> str:
@@ -126,11 +132,11 @@ def _time(seconds: float) -> str:
 
 
 def _described(
-    name: str, kept: Kept, policy: ExecutionPolicy, *, token: str = ""
-) -> messages.Described:
+    name: str, kept: SandboxRecord, policy: ExecutionPolicy, *, token: str = ""
+) -> messages.SandboxDetail:
     asked = kept.asked
     on_timeout = "pause" if asked.auto_pause else "kill"
-    return messages.Described(
+    return messages.SandboxDetail(
         sandbox_id=name,
         template_id=asked.template_id,
         started_at=_time(kept.created),
@@ -147,14 +153,16 @@ def _described(
     )
 
 
-@_serves(Plane.CONTROL, "POST", *_ALL, body=messages.NewSandbox, answer=Connected, status=201)
-async def _create(call: ApiCall) -> Connected:
+@_serves(
+    Plane.CONTROL, "POST", *_ALL, body=messages.NewSandbox, answer=ConnectedSandbox, status=201
+)
+async def _create(call: ApiCall) -> ConnectedSandbox:
     """Makes a sandbox."""
     return _connected(await call.sandboxes.create(call.caller, call.body))
 
 
-@_serves(Plane.CONTROL, "GET", *_ALL, answer=list[messages.Described])
-async def _list(call: ApiCall) -> Response | list[messages.Described]:
+@_serves(Plane.CONTROL, "GET", *_ALL, answer=list[messages.SandboxDetail])
+async def _list(call: ApiCall) -> Response | list[messages.SandboxDetail]:
     """Lists the key's sandboxes."""
     query, found = call.query, await call.sandboxes.listed(call.caller)
     wanted = [tuple(map(unquote, each)) for each in parse_qsl(query.get("metadata", ""))]
@@ -187,8 +195,8 @@ def _seconds(text: str) -> float:
         raise Refusal(400, "", f"{text[:50]!r} is no time.") from None
 
 
-@_serves(Plane.CONTROL, "GET", _ONE, answer=messages.Described)
-async def _get(call: ApiCall) -> messages.Described:
+@_serves(Plane.CONTROL, "GET", _ONE, answer=messages.SandboxDetail)
+async def _get(call: ApiCall) -> messages.SandboxDetail:
     """Describes a sandbox."""
     sandbox = await call.named()
     return _described(sandbox.name, sandbox.kept, sandbox.policy, token=sandbox.kept.token)
@@ -200,8 +208,15 @@ async def _kill(call: ApiCall) -> None:
     await call.sandboxes.kill(await call.named())
 
 
-@_serves(Plane.CONTROL, "POST", *_CONNECT, body=messages.Connect, answer=Connected, status=201)
-async def _connect(call: ApiCall) -> Connected:
+@_serves(
+    Plane.CONTROL,
+    "POST",
+    *_CONNECT,
+    body=messages.ConnectSandbox,
+    answer=ConnectedSandbox,
+    status=201,
+)
+async def _connect(call: ApiCall) -> ConnectedSandbox:
     """Lets a sandbox go on, and wakes it if it is paused."""
     sandbox, seconds = await call.named(), call.body.timeout
     await call.sandboxes.check_seconds(seconds)

@@ -1,4 +1,4 @@
-"""`ClientSandbox`, a sandbox of E2B's clients: a session, its contexts, and `Kept`, its facts."""
+"""`ClientSandbox`: a session and its contexts, as E2B's clients have them, and their record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Stoppable(Protocol):
         """Interrupts the cell or command."""
 
 
-class Kept(Struct, tag="e2b", tag_field="door"):
+class SandboxRecord(Struct, tag="e2b", tag_field="door"):
     """The facts of a sandbox that lie with its session: another server goes on with them.
 
     Attributes:
@@ -77,7 +77,7 @@ class ClientSandbox:
         commands: Its running commands, by the numbers that `numbers` gives out.
     """
 
-    kept: Kept
+    kept: SandboxRecord
     main: AsyncSession
     policy: ExecutionPolicy
     contexts: dict[str, Context] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """`Sandboxes`: the sandboxes of E2B's clients, each a session with its time-out and contexts.
 
-The facts of a sandbox lie with its session (`Kept`). A server that does not know a sandbox reads
-them: an earlier server on the same folder has made it, or one on another machine that shares it.
+The facts of a sandbox lie with its session (`SandboxRecord`). A server that does not know a sandbox
+reads them: an earlier server on the same folder has made it, or one on another machine that shares
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import PolicyError, SessionInUse, WasmKernelError
 from wasm_kernel.frontends.e2b.messages import TEMPLATES, NewSandbox
-from wasm_kernel.frontends.e2b.sandbox import ClientSandbox, Context, Kept
+from wasm_kernel.frontends.e2b.sandbox import ClientSandbox, Context, SandboxRecord
 from wasm_kernel.frontends.http.callers import Caller
 from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import Refusal
@@ -102,7 +103,7 @@ class Sandboxes:
         """Returns the lock that is held while a sandbox is looked up, changes, or is deleted."""
         return self._locks.setdefault(name, asyncio.Lock())
 
-    async def listed(self, caller: Caller) -> list[tuple[str, Kept]]:
+    async def listed(self, caller: Caller) -> list[tuple[str, SandboxRecord]]:
         """Returns the facts of a client's sandboxes, also on other servers, by their ids."""
         service = (await self.service()).sync
         names = await self.host.work(caller, partial(self._names, service, caller.credential))
@@ -125,7 +126,7 @@ class Sandboxes:
             self._credentials.pop(name, None)
         return [name for name in there if self._credentials.get(name) == credential]
 
-    async def _kept(self, name: str) -> Kept | None:
+    async def _kept(self, name: str) -> SandboxRecord | None:
         """Returns the facts of a sandbox, while its lock is held; None if it is gone.
 
         What this server knows is right while the sandbox is awake here.
@@ -135,7 +136,7 @@ class Sandboxes:
             return known.kept
         return await on_thread(_read, (await self.service()).sync, name)
 
-    async def _opened(self, name: str, kept: Kept) -> ClientSandbox:
+    async def _opened(self, name: str, kept: SandboxRecord) -> ClientSandbox:
         """Returns the sandbox with these facts, while its lock is held; raises `Refusal`."""
         found = self._known.get(name)
         if found is None or found.is_gone:
@@ -156,7 +157,7 @@ class Sandboxes:
                 raise Refusal(502, "", GONE.format(name=sandbox.name))
         return sandbox
 
-    async def _take(self, sandbox: ClientSandbox, kept: Kept) -> None:
+    async def _take(self, sandbox: ClientSandbox, kept: SandboxRecord) -> None:
         """Goes on with the facts that another server may have changed."""
         sandbox.kept = kept
         for name, language in kept.contexts.items():
@@ -168,7 +169,7 @@ class Sandboxes:
         self._arm(sandbox)
 
     async def _session(
-        self, kept: Kept, name: str, language: RuntimeType | None = None
+        self, kept: SandboxRecord, name: str, language: RuntimeType | None = None
     ) -> AsyncSession:
         service, policy = await self.service(), self._policy(kept.asked)
         main = next(iter(kept.contexts), name)
@@ -202,7 +203,7 @@ class Sandboxes:
         self._forget_gone()
         service = await self.service()
         main = await service.create("python", owner=caller.owner, policy=policy, pip=True)
-        kept = Kept(caller.credential, caller.owner, asked)
+        kept = SandboxRecord(caller.credential, caller.owner, asked)
         return await self._added(ClientSandbox(kept, main, policy), asked.timeout)
 
     async def fork(self, sandbox: ClientSandbox, seconds: int, count: int) -> list[ClientSandbox]:
@@ -210,7 +211,7 @@ class Sandboxes:
         await self.check_seconds(seconds)
         made = await sandbox.main.fork(count)
         asked, own = replace(sandbox.kept.asked, timeout=seconds), sandbox.kept
-        kept = [Kept(own.credential, own.owner, asked) for _ in made]
+        kept = [SandboxRecord(own.credential, own.owner, asked) for _ in made]
         forks = [
             ClientSandbox(facts, each, sandbox.policy)
             for facts, each in zip(kept, made, strict=True)
@@ -412,9 +413,9 @@ def _is_settled(folder: Path) -> bool:
     return False
 
 
-def _read(service: Service, name: str) -> Kept | None:
+def _read(service: Service, name: str) -> SandboxRecord | None:
     """Returns the facts that lie with a session; None if it is no sandbox of this API."""
     with contextlib.suppress(SessionInUse, OSError, msgspec.DecodeError):
         record = service.record(name) if is_id(name) else None
-        return None if record is None else msgspec.json.decode(record.facts, type=Kept)
+        return None if record is None else msgspec.json.decode(record.facts, type=SandboxRecord)
     return None

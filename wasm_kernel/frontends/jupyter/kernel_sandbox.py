@@ -16,7 +16,7 @@ from wasm_kernel.folders.locks import OwnerLock
 from wasm_kernel.linux.broker import Broker, Handlers
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.publishing.place import AdoptFiles, PublishFiles, WriteFiles, Written
+from wasm_kernel.publishing.place import AdoptFiles, PublishFiles, WriteFiles, WriteOutcome
 from wasm_kernel.publishing.publish import log_published
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.functions import SessionNetwork
@@ -105,10 +105,10 @@ class KernelHome(ProgramHome):
         log_fork(self._session.logger, self._session.root, self._session.id, request.session_id)
         return made
 
-    def _put_beside(self, request: Struct, task: Task) -> Written:
+    def _put_beside(self, request: Struct, task: Task) -> WriteOutcome:
         found: Any = self._outside[type(request)](request, task)
-        is_read = isinstance(found, Written)  # it comes from a handler in this process
-        done = found if is_read else msgspec.json.decode(found, type=Written)
+        is_read = isinstance(found, WriteOutcome)  # it comes from a handler in this process
+        done = found if is_read else msgspec.json.decode(found, type=WriteOutcome)
         log_published(self._session, done)
         return done
 

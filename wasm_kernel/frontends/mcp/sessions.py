@@ -25,7 +25,7 @@ from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.frontends.http.callers import Caller
 from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.session_files import write_file
-from wasm_kernel.frontends.mcp.variables import NOTHING_SEEN, Seen
+from wasm_kernel.frontends.mcp.variables import NOTHING_SEEN, SessionContents
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.async_session import AsyncSession, on_thread
 from wasm_kernel.service.service import AsyncService, Service
@@ -112,7 +112,7 @@ class AgentSession:
         self.is_automatic = is_automatic
         self.created = self.used = time.time()
         self.cells: deque[CellRecord] = deque(maxlen=_CELLS_MOST)
-        self.seen: Seen = NOTHING_SEEN
+        self.seen: SessionContents = NOTHING_SEEN
         self.notes: list[str] = []
         self.is_left = is_automatic and not caller.scope
         self.running = 0

@@ -90,7 +90,7 @@ _EXPRESSIONS = {
 Text = Annotated[str, Meta(max_length=_CHARACTERS)]
 
 
-class Seen(Struct, frozen=True):
+class SessionContents(Struct, frozen=True):
     """The content of a session after a cell; it `is_stale` if something happened since.
 
     `variables` has the name, type, and size or value of the newest of `count` variables, newest
@@ -104,7 +104,7 @@ class Seen(Struct, frozen=True):
     is_stale: bool = False
 
 
-NOTHING_SEEN = Seen()
+NOTHING_SEEN = SessionContents()
 
 
 def expressions(language: str) -> dict[str, str]:
@@ -112,9 +112,9 @@ def expressions(language: str) -> dict[str, str]:
     return {NAME: _EXPRESSIONS[language]}
 
 
-def read(reply: Mapping[str, Any], before: Seen) -> Seen:
+def read(reply: Mapping[str, Any], before: SessionContents) -> SessionContents:
     """Returns the report in a cell's reply, which is untrusted; if there is none, `before`."""
     with contextlib.suppress(KeyError, TypeError, AttributeError, msgspec.DecodeError):
         text = reply["user_expressions"][NAME]["data"]["text/plain"]  # a text in quotes
-        return msgspec.json.decode(unquote(text[1:-1][:_TEXT_CHARACTERS]), type=Seen)
+        return msgspec.json.decode(unquote(text[1:-1][:_TEXT_CHARACTERS]), type=SessionContents)
     return msgspec.structs.replace(before, is_stale=True)

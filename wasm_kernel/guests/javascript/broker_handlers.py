@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.broker_handlers import Fetched, FetchedPackages, FetchPackages
+from wasm_kernel.guests.broker_handlers import FetchedBytes, FetchedPackages, FetchPackages
 from wasm_kernel.guests.fetcher import plain, run_fetcher
 from wasm_kernel.guests.javascript.npm import (
     MODULES,
@@ -45,7 +45,7 @@ def compile_in_background() -> None:
 
 
 def fetch_packages(
-    request: FetchPackages, place: Folder, own: Path, task: Task, fetched: Fetched
+    request: FetchPackages, place: Folder, own: Path, task: Task, fetched: FetchedBytes
 ) -> FetchedPackages:
     """Puts `node_modules` into `place`, by way of the temporary folder `own`."""
     versions = install([checked(each) for each in request.wanted], own, task, fetched)
@@ -53,7 +53,9 @@ def fetch_packages(
     return FetchedPackages(versions)
 
 
-def install(wanted: Sequence[str], folder: Path, task: Task, fetched: Fetched) -> dict[str, str]:
+def install(
+    wanted: Sequence[str], folder: Path, task: Task, fetched: FetchedBytes
+) -> dict[str, str]:
     """Puts packages and their dependencies into `node_modules` of an empty folder.
 
     Returns the version of each package in `wanted`, by name. Raises `PackageError`, in words, if

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wasm_kernel.guests.broker_handlers import (
-    Fetched,
+    FetchedBytes,
     FetchedPackages,
     FetchPackages,
 )
@@ -23,7 +23,7 @@ def compile_in_background() -> None:
 
 
 def fetch_packages(
-    request: FetchPackages, place: Folder, own: Path, task: Task, fetched: Fetched
+    request: FetchPackages, place: Folder, own: Path, task: Task, fetched: FetchedBytes
 ) -> FetchedPackages:
     """Puts wheels into `place`, by way of the temporary folder `own`."""
     from wasm_kernel.guests.python.language import shared_language

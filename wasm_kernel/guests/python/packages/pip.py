@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.broker_handlers import Fetched
+from wasm_kernel.guests.broker_handlers import FetchedBytes
 from wasm_kernel.guests.fetcher import plain, run_fetcher
 from wasm_kernel.guests.python.packages.requirements import requirement
 from wasm_kernel.linux.broker import tied_command
@@ -52,9 +52,9 @@ _OTHER_PYTHON = re.compile(r"Requires-Python|require a different python version"
 class Pip:
     """Fetches with the pip that is installed beside the kernel. Any thread may call it."""
 
-    def __init__(self, python_version: str, fetched: Fetched | None = None) -> None:
+    def __init__(self, python_version: str, fetched: FetchedBytes | None = None) -> None:
         self._version = ".".join(python_version.split(".")[:2])
-        self._fetched = fetched or Fetched()
+        self._fetched = fetched or FetchedBytes()
 
     def download(self, requirements: Sequence[str], folder: Path, *, pre: bool, task: Task) -> None:
         """Puts a universal wheel for each requirement, such as `rich>=13`, into an empty folder.
