@@ -42,6 +42,7 @@ _SERVICES = ".services"  # a file of a root's upkeep; each living service has a 
 _HOLDER_BYTES = 4096
 _LEAVING_SECONDS = 10.0  # for the worker of a killed process to stop its cell
 _SERVED_SECONDS = 2.0  # for the worker of a killed server to stop its cell
+_ENDING_SECONDS = 0.5  # for the worker of a killed program to end
 _WAIT_SECONDS = 0.1  # a check for users or for an owner has the lock for an instant
 _ASKING_SECONDS = 5.0  # another check has the lock for an instant, but its process may have to wait
 _ENDED = b"ended"  # in the owner's file, until the next keeper has read it
@@ -110,12 +111,13 @@ class HistoryLock:
     def acquire(self, *, is_owned: bool = False, is_served: bool = False) -> bool:
         """Takes the lock; returns False if another living process has it, or owns the session.
 
-        A session that `is_served` may be that of a server which was killed: its worker leaves soon.
+        Waits a moment: the session may be that of a program which was killed, whose worker still
+        ends. It waits longer if it `is_served`, as its worker may have a cell to stop.
 
         With `is_owned`, the owner is this process's own kernel. Call `settled` when the history is
         ready: until then, another process would find the record as this one did.
         """
-        seconds = _SERVED_SECONDS if is_served else _WAIT_SECONDS
+        seconds = _SERVED_SECONDS if is_served else _ENDING_SECONDS
         is_free = is_owned or not _has_owner(self._folder)
         self.held = is_free and self._lock.acquire(seconds)
         self.is_elsewhere = not is_free or self._lock.is_elsewhere

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import json
 import keyword
 import shutil
 import tempfile
@@ -15,11 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from wasm_kernel import HostFunction, Sandbox, SandboxResult, create_sandbox
 from wasm_kernel.integrations.guest_commands import GuestCommands
-from wasm_kernel.service.plain_data import encoded
 
 Tool = Callable[..., Any]
 REQUIRED = inspect.Parameter.empty
@@ -209,10 +207,11 @@ def _sent(value: Any) -> tuple[str, Any]:
     """Returns how a variable is sent, and its value: long JSON as text."""
     if isinstance(value, str):
         return "text", value
-    data = bytearray()
-    text = msgspec.json.encode(encoded(value, data)).decode()
-    is_json = not data and '"$"' not in text  # which stands for a value that JSON has not
-    return ("json", text) if is_json and len(text) > _PIECE else ("value", value)
+    with contextlib.suppress(TypeError, ValueError, RecursionError):
+        text = json.dumps(value, allow_nan=False)
+        if len(text) > _PIECE and json.loads(text) == value:
+            return "json", text
+    return "value", value
 
 
 def signature_of(defaults: Mapping[str, Any]) -> inspect.Signature:
