@@ -127,7 +127,7 @@ def test_a_fork_goes_its_own_way(sandbox: Sandbox, monkeypatch: pytest.MonkeyPat
     assert says(sandbox, "print(x)") == "[1]"
     with pytest.raises(ValueError, match="one sandbox or more"):
         sandbox.fork(0)
-    with pytest.raises(SandboxClosed, match="its session can be opened again"):
+    with pytest.raises(SandboxClosed, match="session can be opened again"):
         fork.execute("1")
 
 
