@@ -98,7 +98,8 @@ class SandboxCodeExecutor(BaseCodeExecutor):
                 content = read_session_file(
                     session_id, path, self._service.root, max_bytes=FILE_BYTES
                 )
-                yield File(path, content, kind)
+                # ADK gives artifacts named `user:...` to all conversations of their user
+                yield File(path.replace("user:", "user_"), content, kind)
 
     def close(self) -> None:
         """Closes a service of its own, and deletes its folder. Safe to call twice."""
