@@ -15,7 +15,10 @@ const UNLIMITED = [
   "maxCommandCount", "maxLoopIterations", "maxAwkIterations", "maxSedIterations", "maxJqIterations", "maxWorkUnits",
   "maxTraversalWork", "maxTraversalEntries", "maxGlobOperations", "maxExecutionTimeMs", "maxInputBytes", "maxLiveBytes",
 ]; // the cell's own limits hold instead
-const BY_PYTHON = ["python", "python3", "pip", "pip3", "gzip", "gunzip", "zcat", "tar", "zip", "unzip"];
+const BY_PYTHON = [
+  "python", "python3", "pip", "pip3", "gzip", "gunzip", "zcat", "tar", "zip", "unzip",
+  "md5sum", "sha1sum", "sha256sum", "sha512sum",
+];
 const LEFT_OUT = ["html-to-markdown", "sqlite3"];
 const READ_ONLY = ["writeFile", "appendFile", "mkdir", "rm", "cp", "mv", "chmod", "symlink", "link", "utimes"];
 

@@ -314,7 +314,9 @@ class Story:
         self.life.names[name] = self.life.node, self.life.base
 
     def reopen(self) -> None:
-        """Closes the session and opens it again in another sandbox."""
+        """Closes the session and opens it again in another sandbox. A fork's state ends with it."""
+        if self.life.sandbox.workspace != self.folder:
+            return
         self.told.append("reopen")
         self.life.sandbox.close()
         self.life.sandbox = self._open(self.life.sandbox.workspace, Resume.ALWAYS)

@@ -142,9 +142,11 @@ def test_python_in_a_script_is_a_program_of_its_own(
         ("!zip -qr x.zip a.csv c.txt; rm a.csv; unzip -q x.zip; cat a.csv", "a.csv\n"),
         ("!gzip a.csv; ls a*; zcat a.csv.gz; gunzip a.csv.gz; ls a*", "a.csv.gz\na.csv\na.csv\n"),
         ("!echo packed | gzip -c | gzip -dc", "packed\n"),
+        ("!printf a | sha1sum", "86f7e437faa5a7fce15d1ddcb9eaeaea377667b8  -\n"),
+        ("!md5sum a.csv > s; sha256sum a.csv >> t; md5sum -c s; sha256sum -c t", "a.csv: OK\n" * 2),
     ],
 )
-def test_archives_are_packed_and_unpacked(shell: BaseSandbox, code: str, output: str) -> None:
+def test_archives_and_digests_are_made_and_read(shell: BaseSandbox, code: str, output: str) -> None:
     result = said(shell, code)
     assert (result.stdout, result.stderr) == (output, "")
 
@@ -214,6 +216,9 @@ def test_a_program_that_is_not_there_is_not_found(shell: BaseSandbox) -> None:
     error = shell.execute("import subprocess\nsubprocess.run(['gcc', 'x.c'])").error
     assert error is not None
     assert error.ename == "FileNotFoundError"
+    script = "['bash', '-c', 'echo before; nosuch'], stdout=-1, stderr=-1"
+    ran = said(shell, f"p = subprocess.run({script})\nprint(p.returncode, p.stdout)")
+    assert ran.stdout == "127 b'before\\n'\n"
     told = said(shell, "!git status; gcc x.c")
     assert "git: Put the data into the workspace folder" in told.stderr
     assert "gcc: command not found" in told.stderr

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import IO, Any
 
-from wasm_kernel_agent.shell_commands import NOT_FOUND, Kept, command_of, run_script
+from wasm_kernel_agent.shell_commands import NOT_FOUND, UNKNOWN, Kept, command_of, run_script
 
 
 class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
@@ -56,9 +56,10 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
 
     def _run(self, stdin: bytes) -> None:
         finished = run_script(self._script, stdin, **self._place)
-        if finished.status == NOT_FOUND and not self._by_shell and "not found" in finished.stderr:
+        if finished.status == NOT_FOUND and not self._by_shell:
             name = self._script.split(maxsplit=1)[0]
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+            if name in UNKNOWN.findall(finished.stderr):  # and not only a command of its script
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         self.returncode = finished.status
         found = {"stdout": finished.output, "stderr": finished.errors}
         if self._targets["stderr"] == subprocess.STDOUT:

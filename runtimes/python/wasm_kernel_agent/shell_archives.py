@@ -18,7 +18,7 @@ _PACKERS = {"z": "gz", "j": "bz2", "J": "xz"}
 _STRIP = "--strip-components="
 
 
-def _options(words: list[str], letters: str) -> tuple[dict[str, str], list[str]]:
+def options_of(words: list[str], letters: str) -> tuple[dict[str, str], list[str]]:
     """Returns a command's options of one letter, with their values, and the other words.
 
     A colon follows the letters that have a value. Raises `Usage` for an option that is not known.
@@ -36,7 +36,7 @@ def tar(words: list[str]) -> None:
         words = [f"-{words[0]}", *words[1:]]
     strip = sum(int(word.removeprefix(_STRIP)) for word in words if word.startswith(_STRIP))
     words = [word for word in words if not word.startswith("--")]
-    options, names = _options(words, "cxtzjJvkf:C:")
+    options, names = options_of(words, "cxtzjJvkf:C:")
     packer = next((_PACKERS[letter] for letter in _PACKERS if letter in options), "")
     if len(options.keys() & {"c", "x", "t"}) != 1:
         raise Usage("one of -c, -x and -t is needed")
@@ -76,7 +76,7 @@ def _wanted(
 
 def unzip(words: list[str]) -> None:
     """Lists or unpacks a zip file."""
-    options, names = _options(words, "oqlpnd:")
+    options, names = options_of(words, "oqlpnd:")
     if not names:
         raise Usage("the name of a zip file is needed")
     with zipfile.ZipFile(names[0]) as archive:
@@ -95,7 +95,7 @@ def unzip(words: list[str]) -> None:
 
 def zip_up(words: list[str]) -> None:
     """Makes a zip file."""
-    options, names = _options(words, "rqj123456789")
+    options, names = options_of(words, "rqj123456789")
     if len(names) < 2:
         raise Usage("the names of a zip file and of files are needed")
     target = names[0] if "." in Path(names[0]).name else f"{names[0]}.zip"
@@ -110,7 +110,7 @@ def zip_up(words: list[str]) -> None:
 
 def gzip_up(words: list[str]) -> None:
     """Packs files, or unpacks them with `-d`."""
-    options, names = _options(words, "dckfnqv123456789")
+    options, names = options_of(words, "dckfnqv123456789")
     level = max((int(letter) for letter in options if letter.isdigit()), default=6)
     for name in names or ["-"]:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()

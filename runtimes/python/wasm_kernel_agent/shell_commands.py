@@ -20,7 +20,8 @@ NOT_FOUND = 127
 """The exit status of a command that does not exist."""
 _PIP = re.compile(r"(?:pip3?|(?:python3?|\{sys\.executable\}) +-m +pip)(?: +|$)")
 _PIPES = {"|", ">", ">>", "&&", "||", ";"}
-_UNKNOWN = re.compile(r"^bash: (\S+): (?:command not found$|Parse error)", re.MULTILINE)
+UNKNOWN = re.compile(r"^bash: (\S+): (?:command not found$|Parse error)", re.MULTILINE)
+"""The line on a command that a script did not find."""
 _PYTHON = "A file of Python runs by python FILE: the shell reads any file as a script of its own."
 
 _PACKAGES = "To bring in pure-Python packages, use %pip install NAME."
@@ -136,7 +137,7 @@ def _ask(**request: Any) -> dict[str, Any]:
 
 def _advice(said: Mapping[str, Any]) -> str:
     """Returns sentences on what to use instead of the commands that a script did not find."""
-    names = dict.fromkeys(_UNKNOWN.findall(said["stderr"]))
+    names = dict.fromkeys(UNKNOWN.findall(said["stderr"]))
     found = ((name, _PYTHON if name.endswith(".py") else _INSTEAD.get(name)) for name in names)
     return "".join(f"{name}: {words}\n" for name, words in found if words)
 

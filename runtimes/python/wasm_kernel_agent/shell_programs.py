@@ -1,4 +1,4 @@
-"""Programs that a shell's scripts run in this interpreter: Python, and archives."""
+"""Programs that a shell's scripts run in this interpreter: Python, archives and digests."""
 
 from __future__ import annotations
 
@@ -197,6 +197,10 @@ def _run(name: str, words: list[str]) -> None:
         _python(words)
     elif name in ("pip", "pip3"):
         _pip(words)
+    elif name.endswith("sum"):
+        from wasm_kernel_agent import shell_digests
+
+        shell_digests.run(name, words)
     else:
         from wasm_kernel_agent import shell_archives
 
