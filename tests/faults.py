@@ -32,7 +32,7 @@ _WORDS = 5  # of a function; see the properties of `Fault`
 
 
 class Does(IntEnum):
-    """What a function does, beside the numbers of the errors of the system, which it raises."""
+    """An act of a function with a fault; any positive number is an error of the system to raise."""
 
     NOTHING_ELSE = 0
     WAIT = -1

@@ -24,7 +24,7 @@ def sandbox(opened: Opening) -> Sandbox:
 
 
 def used(sandbox: Sandbox) -> tuple[int, int, int]:
-    """The bytes of the worker's own memory, and what it has read and faulted in so far."""
+    """The bytes of the worker's own memory and of its reads, and the number of its page faults."""
     process = Path(f"/proc/{process_of(sandbox)}")
     resident, shared = (process / "statm").read_text().split()[1:3]
     read = (process / "io").read_text().split("rchar:", 1)[1].split()[0]

@@ -50,7 +50,7 @@ def sandbox(opened: Opening) -> Sandbox:
 
 
 def rests(faults: Faults) -> bool:
-    """Whether the guest rests since the worker took its last message."""
+    """Returns whether the guest rests since the worker took its last message."""
     return faults["trim"].last > faults["_Worker._take"].last
 
 

@@ -23,8 +23,10 @@ from wasm_kernel.engine.flavours import (
     UNCHECKED,
     Flavour,
 )
+from wasm_kernel.guests.base import prepare_on_own_thread
 from wasm_kernel.guests.python import background
-from wasm_kernel.service import program_home
+from wasm_kernel.guests.python.language import PythonLanguage
+from wasm_kernel.service import fork_server, program_home
 from wasm_kernel.service.service import Service
 
 pytestmark = pytest.mark.soak
@@ -90,7 +92,7 @@ def outputs(folder: Path, flavour: Flavour, *places: str) -> list[str]:
     """The output of the cells in code of this flavour."""
     with faulty(*places), create_sandbox(workspace=folder) as sandbox:
         results = [sandbox.execute(cell) for cell in CELLS]
-        assert code_of(process_of(sandbox)) == flavour.name
+        assert flavour.name in codes_of(process_of(sandbox))
     assert [result.error for result in results if not result.success] == []
     return [result.stdout for result in results]
 
@@ -101,6 +103,9 @@ def test_both_compilers_code_prints_the_same(
     compiled = outputs(tmp_path / "compiled", UNCHECKED)
     monkeypatch.setattr(background, "begin", lambda *_: None)
     monkeypatch.setattr(program_home, "flavours_of", lambda *_: [BASELINE])
+    # a process that prepares would begin the one that removes this code
+    prepare_on_own_thread(PythonLanguage(), BASELINE, lambda _: None)
+    monkeypatch.setattr(fork_server, "_prepare", lambda *_: None)
     baseline = outputs(tmp_path / "baseline", BASELINE, "tests.soak.baseline_workers")
     assert compiled == baseline
 
@@ -138,9 +143,14 @@ def test_a_first_worker_begins_soon_and_its_session_moves_over(
 
 def code_of(process: int) -> str:
     """The flavour of the newest compiled code that a process has in memory."""
+    return min(codes_of(process))
+
+
+def codes_of(process: int) -> set[str]:
+    """The flavours of the compiled code that a process has in memory."""
     lines = Path(f"/proc/{process}/maps").read_text().splitlines()
     found = {Path(line.split()[5]).name.partition("-")[2] for line in lines if ".cwasm" in line}
-    return min(name.removesuffix(".cwasm") for name in found)
+    return {name.removesuffix(".cwasm") for name in found}
 
 
 def wait_for_background(cache: Cache) -> int:

@@ -120,7 +120,7 @@ class GuestJobs:
         return any(cancelled)
 
     def interrupt(self) -> bool:
-        """Interrupts the running cell, or all that wait for the start; False if there is none.
+        """Interrupts the running cell, or all cells that wait for the start; False without a cell.
 
         An interrupt that comes between two cells, while effects are kept, is for the next one.
         """

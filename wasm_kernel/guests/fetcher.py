@@ -27,7 +27,7 @@ _OUTPUT_CHARACTERS = 200_000
 MEMORY_BYTES = 1024**3
 """The most memory that a fetching program may take: it reads hostile files and archives whole."""
 TOTAL_BYTES = 3 * 1024**3
-"""The most that one sandbox may fetch, in all: the program's own cache keeps what it fetches."""
+"""The most bytes that one sandbox may fetch: the program's own cache keeps the fetched files."""
 _NO_MEMORY = re.compile(r"MemoryError|out of memory|Allocation failed|ENOMEM")
 _FILES_MOST = 100_000
 _REASON_CHARACTERS = 2_000  # characters of its output that are read for the reason of a failure

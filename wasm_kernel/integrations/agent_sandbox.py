@@ -136,7 +136,7 @@ class AgentSandbox:
             raise TypeError(f"a variable can't be passed to the sandbox: {result.error.evalue}")
 
     def _pieces(self) -> Iterator[tuple[str, str, Any]]:
-        """Yields the names, kinds and values of the variables, what is long as text in pieces."""
+        """Yields the names, kinds and values of the variables, long ones as text in pieces."""
         for name, value in self._variables.items():
             kind, sent = _sent(value)
             if kind == "value":

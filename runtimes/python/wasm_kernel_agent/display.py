@@ -78,7 +78,7 @@ def plain_object(value: Any) -> dict[str, Any]:
 
 
 def mime_data(data: Any) -> dict[str, Any]:
-    """Returns what a frame can carry of a bundle; its plain text notes what is left out."""
+    """Returns the part of a bundle that a frame can carry; its text names the parts left out."""
     if not isinstance(data, Mapping):
         return _noted({}, [f"display data must be a dict of MIME types, not {type(data).__name__}"])
     kept: dict[str, Any] = {}
