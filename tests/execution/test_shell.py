@@ -144,6 +144,7 @@ def test_python_in_a_script_is_a_program_of_its_own(
         ("!echo packed | gzip -c | gzip -dc", "packed\n"),
         ("!printf a | sha1sum", "86f7e437faa5a7fce15d1ddcb9eaeaea377667b8  -\n"),
         ("!md5sum a.csv > s; sha256sum a.csv >> t; md5sum -c s; sha256sum -c t", "a.csv: OK\n" * 2),
+        ("!echo '0  a.csv' | sha1sum -c || echo differs", "a.csv: FAILED\ndiffers\n"),
     ],
 )
 def test_archives_and_digests_are_made_and_read(shell: BaseSandbox, code: str, output: str) -> None:
