@@ -70,9 +70,6 @@ _FORGETFUL = (
 )
 
 
-"""The device and inode numbers of a folder."""
-
-
 class OpenedFolders(Struct, frozen=True):
     """The facts with which another process opens the folders of a sandbox.
 
