@@ -47,7 +47,7 @@ def opened(faults: Faults, tmp_path: Path) -> Iterator[Opening]:
     """Opens sandboxes on one workspace."""
     made: list[Sandbox] = []
 
-    def one(resume: Resume = Resume.ALWAYS, **limits: int) -> Sandbox:
+    def one(resume: Resume = Resume.ALWAYS, **limits: float) -> Sandbox:
         policy = ExecutionPolicy(**limits)  # type: ignore[arg-type]
         made.append(kept_sandbox(workspace=tmp_path / "app", resume=resume, policy=policy))
         return made[-1]
@@ -343,6 +343,22 @@ def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
     assert sandbox.execute("pass").stderr == ""
     sandbox.execute(TRAP)
     assert says(sandbox, "print(x, y)") == "2 2"
+
+
+@pytest.mark.parametrize("end", [TRAP, "while True:\n try:\n  while True: pass\n except: pass"])
+def test_a_cell_whose_state_was_not_kept_is_not_said_to_be_kept(
+    opened: Opening, faults: Faults, end: str
+) -> None:
+    sandbox = opened(grace_seconds=0.1)
+    sandbox.execute("x = 1")
+    sandbox.checkpoints()  # waits for the commit, which comes after the result
+    with faults["read_ranges"].on(Does.RAISE_MEMORY_ERROR):
+        sandbox.execute("x = 2")
+        error = sandbox.execute(end, timeout_seconds=0.5).error
+    assert error is not None and "as they were before this cell" not in error.evalue
+    told = sandbox.execute("print(x)")
+    assert told.stdout == "1\n"
+    assert "the variables are as they were after In[1]" in told.stderr
 
 
 def test_what_is_kept_is_saved_whatever_becomes_of_the_last_state(

@@ -182,14 +182,14 @@ class GuestTurns:
         runner, turn.stopped = self._runner, stopped
         runner.close_guest(keep=True)
         runner.commands.cell_lost(turn, runner.clock)
-        runner.state.roll_back()
+        lost = runner.state.roll_back()
         if for_cell and not runner.clock.closed and left_unusable(turn, stopped):
             has_earlier = runner.state.move_before_head()
             stopped.setting = ""
             stopped.kept = texts.SPOILT if has_earlier else texts.SPOILT_FROM_THE_START
         else:
             changed = runner.state.files.keeps and runner.changes.any
-            stopped.kept = what_remains(turn, stopped, changed_files=changed)
+            stopped.kept = lost or what_remains(turn, stopped, changed_files=changed)
         runner.commands.files_changed(runner.changes, turn, runner.clock)
         runner.start_guest()
 

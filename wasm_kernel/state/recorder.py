@@ -271,11 +271,11 @@ class Recorder:
         self._jobs.join()
 
     def wait_written(self, seconds: float) -> bool:
-        """Waits for `seconds` until commits are on disk, or fail; returns whether they are."""
+        """Waits for `seconds` until commits are written, or fail; returns whether all changes are."""
         until = time.monotonic() + seconds
         while self.history.waiting and not self._troubled and time.monotonic() < until:
             time.sleep(_WAIT_SECONDS / 4)
-        return self.saves and not self.history.waiting
+        return self.saves and not (self.history.waiting or self._missed)
 
     def save(self) -> None:
         """Appends the records that the index lacks; an error goes to `trouble`."""

@@ -181,6 +181,15 @@ def untaken(cell: int, label: str, problem: Exception) -> str:
     )
 
 
+def lost_untaken(head: Commit | None) -> str:
+    """Returns what is kept if the guest is lost while its last cell's state is not kept."""
+    where = "fresh" if head is None else f"as they were after {_place(head)}"
+    return (
+        f"Later changes could not be kept and are lost: the variables are {where}. The files in "
+        "/app are as the cell left them."
+    )
+
+
 def unreadable(commit: Commit, count: int, problem: Exception) -> str:
     """Returns the notice of a saved state that can't be read; `count` states are lost in all."""
     if not commit.parent:
