@@ -182,14 +182,18 @@ class GuestTurns:
         runner, turn.stopped = self._runner, stopped
         runner.close_guest(keep=True)
         runner.commands.cell_lost(turn, runner.clock)
-        lost = runner.state.roll_back()
+        is_kept = runner.state.roll_back()
         if for_cell and not runner.clock.closed and left_unusable(turn, stopped):
             has_earlier = runner.state.move_before_head()
             stopped.setting = ""
             stopped.kept = texts.SPOILT if has_earlier else texts.SPOILT_FROM_THE_START
+        elif not is_kept:
+            stopped.kept = texts.lost_untaken(runner.state.head)
+            notice = f"[wasm-kernel] {stopped.kept}\n"  # an error of the start would hide the other
+            self._notices.tell(notice, error="a state that was not kept is lost")
         else:
             changed = runner.state.files.keeps and runner.changes.any
-            stopped.kept = lost or what_remains(turn, stopped, changed_files=changed)
+            stopped.kept = what_remains(turn, stopped, changed_files=changed)
         runner.commands.files_changed(runner.changes, turn, runner.clock)
         runner.start_guest()
 

@@ -271,7 +271,7 @@ class Recorder:
         self._jobs.join()
 
     def wait_written(self, seconds: float) -> bool:
-        """Waits for `seconds` until commits are written, or fail; returns whether all changes are."""
+        """Waits for `seconds` until commits are written; returns whether all changes are."""
         until = time.monotonic() + seconds
         while self.history.waiting and not self._troubled and time.monotonic() < until:
             time.sleep(_WAIT_SECONDS / 4)

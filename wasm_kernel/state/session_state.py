@@ -406,7 +406,7 @@ class SessionState:
         """
         self.history.move(travel.target, travel.undone)
         if travel.how not in _TRAVELLED:
-            self._cancel_plan()
+            self.roll_back()
         else:
             self.history.pin(())
             self._notices.log(_TRAVELLED[travel.how], to_cell=self._cell, cells=len(travel.cells))
@@ -416,23 +416,15 @@ class SessionState:
     def _cell(self) -> int:
         return self.head.cell if self.head is not None else 0
 
-    def _cancel_plan(self) -> None:
-        """Cancels a planned travel, as memory is at the head again."""
+    def roll_back(self) -> bool:
+        """Cancels a planned travel: the guest is lost, and memory is at the head again.
+
+        Returns False if an earlier cell's changes are lost, too, as their commit had failed.
+        """
         self.history.pin(())
         if self.head is not None:
             self._notices.log(events.MEMORY_ROLLBACK, to_cell=self._cell)
-
-    def roll_back(self) -> str:
-        """Goes back to the head, as the guest is lost.
-
-        Returns a sentence if changes of an earlier cell are lost, too, as their commit had failed.
-        """
-        self._cancel_plan()
-        if not self._live().has_uncommitted_changes:
-            return ""
-        lost = texts.lost_untaken(self.head)
-        self._notices.tell(f"[wasm-kernel] {lost}\n", error="a state that was not kept is lost")
-        return lost
+        return not self._live().has_uncommitted_changes
 
     def restore_files(self, travel: TravelPlan, changes: FileChanges) -> RestoredFiles:
         """Restores a travel's files, while no guest lives, or finds those that stay as they are."""
