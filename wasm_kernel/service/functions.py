@@ -5,7 +5,7 @@ The code that checks and runs them is loaded by programs that offer some.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -95,7 +95,7 @@ class ServedSession(Protocol):
 
 
 class Functions:
-    """The functions that a program offers; `offered` describes them for cells.
+    """The functions that a program offers; `offered` describes them for cells, `lines` for models.
 
     Raises:
         TypeError, ValueError: as `HostFunction`, or two functions have one name.
@@ -108,6 +108,7 @@ class Functions:
 
             self._bound = bound_by_name(found)
         self.offered: Offered = tuple(each.offered for each in self._bound.values())
+        self.lines: Sequence[str] = [each.described for each in self._bound.values()]
 
     def serve(self, session: ServedSession) -> Mapping[str, Any]:
         """Serves the calls of a session's cells from the next cell on, and those of its network.

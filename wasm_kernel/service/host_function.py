@@ -122,6 +122,16 @@ class BoundFunction:
             self.limits.calls_a_cell,
         )
 
+    @property
+    def described(self) -> str:
+        """A line for a model: how cells call the function, and its docstring's first line."""
+        called = f"{self.limits.name}{self._signature}"
+        if self.is_stream:
+            called = f"{'async ' if self.is_async else ''}for item in {called}"
+        elif self.is_async:
+            called = f"await {called}"
+        return f"{called}: {inspect.getdoc(self.function) or ''}".partition("\n")[0].rstrip(": ")
+
     def arguments(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], raw: bytes
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:

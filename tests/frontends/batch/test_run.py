@@ -32,6 +32,27 @@ from wasm_kernel.sessions.root import SessionsRoot
 MIB = 1024 * 1024
 
 
+def test_notebooks_call_functions_of_the_program_and_a_replay_calls_none(
+    make: Making, run: Running, tmp_path: Path
+) -> None:
+    make("a.ipynb", "in_stock('tea')")
+    make("b.ipynb", "in_stock('milk')")
+    make("c.ipynb", "in_stock('tea') + 1", language="javascript")
+    called: list[str] = []
+
+    def in_stock(what: str) -> int:
+        called.append(what)
+        return {"tea": 3}[what]
+
+    for options in ({"record": tmp_path / "kept"}, {"replay": tmp_path / "kept"}):
+        outcomes = run(functions=[in_stock], **options)
+        assert [each.ok for each in outcomes.values()] == [True, False, True]
+        assert "KeyError" in outcomes["b.ipynb"].reason
+        shown = [executed(tmp_path / "out" / name)[0][1] for name in ("a.ipynb", "c.ipynb")]
+        assert shown == ["3", "4"]
+    assert sorted(called) == ["milk", "tea", "tea"]
+
+
 def test_each_notebook_gets_the_verdict_that_it_earns(
     make: Making, run: Running, tmp_path: Path
 ) -> None:
@@ -232,11 +253,16 @@ def test_a_worker_that_ends_by_itself_is_not_the_notebooks_fault(
     assert run(resume=True)["a.ipynb"].kept == 1
 
 
+def len_of(text: str) -> int:
+    return len(text)
+
+
 def test_options_that_a_cluster_lacks_are_refused(
     make: Making, run: Running, tmp_path: Path
 ) -> None:
     make("a.ipynb", "1")
-    for options in ({"jobs": 2}, {"hooks": {"on_cell_start": print}}, {"folder": "write"}):
+    lacking: list[dict[str, Any]] = [{"hooks": {"on_cell_start": print}}, {"functions": [len_of]}]
+    for options in (*lacking, {"jobs": 2}, {"folder": "write"}):
         with pytest.raises(BatchError, match="On a cluster there is no"):
             run(cluster="127.0.0.1:1", **{"jobs": None, **options})
     with pytest.raises(BatchError, match="at least 1 worker, not 0"):
@@ -331,7 +357,24 @@ def test_the_command_says_what_it_can_not_begin_with(
     with pytest.raises(SystemExit):
         main([*named, "--memory", "much"])
     assert "'much' is not a size such as 512M" in capsys.readouterr().err
+    for functions, words in _wrong_functions(tmp_path / "tools.py"):
+        assert main([*named, "--functions", functions]) == 2
+        told = capsys.readouterr()
+        assert words in told.err
+        assert told.out == ""
     assert not (tmp_path / "out").exists()
+
+
+def _wrong_functions(file: Path) -> list[tuple[str, str]]:
+    file.write_text("print('hello')\ndef ok(n: int): ...\ndef print(): ...\n")
+    return [
+        (f"{file}.py", "can't be imported (No such file or directory)"),
+        ("nowhere.tools", "can't be imported (No module named 'nowhere')"),
+        (f"{file}:ok,missing", "tools has no function 'missing'"),
+        (str(file), "'print' would hide Python's own"),
+        (f"{file}:__doc__", "is callable, not None"),
+        ("wasm_kernel.frontends.e2b", "has no public function"),
+    ]
 
 
 NEEDS = {

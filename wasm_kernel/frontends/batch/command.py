@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from wasm_kernel.errors import PolicyError, WasmKernelError
 from wasm_kernel.policy import size_of
 from wasm_kernel.service import fork_process
+from wasm_kernel.service.named_functions import add_functions, named_functions
 
 if TYPE_CHECKING:
     from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
@@ -54,6 +55,7 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
         action="store_true",
         help="fixed random numbers, a clock that moves by steps, sorted folders",
     )
+    add_functions(parser)
     _add_cluster(parser)
     _add_comparison(parser)
     add_reports(parser)
@@ -74,7 +76,10 @@ def _add_network(parser: argparse.ArgumentParser) -> None:
     )
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument(
-        "--record", type=Path, metavar="FOLDER", help="keep requests and their answers in a folder"
+        "--record",
+        type=Path,
+        metavar="FOLDER",
+        help="keep requests and calls of functions, with their answers, in a folder",
     )
     add_replay(kept)
 
@@ -85,7 +90,7 @@ def add_replay(parser: Any) -> None:
         "--replay",
         type=Path,
         metavar="FOLDER",
-        help="answer requests from a folder of an earlier --record, without a network",
+        help="answer them from a folder of an earlier --record, without network and functions",
     )
 
 
@@ -295,6 +300,7 @@ def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             compare=options.compare,
             ignored=options.ignore,
             deterministic=options.deterministic,
+            functions=named_functions(options.functions),
             cluster=options.local_cluster if options.cluster is None else options.cluster,
             shared=options.shared,
         )

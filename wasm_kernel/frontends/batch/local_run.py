@@ -29,7 +29,9 @@ from wasm_kernel.sessions.upkeep import Upkeep
 LOCK = ".wasm-kernel-run"
 """The file beside executed notebooks that a run locks."""
 
-_NO_HOSTS = "--record and --replay need --network with the hosts that cells may use."
+_NO_HOSTS = (
+    "--record and --replay need --network with the hosts that cells may use, or --functions."
+)
 _IN_USE = "Another run writes into {name}. Nothing was run. Wait for it, or name another folder."
 
 
@@ -144,20 +146,21 @@ def check(sources: Sequence[Source], settings: RunSettings) -> None:
 
 
 def _check_network(settings: RunSettings) -> None:
-    """Raises `BatchError` if no notebook could have its network."""
-    if not settings.network:
+    """Raises `BatchError` if no notebook could have its network, or its recorded answers."""
+    if not (settings.network or settings.functions.offered):
         raise BatchError(f"{_NO_HOSTS} Nothing was run.")
     try:
         ExecutionPolicy(network=settings.network, network_mode=settings.network_mode)
     except PolicyError as problem:
         option = Door.BATCH.name_of(problem.field)
         raise BatchError(f"{option} {problem.rule}. Nothing was run.") from None
-    require("--network", "h11", "httpcore")
+    if settings.network:
+        require("--network", "h11", "httpcore")
     folder = settings.exchanges
     if folder is None:
         return
     if settings.network_mode == NetworkMode.REPLAY and not folder.is_dir():
-        raise BatchError(f"There is no folder {folder} of recorded requests. Nothing was run.")
+        raise BatchError(f"There is no folder {folder} of recorded answers. Nothing was run.")
     for mount in map(Mount.parse, settings.mounts):
         if mount.writable and folder.resolve().is_relative_to(mount.host.resolve()):
             raise BatchError(f"Cells could change {folder}: a mount has it. Nothing was run.")

@@ -71,6 +71,7 @@ from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import NetworkMode, RuntimeType
 from wasm_kernel.result import first_of
 from wasm_kernel.service.cleaning import WalledCleaner
+from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.program_home import own_workers
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.sessions.root import SessionsRoot
@@ -112,8 +113,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 
     Attributes:
         network_mode: The policy's.
-        exchanges: The folder for recorded requests, one subfolder a notebook; with `replay` it may
-            itself hold those of all notebooks.
+        exchanges: The folder for recorded requests and calls, one subfolder a notebook; with
+            `replay` it may itself hold those of all notebooks.
         pip: Whether cells may install packages.
         languages: The languages of notebooks that are run; others are refused.
         goes_on: Whether a notebook goes on after a cell that raised an error.
@@ -130,6 +131,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     network: tuple[str, ...] = ()
     network_mode: str = NetworkMode.LIVE.value
     exchanges: Path | None = None
+    functions: Functions = Functions()
     inputs: tuple[Path, ...] = ()
     parameters: Mapping[str, Any] = {}
     resume: bool = False
@@ -364,7 +366,11 @@ class NotebookRun:
             args = (self._session, settings, folder, results, limits)
             kept = self._source.exchanges_in(own.exchanges) if own.exchanges else None
             self._sandbox = await asyncio.to_thread(
-                open_sandbox, *args, resumes=resumes, exchanges=kept
+                open_sandbox,
+                *args,
+                resumes=resumes,
+                exchanges=kept,
+                functions=own.functions,
             )
         except (WasmKernelError, TraitError) as problem:
             raise _not_started(problem) from problem

@@ -32,6 +32,7 @@ from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import NetworkMode
 from wasm_kernel.publishing.place import PlaceBeside
+from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.program_home import ProgramHome, opened_in
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.session_worker import SessionWorker
@@ -128,6 +129,7 @@ def open_sandbox(
     *,
     resumes: bool,
     exchanges: Path | None = None,
+    functions: Functions,
 ) -> Sandbox:
     """Opens the sandbox of a notebook.
 
@@ -138,7 +140,8 @@ def open_sandbox(
         results: The names that lead from the executed notebook to the folder for its results.
         limits: Gets the limits that cells meet.
         resumes: Whether it goes on with variables of an earlier run, so that no cell tells of them.
-        exchanges: The folder for recorded requests, if the user named one.
+        exchanges: The folder for recorded requests and calls, if the user named one.
+        functions: The functions of this program that cells may call.
 
     Raises:
         WasmKernelError: a setting is not valid, or the session can't be opened.
@@ -167,7 +170,9 @@ def open_sandbox(
             confinement=settings.confinement,
             kernel=kernel,
         )
-        return home.sandbox(opened, policy, logger.bind(session_id=session.id))
+        made = home.sandbox(opened, policy, logger.bind(session_id=session.id))
+        made.take_functions(functions)
+        return made
     except BaseException:
         session.closed()
         session.folders.close()

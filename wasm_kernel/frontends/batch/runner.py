@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.frontends.batch.local_run import check, locked, run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
@@ -13,8 +13,12 @@ from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, re
 from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.policy import NetworkMode
+from wasm_kernel.service.functions import Functions
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
+
+if TYPE_CHECKING:
+    from wasm_kernel.service.host_function import Function, HostFunction
 
 
 def run_notebooks(
@@ -39,6 +43,7 @@ def run_notebooks(
     ignored: Sequence[str] = (),
     deterministic: bool = False,
     hooks: Mapping[str, Callable[..., Any]] | None = None,
+    functions: Iterable[Function | HostFunction] = (),
     cluster: str | int | None = None,
     shared: Path | str | None = None,
 ) -> list[Outcome]:
@@ -58,8 +63,9 @@ def run_notebooks(
         folder: The cells' access to the notebook's folder: `none`, `read` or `write`.
         mounts: Further folders of the host that cells see, as `HOST:GUEST` or `HOST:GUEST:rw`.
         network: Hosts that cells may send requests to, as `https://HOST/PATH`; by default none.
-        record: A folder that keeps these requests and their answers, in a subfolder a notebook.
-        replay: A folder of an earlier `record` that answers them, in place of their hosts.
+        record: A folder that keeps these requests, and calls of `functions`, with their answers, in
+            a subfolder a notebook.
+        replay: A folder of an earlier `record` that answers them, in place of hosts and functions.
         inputs: Files that are copied into `/app` first.
         requirements: Requirements files, whose packages notebooks in Python get.
         parameters: Values for the cell that is tagged `parameters`.
@@ -69,6 +75,8 @@ def run_notebooks(
         deterministic: Whether two runs give the same outputs, as far as possible.
         hooks: nbclient's hooks of cells, by their names, such as `on_cell_executed`; not on a
             cluster. An error of a hook ends its notebook.
+        functions: Functions of this program that cells may call, as `Sandbox.offer_functions` says;
+            not on a cluster. Notebooks that run at the same time call them from several threads.
         cluster: The address of a Dask scheduler whose workers run the notebooks, or how many
             workers to start on this machine; by default none.
         shared: A folder that all of its workers share; by default there is none.
@@ -80,6 +88,7 @@ def run_notebooks(
         BatchError: the run can't begin, and nothing was run.
         BatchStopped: `out` can't be written any more.
         PolicyError: a budget is not valid.
+        TypeError, ValueError: a function can't be offered.
     """
     sources = find_sources([str(each) for each in notebooks], Path(out))
     settings = RunSettings(
@@ -97,6 +106,7 @@ def run_notebooks(
         ignored=tuple(ignored),
         deterministic=deterministic,
         hooks=dict(hooks or {}),
+        functions=Functions(functions),
         shared="" if shared is None else str(shared),
     )
     _check_place(settings, jobs, cluster)
@@ -135,6 +145,7 @@ def _check_place(settings: RunSettings, jobs: int | None, cluster: str | int | N
     absent = {
         "jobs: each worker runs as many as it has threads": jobs is not None,
         "hooks": bool(settings.hooks),
+        "functions, as its workers are other programs": bool(settings.functions.offered),
         "record or replay": settings.exchanges is not None,
         "folder=write: its workers have nothing of the notebook's folder": (
             settings.folder == "write"

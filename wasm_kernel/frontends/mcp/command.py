@@ -14,11 +14,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.errors import Door, PolicyError, WasmKernelError
 from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml, size_of
 from wasm_kernel.service import fork_process
+from wasm_kernel.service.functions import Functions
+from wasm_kernel.service.named_functions import add_functions, named_functions
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -124,6 +126,7 @@ def add_service_options(command: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="a host that cells may send requests to, such as https://example.org; may be repeated",
     )
+    add_functions(command)
     for name, (default, metavar, meaning) in _NUMBERS.items():
         shown = f"{meaning} ({default:g})" if default is not None else meaning
         command.add_argument(
@@ -143,6 +146,7 @@ def run(options: argparse.Namespace, beside: Beside | None = None) -> int:
         raise PolicyError("--admin", "is for stdio; over HTTP, administrators have a token")
     policy = _policy(options.policy, options.mount, options.network)
     limits = _limits(options, policy)
+    options.functions = named_functions(options.functions)
     try:
         if options.http:
             _run_http(options, limits, policy, beside)
@@ -169,7 +173,7 @@ def _run_stdio(options: argparse.Namespace, limits: ServiceLimits, policy: Execu
         sys.stderr.write(_BY_HAND)
     sessions = AgentSessions(opening, policy, keep=options.keep)
     local = Caller("process", "", "process", is_admin=options.admin)
-    server = WorkspaceServer(sessions, Metrics(), local, characters=options.output_characters)
+    server = WorkspaceServer(sessions, Metrics(), local, **_server_options(options))
     gc.freeze()
     gc.enable()
     anyio.run(serve_stdio, server)
@@ -198,7 +202,7 @@ def _run_http(
         host, port = address.host, listener.getsockname()[1]
         sys.stderr.write(f"wasm-kernel: serving http://{host}:{port}/mcp\n")
         clients = ClientLimits(tokens, Metrics())
-        server = http_server(sessions, address, clients, options.output_characters)
+        server = http_server(sessions, address, clients, **_server_options(options))
         app = http_app(server, address, clients, options.expire_seconds)
         if beside is not None:
             app = beside(app, sessions, address, clients)
@@ -224,6 +228,11 @@ def _limits(options: argparse.Namespace, policy: ExecutionPolicy) -> ServiceLimi
     )
 
 
+def _server_options(options: argparse.Namespace) -> dict[str, Any]:
+    lines = Functions(options.functions).lines
+    return {"characters": options.output_characters, "functions": lines}
+
+
 def _opening(
     options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy
 ) -> Future[Service]:
@@ -240,7 +249,8 @@ def _opening(
 
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            opening.set_result(Service(root, limits=limits, policy=policy))
+            service = Service(root, limits=limits, policy=policy, functions=options.functions)
+            opening.set_result(service)
         except BaseException as problem:
             opening.set_exception(problem)
 

@@ -27,19 +27,15 @@ _Page = Callable[[Request], Awaitable[Response]]
 
 
 def http_server(
-    sessions: AgentSessions, address: Address, limits: ClientLimits, characters: int
+    sessions: AgentSessions, address: Address, limits: ClientLimits, **options: Any
 ) -> WorkspaceServer:
-    """Returns a server with its pages, for the clients of `limits`.
-
-    A reply holds at most `characters` of one output.
-    """
-    secured: dict[str, Any] = {}
+    """Returns a server with its pages, for the clients of `limits`, and with further options."""
     tokens = limits.tokens
     if tokens is not None:
         own = AnyHttpUrl(f"http://{address.host}:{address.port}")
         auth = AuthSettings(issuer_url=own, resource_server_url=None)
-        secured = {"token_verifier": tokens, "auth": auth}
-    server = WorkspaceServer(sessions, limits.metrics, characters=characters, **secured)
+        options |= {"token_verifier": tokens, "auth": auth}
+    server = WorkspaceServer(sessions, limits.metrics, **options)
     add_pages(server, None if tokens else address, needs_admin=bool(tokens and tokens.has_admin))
     return server
 

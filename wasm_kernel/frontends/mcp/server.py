@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
@@ -82,7 +82,8 @@ _ADVICE = {
 class WorkspaceServer(MCPServer[None]):
     """The server of all clients; `local` is the caller over stdio. Metrics count refusals, too.
 
-    A reply holds at most `characters` of one output.
+    A reply holds at most `characters` of one output. `functions` are those of the host that cells
+    may call, each described in a line.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class WorkspaceServer(MCPServer[None]):
         local: Caller = NO_CALLER,
         *,
         characters: int = TEXT_CHARACTERS,
+        functions: Sequence[str] = (),
         **options: Any,
     ) -> None:
         mounts = MountedFiles(sessions.policy.mounts)
@@ -115,7 +117,7 @@ class WorkspaceServer(MCPServer[None]):
         self._local = local
         self._tools: list[Tool] = []
         self._files = FileTools(sessions, _CALLER.get, mounts, characters)
-        CellTools(sessions, _CALLER.get, metrics, characters).add_to(self)
+        CellTools(sessions, _CALLER.get, metrics, characters).add_to(self, functions)
         self._files.add_to(self)
 
     @contextlib.asynccontextmanager

@@ -48,6 +48,7 @@ _BUSY = (
     "cancel_execution."
 )
 _FORKS_MOST = 8
+_FUNCTIONS = "\n\nCells can call these functions, which run outside of the sandbox:"
 _CODE_CHARACTERS = 1_000_000
 _TOO_LONG = (
     f"The code of a cell may have {_CODE_CHARACTERS:,} characters. Nothing was run. Bring data in "
@@ -85,10 +86,11 @@ class CellTools:
         self._caller = caller
         self._metrics = metrics
 
-    def add_to(self, server: MCPServer[None]) -> None:
-        """Adds the tools to a server."""
+    def add_to(self, server: MCPServer[None], functions: Sequence[str]) -> None:
+        """Adds the tools to a server; `functions` describes those of the host for cells."""
+        more = "\n".join([_FUNCTIONS, *functions]) if functions else ""
+        offer(server, self.execute_code, CHANGES, more)
         rows: list[tuple[Callable[..., Awaitable[Blocks | CallToolResult]], ToolAnnotations]] = [
-            (self.execute_code, CHANGES),
             (self.install_packages, FETCHES),
             (self.get_workspace_info, READS),
             (self.create_session, CHANGES),
@@ -288,9 +290,11 @@ class CellTools:
         return found
 
 
-def offer(server: MCPServer[None], tool: Callable[..., Any], hints: ToolAnnotations) -> None:
-    """Adds a tool to a server; the model reads its docstring."""
-    description = inspect.getdoc(tool)
+def offer(
+    server: MCPServer[None], tool: Callable[..., Any], hints: ToolAnnotations, more: str = ""
+) -> None:
+    """Adds a tool to a server; the model reads its docstring, and `more`."""
+    description = f"{inspect.getdoc(tool)}{more}"
     server.add_tool(tool, description=description, annotations=hints, structured_output=False)
 
 
