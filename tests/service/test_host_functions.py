@@ -48,6 +48,11 @@ class UnknownOrder(LookupError):
     pass
 
 
+class Silent(ValueError):
+    def __str__(self) -> str:
+        raise NotImplementedError
+
+
 def put_off(order: Order, days: int = 1, *, why: str = "rain") -> Order:
     """Puts an order off."""
     if order.number < 0:
@@ -222,11 +227,15 @@ def test_what_no_message_can_carry_is_an_error_in_words(
     def no_such() -> str:
         raise LookupError("odd\udc80name")
 
-    sandbox = offering(deep, name, no_such, echo)
+    def no_text() -> None:
+        raise Silent
+
+    sandbox = offering(deep, name, no_such, no_text, echo)
     for n in (500, 900, 5000):
         assert "its result can't be passed to a cell: maximum" in fails(sandbox, f"deep({n})")
     assert "surrogates not allowed" in fails(sandbox, "name()")
     assert fails(sandbox, "no_such()") == "LookupError: odd?name"
+    assert fails(sandbox, "no_text()") == "Silent: <exception str() failed>"
     for argument in ("'odd\\udc80name'", "[{'odd\\udc80name': 1}]"):
         assert "surrogates not allowed" in fails(sandbox, f"echo({argument})")
 

@@ -36,6 +36,7 @@ UNHEARD_MOST = 8
 """The most calls of a session that may go on after their cells gave them up."""
 
 _TEXT_MOST = 10_000  # characters of an error for the guest
+_NO_TEXT = "<exception str() failed>"  # as a traceback says it
 _SLOW = "{name} took longer than {seconds:g} seconds"
 _NOT_PLAIN = "its result can't be passed to a cell: {why}"
 _LARGE = "its result takes {size:,} bytes, and {most:,} are allowed"
@@ -305,5 +306,8 @@ def _raised(problem: Exception) -> Answer:
         said = problem.args[0]  # its text would be in quotes
     elif isinstance(problem, OSError) and problem.strerror:
         said = problem.strerror
-    text = without_surrogates(str(said)[:_TEXT_MOST])
+    try:
+        text = without_surrogates(str(said)[:_TEXT_MOST])
+    except Exception:  # the class is the program's own
+        text = _NO_TEXT
     return {"raised": {"type": type(problem).__name__, "base": next(kinds).__name__, "text": text}}
