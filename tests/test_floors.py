@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import wasm_kernel
 from wasm_kernel.frontends.jupyter.confine import IMPORTED_WHEN_CONFINED
 from wasm_kernel.service.worker import PACKAGES
 
@@ -340,6 +341,21 @@ def test_no_file_has_a_vague_name(folder: str) -> None:
 def test_no_file_is_too_long(folder: str) -> None:
     lines = {f: len(f.read_text(encoding="utf-8").splitlines()) for f in python_files(folder)}
     assert not {str(file): n for file, n in lines.items() if n > FILE_LINES}
+
+
+def test_interfaces_of_frameworks_are_short_and_stand_on_the_public_api() -> None:
+    """Another one needs nothing that a program outside of this repository can't have."""
+    files = python_files(f"{PACKAGE}/integrations")
+    assert not [file for file in files if len(file.read_text(encoding="utf-8").splitlines()) > 250]
+    public = {f"{PACKAGE}.{name}" for name in wasm_kernel.__all__}
+    wrong = [
+        found
+        for found in imports(f"{PACKAGE}/integrations")
+        if top(found) == PACKAGE
+        and found.target not in public
+        and not found.target.startswith(f"{PACKAGE}.integrations.")
+    ]
+    assert not wrong, told(wrong)
 
 
 def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from wasm_kernel.result import SandboxResult as SandboxResult
     from wasm_kernel.result import Travelled as Travelled
     from wasm_kernel.service.async_session import AsyncSession as AsyncSession
+    from wasm_kernel.service.cell_future import CellFuture as CellFuture
     from wasm_kernel.service.create import create_sandbox as create_sandbox
     from wasm_kernel.service.create_session import create_session_sandbox as create_session_sandbox
     from wasm_kernel.service.create_session import get_session_sandbox as get_session_sandbox
@@ -111,6 +112,7 @@ _NAMES = {  # the public names by module
     "policy": "ExecutionPolicy Mount RuntimeType",
     "result": "CellError Checkpoint SandboxResult Travelled",
     "service.async_session": "AsyncSession",
+    "service.cell_future": "CellFuture",
     "service.sandbox": "BaseSandbox Sandbox",
     "service.session_info": "SessionInfo",
     "service.host_function": "HostFunction",

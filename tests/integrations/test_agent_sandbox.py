@@ -13,8 +13,8 @@ from wasm_kernel.integrations.agent_sandbox import (
     REQUIRED,
     AgentSandbox,
     signature_of,
-    value_of,
 )
+from wasm_kernel.integrations.results import value_of
 
 
 def test_long_texts_and_lists_are_variables(agent: AgentSandbox) -> None:

@@ -10,8 +10,9 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from pydantic import BaseModel
 
 from wasm_kernel import Checkpoint, Sandbox
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox, error_text, shown_text
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox
 from wasm_kernel.integrations.guest_commands import checkpoint_named
+from wasm_kernel.integrations.results import error_text, shown_text
 
 _LANGUAGES = ("python", "py", "")
 _START = "as the executor started"

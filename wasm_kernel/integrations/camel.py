@@ -8,7 +8,8 @@ from typing import Any
 from camel.interpreters import BaseInterpreter, InterpreterError
 
 from wasm_kernel import HostFunction, Sandbox
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox, error_text, shown_text
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox
+from wasm_kernel.integrations.results import error_text, shown_text
 
 _TYPES = ["python", "py", "py3", "python3"]
 

@@ -12,7 +12,8 @@ from typing import Any
 from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreterError, FinalOutput
 
 from wasm_kernel import HostFunction, Sandbox, WasmKernelError
-from wasm_kernel.integrations.agent_sandbox import REQUIRED, AgentSandbox, signature_of, value_of
+from wasm_kernel.integrations.agent_sandbox import REQUIRED, AgentSandbox, signature_of
+from wasm_kernel.integrations.results import value_of
 
 _SUBMIT = "SUBMIT"
 _SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError", "_IncompleteInputError")

@@ -22,7 +22,7 @@ from google.adk.code_executors.code_execution_utils import (
 from pydantic import Field, PrivateAttr
 
 from wasm_kernel import Sandbox, SandboxResult, Service, read_session_file, write_session_file
-from wasm_kernel.integrations.agent_sandbox import error_text, shown_text
+from wasm_kernel.integrations.results import error_text, shown_text
 
 if TYPE_CHECKING:
     from google.adk.agents.invocation_context import InvocationContext

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from wasm_kernel import Checkpoint, HostFunction, Sandbox, SandboxResult
-from wasm_kernel.service.cell_future import CellFuture
+from wasm_kernel import CellFuture, Checkpoint, HostFunction, Sandbox, SandboxResult
 
 OUTPUT_BYTES = 16 * 1024 * 1024
 """The most bytes that a command may print, unless a call says otherwise."""

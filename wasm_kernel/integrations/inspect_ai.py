@@ -27,8 +27,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
 from wasm_kernel import ExecutionPolicy, Sandbox, Service, WasmKernelError
-from wasm_kernel.integrations.agent_sandbox import error_text
 from wasm_kernel.integrations.guest_commands import GuestCommands, TooLarge, droppable
+from wasm_kernel.integrations.results import error_text
 
 _FOLDER, _PREPARED = "/app", "as the sample began"
 T = TypeVar("T")

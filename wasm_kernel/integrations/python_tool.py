@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from wasm_kernel import Sandbox, SandboxResult
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox, error_text, shown_text
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox
+from wasm_kernel.integrations.results import error_text, shown_text
 
 _LEFT_OUT = "\n[... {count:,} characters are left out; print less, or write to a file ...]\n"
 _FIGURE = "[a figure was shown, which this tool can't pass on; savefig keeps it as a file]"

@@ -12,7 +12,8 @@ from smolagents.agent_types import AgentType
 from smolagents.local_python_executor import CodeOutput, InterpreterError, PythonExecutor
 
 from wasm_kernel import HostFunction, Sandbox, SandboxResult
-from wasm_kernel.integrations.agent_sandbox import REQUIRED, AgentSandbox, signature_of, value_of
+from wasm_kernel.integrations.agent_sandbox import REQUIRED, AgentSandbox, signature_of
+from wasm_kernel.integrations.results import value_of
 
 _ANSWER = "final_answer"
 _IMAGE = "_repr_png_"
