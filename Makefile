@@ -16,7 +16,7 @@ TESTS := $(shell find tests -name '*.py')
 # Processes that tests and benchmarks start would otherwise compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test pytest lint bench soak wheels docs clean
+.PHONY: demo test pytest lint bench soak frameworks wheels docs clean
 
 # The environment holds one of two installs, as its stamp says: the plain one, which is a user's, until
 # the tests first need theirs. From then on the demo runs from that, too: nothing is installed in turns.
@@ -108,6 +108,11 @@ soak: $(EDITABLE) $(GALLERY)/.installed docs
 	$(BIN)/python -m tests.prepare
 	$(BIN)/python -m pytest -m soak --numprocesses=$(WORKERS)
 	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q -x --hypothesis-profile=soak --numprocesses=$(WORKERS) || exit 1; done
+
+# The newest packages of all frameworks of agents, and the page that says which they were.
+frameworks: $(EDITABLE)
+	$(BIN)/wasm-kernel warm
+	FRAMEWORKS_TABLE=docs/frameworks-tried.md $(BIN)/python -m pytest -m soak tests/soak/test_frameworks.py
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .ruff_cache

@@ -8,7 +8,17 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.pages import COURSE, NOTEBOOKS, PROGRAMS, SITE, Example, blocks_of, examples_of, says
+from tests.pages import (
+    COURSE,
+    DOCS,
+    NOTEBOOKS,
+    PROGRAMS,
+    SITE,
+    Example,
+    blocks_of,
+    examples_of,
+    says,
+)
 from wasm_kernel.frontends.cli.main import main
 
 EXAMPLES = {
@@ -46,6 +56,12 @@ def test_the_course_is_graded_as_the_tutorial_says(
         assert printed is not None
         told = run(command.split(), capfd)
         assert says(told, printed), told
+
+
+def test_each_example_of_a_framework_is_in_the_table_of_those_tried() -> None:
+    page = (DOCS / "frameworks-tried.md").read_text(encoding="utf-8")
+    examples = sorted((DOCS.parent / "examples" / "frameworks").glob("*.py"))
+    assert [each.name for each in examples if f"frameworks/{each.name}` | ran |" not in page] == []
 
 
 def test_every_page_with_python_is_run() -> None:
