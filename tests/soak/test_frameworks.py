@@ -146,8 +146,8 @@ TABLE = "FRAMEWORKS_TABLE"
 HEAD = """\
 # Frameworks, as tried
 
-`make frameworks` has run these examples with the newest packages of {day}, each in an environment of its own, on
-Python {python}.
+`make frameworks` ran these examples with the newest packages on {day}, each in an environment of
+its own, on Python {python}.
 
 | package | version | example | result |
 |---|---|---|---|
