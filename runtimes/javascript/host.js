@@ -29,7 +29,7 @@ export function beginTime() {
   origin = clock();
 }
 const text = String;
-const MOST_FRAME = 64 * 1024 * 1024, PIECE = 1024 * 1024, MOST_RANDOM = 65_536, MOST_LETTERS = 8192;
+const MOST_FRAME = 64 * 1024 * 1024, PIECE = 1024 * 1024, MOST_RANDOM = 65_536;
 
 /** Sends a frame of the protocol (PROTOCOL.md) with its bytes, and returns the host's answer; its bytes are `raw`. */
 export function send(frame, raw) {
@@ -99,8 +99,13 @@ export function encode(words) {
   const pieces = [...piecesOf(words)].map((piece) => taken.encode(piece));
   return joined(pieces);
 }
-/** Decodes some megabytes at most in an encoding; undefined if the bytes are invalid. */
-export const decode = (data, label, fatal) => taken.decode(data, label, fatal ? "fatal" : "");
+/**
+ * Returns a text of some megabytes at most in another form: "latin-1", with one byte for each character, or "escaped", for
+ * JSON in which lone surrogates stand for bytes that are no part of UTF-8. Undefined if the text has no such form.
+ */
+export const encodeAs = (words, form) => taken.encode(words, form);
+/** Decodes some megabytes at most in an encoding; undefined if the bytes are invalid. If `how` is "escaped", it is JSON. */
+export const decode = (data, label, how) => taken.decode(data, label, how === true ? "fatal" : how || "");
 /** Returns random bytes, at most as many as the host gives at once. */
 const someBytes = (count) => taken.random(text(count));
 export function randomBytes(count) {
@@ -126,7 +131,7 @@ export function joined(pieces) {
 /** Returns bytes as a text with one character for each. */
 export function latin1(bytes) {
   let found = "";
-  for (let at = 0; at < bytes.length; at += MOST_LETTERS) found += String.fromCharCode(...bytes.subarray(at, at + MOST_LETTERS));
+  for (let at = 0; at < bytes.length; at += PIECE) found += decode(bytes.slice(at, at + PIECE), "latin-1");
   return found;
 }
 

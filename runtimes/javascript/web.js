@@ -84,7 +84,7 @@ export function bytesOf(source) {
 }
 
 /** Returns the number of bytes that form whole characters: the rest waits for the next piece. */
-function completeLength(data, name) {
+export function completeLength(data, name) {
   if (name === "cp1252") return data.length;
   if (name !== "utf-8") {
     const even = data.length - (data.length % 2), high = data[even - (name === "utf-16-le" ? 1 : 2)];

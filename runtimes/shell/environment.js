@@ -7,10 +7,10 @@ import { URL, URLSearchParams } from "wasm-kernel:url";
 import * as web from "wasm-kernel:web";
 import { console } from "wasm-kernel:console";
 import { now } from "wasm-kernel:host";
-import { TextDecoder, TextEncoder } from "wasm-kernel:bytes";
+import { TextEncoder } from "wasm-kernel:bytes";
 
 const performance = { now, timeOrigin: 0 };
 Object.assign(globalThis, {
-  ...timers, ...web, AbortController, AbortSignal, console, performance, process, TextDecoder, TextEncoder, URL,
+  ...timers, ...web, AbortController, AbortSignal, console, performance, process, TextEncoder, URL,
   URLSearchParams,
 });

@@ -1,6 +1,6 @@
 // The session's files, in the interface that just-bash has for file systems.
 
-import { bytesOfText, textOfBytes } from "wasm-kernel:bytes";
+import { bytesOfLatin1, bytesOfText, textOfBytes } from "wasm-kernel:bytes";
 import { fileCall, latin1 } from "wasm-kernel:host";
 import { cp, exists, lstat, mkdir, readFile, realpath, rm, stat, writeFile } from "wasm-kernel:files";
 import { absolute } from "wasm-kernel:process";
@@ -10,9 +10,7 @@ const EXECUTABLE = 0o755; // the sandbox has no modes
 
 const dataOf = (content, encoding) => {
   if (typeof content !== "string") return bytesOf(content);
-  return encoding === "binary" || encoding === "latin1"
-    ? Uint8Array.from(content, (letter) => letter.charCodeAt(0))
-    : bytesOfText(content);
+  return ((encoding === "binary" || encoding === "latin1") && bytesOfLatin1(content)) || bytesOfText(content);
 };
 const encodingOf = (options) => (typeof options === "string" ? options : options?.encoding);
 

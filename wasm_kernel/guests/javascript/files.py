@@ -14,6 +14,7 @@ from msgspec import Struct
 from wasm_kernel.engine.cache import REINSTALL, built_folder
 from wasm_kernel.errors import BundleError
 from wasm_kernel.guests.base import runtimes_folder
+from wasm_kernel.guests.javascript import just_bash
 
 if TYPE_CHECKING:
     from wasm_kernel.engine.compiler import GuestBinary
@@ -98,7 +99,7 @@ def _shell() -> Iterator[tuple[str, bytes]]:
         yield f"{AGENT}{path.stem}", path.read_bytes()
     folder = built_folder(SHELL_FOLDER)
     try:
-        yield "node:just-bash", (folder / "browser.js").read_bytes()
+        yield "node:just-bash", just_bash.with_parts((folder / "browser.js").read_bytes())
         for name, (file, exported) in _PACKAGES.items():
             source = (folder / file).read_bytes() if file else b""
             yield f"node:{name}", _PACKAGE_MODULE % (source, exported)

@@ -33,7 +33,8 @@ _DECODED_MOST = 16 * 1024 * 1024  # bytes that are decoded at once
 _FUNCTION = b"function (exports, require, module, __filename, __dirname) {%b\n}"
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 _MESSAGES = {errno.EILSEQ: "not a name"}  # a lone surrogate
-_ENCODINGS = frozenset({"utf-8", "utf-16-le", "utf-16-be", "cp1252"})
+_ENCODINGS = frozenset({"utf-8", "utf-16-le", "utf-16-be", "cp1252", "latin-1"})
+_ESCAPED = "surrogateescape"
 
 
 class AgentCalls:
@@ -122,16 +123,28 @@ class AgentCalls:
         return self._engine.new_data(self._draw(min(int(count), _RANDOM_MOST))) or FAILED
 
     def _encode(self, handles: Sequence[int]) -> int:
+        """Returns a text as UTF-8, or in the form that `encodeAs` in the guest has asked for."""
         text = self._engine.raw_text(handles[0])
+        if text is not None and len(handles) > 1:
+            if len(text) > _DECODED_MOST:
+                return FAILED
+            try:
+                text = _encoded(text, *self._texts(handles[1:2]))
+            except ValueError:
+                return self._engine.new_undefined()
         return FAILED if text is None else self._engine.new_data(text) or FAILED
 
     def _decode(self, handles: Sequence[int]) -> int:
         """Returns the text of bytes in an encoding; undefined if they are invalid in it."""
         data = self._engine.data(handles[0])
         label, how = self._texts(handles[1:])
-        if data is None or len(data) > _DECODED_MOST or label not in _ENCODINGS:
+        is_escaped = how == "escaped"
+        most = _DECODED_MOST // 8 if is_escaped else _DECODED_MOST  # six letters for one byte
+        if data is None or len(data) > most or label not in _ENCODINGS:
             return FAILED
         try:
+            if is_escaped:
+                return self._text(json.dumps(data.decode(label, _ESCAPED)))
             text = data.decode(label, "strict" if how == "fatal" else "replace")
         except UnicodeDecodeError:
             return self._engine.new_undefined()
@@ -238,6 +251,19 @@ class AgentCalls:
             "symlink": lambda a, data: do.make_link(text(a[0]), at(a[1])),
             "readlink": lambda a, data: do.read_link(at(a[0])),
         }
+
+
+def _encoded(text: bytes, form: str) -> bytes:
+    """Returns UTF-8 with one byte for each character, or the bytes that escaped JSON stands for."""
+    if form == "latin-1":
+        return text.decode().encode("latin-1")
+    if text[:1] != b'"':  # not a string
+        raise ValueError
+    words = json.loads(text)
+    try:
+        return words.encode("utf-8", _ESCAPED)
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return words.encode("utf-8", "surrogatepass")
 
 
 def _told(status: os.stat_result) -> Mapping[str, Any]:

@@ -1,0 +1,124 @@
+// Regular expressions of scripts: the interpreter's own, in place of just-bash's re2js, which compiles a pattern anew
+// for each line of `sed` and takes some hundred microseconds for it. The cell's time bounds a pattern that backtracks.
+
+const MOST = 500; // patterns that are kept
+const LITERAL = /^[^\\^$.*+?()[\]{}|]+$/;
+const compiled = new Map();
+
+/** Returns a compiled pattern, if possible one for which a character is a code point. */
+function compile(pattern, flags) {
+  const key = `${flags}/${pattern}`;
+  let found = compiled.get(key);
+  if (found === undefined) {
+    const known = [...new Set(flags)].filter((flag) => "dgims".includes(flag)).join("");
+    try {
+      found = new RegExp(pattern, `${known}u`);
+    } catch {
+      found = new RegExp(pattern, known);
+    }
+    if (compiled.size >= MOST) compiled.clear();
+    compiled.set(key, found);
+  }
+  return found;
+}
+
+/** Returns the text that a replacement makes of a match: `$1`, `${name}`, and `\` before any other character. */
+function filled(replacement, groups, names) {
+  return replacement.replace(/\\([^])|\$\{(\w+)\}|\$(\d+)/g, (all, plain, name, digits) => {
+    if (plain !== undefined) return plain;
+    if (name !== undefined) return names && name in names ? names[name] ?? "" : all;
+    let length = digits.length;
+    while (length > 1 && Number(digits.slice(0, length)) >= groups.length) length -= 1;
+    return (groups[Number(digits.slice(0, length))] ?? "") + digits.slice(length);
+  });
+}
+
+/** A regular expression in the interface of just-bash's. Several may share a compiled pattern. */
+export class UserRegex {
+  constructor(pattern, flags = "") {
+    this.source = pattern;
+    this.flags = flags;
+    this.native = compile(pattern, flags);
+    this.lastIndex = 0;
+    this.global = flags.includes("g");
+    this.ignoreCase = flags.includes("i");
+    this.multiline = flags.includes("m");
+  }
+
+  /** Returns the compiled pattern, at its beginning. */
+  get fresh() {
+    this.native.lastIndex = this.lastIndex = 0;
+    return this.native;
+  }
+
+  test(text) {
+    return this.fresh.test(text);
+  }
+
+  exec(text) {
+    const { native } = this;
+    native.lastIndex = this.global ? this.lastIndex : 0;
+    const found = native.exec(text);
+    if (this.global) this.lastIndex = found === null ? 0 : native.lastIndex + (found[0] === "");
+    return found;
+  }
+
+  match(text) {
+    return text.match(this.fresh);
+  }
+
+  replace(text, replacement) {
+    if (typeof replacement !== "string") return text.replace(this.fresh, replacement);
+    if (!/[$\\]/.test(replacement)) return text.replace(this.fresh, () => replacement);
+    return text.replace(this.fresh, (...found) => {
+      const names = typeof found.at(-1) === "object" ? found.pop() : undefined;
+      return filled(replacement, found.slice(0, -2), names);
+    });
+  }
+
+  split(text, limit) {
+    if (LITERAL.test(this.source) && !this.ignoreCase) return text.split(this.source, limit);
+    const parts = [], pattern = compile(this.source, this.global ? this.flags : `${this.flags}g`);
+    let end = 0;
+    pattern.lastIndex = 0;
+    for (let found; parts.length !== limit && (found = pattern.exec(text)) !== null;) {
+      parts.push(text.slice(end, found.index));
+      end = pattern.lastIndex;
+      if (found[0] === "") pattern.lastIndex += 1;
+    }
+    if (parts.length !== limit) parts.push(text.slice(end));
+    return parts;
+  }
+
+  search(text) {
+    return text.search(this.fresh);
+  }
+
+  matchAll(text) {
+    if (!this.global) throw new Error("matchAll requires global flag");
+    return text.matchAll(this.fresh);
+  }
+}
+
+export const createUserRegex = (pattern, flags) => new UserRegex(pattern, flags);
+
+/** Returns a function whose results are kept, by its argument. */
+export function once(make) {
+  const kept = new Map();
+  return (key) => {
+    if (!kept.has(key)) {
+      if (kept.size >= MOST) kept.clear();
+      kept.set(key, make(key));
+    }
+    return kept.get(key);
+  };
+}
+
+/** Returns a value of `awk` as text: a number that is not whole has six digits, as `%.6g` writes it. */
+export function awkNumber(value) {
+  if (typeof value === "string") return value;
+  if (Number.isInteger(value) || !Number.isFinite(value)) return String(value);
+  const [digits, exponent] = value.toExponential(5).split("e");
+  if (exponent >= -4 && exponent < 6) return String(Number(value.toPrecision(6)));
+  return `${digits.replace(/\.?0+$/, "")}e${exponent.replace(/^([+-])(\d)$/, "$10$2")}`;
+}

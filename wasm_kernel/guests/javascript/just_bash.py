@@ -1,0 +1,71 @@
+"""Parts of just-bash that other code stands for in the shell's guest.
+
+just-bash is made for an engine that compiles JavaScript. In this guest's interpreter a loop over
+the characters of a text takes some hundred nanoseconds for each, and a promise some microseconds.
+The texts that begin and end a part are those of the one file that `pyproject.toml` pins.
+"""
+
+from __future__ import annotations
+
+from wasm_kernel.errors import BundleError
+
+_BYTES = b"""
+import {utf8ByteLength as _, textOfLatin1 as ue, latin1OfText as Dn, latin1OfBytes as Q3}
+from "wasm-kernel:bytes";
+"""
+_REGEX = b"""
+import {createUserRegex as ie, once, awkNumber} from "wasm-kernel:regex";
+var Rr,N1=L(()=>{"use strict";"""
+_COUNTS = rb"""return {
+lines:e.split("\n").length-1, words:e.match(/[^ \n\t\r]+/g)?.length??0,
+third:t?ue(e).replace(/[\u{10000}-\u{10ffff}]/gu,".").length:e.length}}"""
+
+# the texts that begin and end each part, and what is there in its place
+_PARTS = (
+    # conversions of bytes, by the host
+    (b"function _(e){let t=0;", b"async function Wt(e,t)", _BYTES),
+    # regular expressions of the interpreter in place of re2js
+    (b"function Tb(e){let t=0;", b"Rr=class{_regex;", _REGEX),
+    # the guess whether a script's output, which is text, is bytes
+    (b"function $3(e){", b"function XO(", b"function $3(e){return e}"),
+    # guards against scripts, with a promise for each expression: the sandbox is the guard
+    (b"function vt(e,t,n){", b"var br=L(", b"function vt(){}function sn(e,t,n,r){return r()}"),
+    # counts of lines by loops over all characters, for limits that there are not
+    (b"I=1;for(let D=0;D<e.length;", b"let T=e.split(`", b"I=1;"),
+    (b"let O=E.length>0?1:0;for(", b"let R=E.split(`", b""),
+    (b"-_(e.output)", b"):void 0,a=Na(s,i,o)", b""),
+    # `wc`
+    (b"let n=e,r=n.length,s=t?Array", b"function _c(e,t,n,r,s,i)", _COUNTS),
+    # `sed`: translations of a pattern, for each line
+    (b"function fu(e){", b'let t="",n=0,r=!1;', b"var fu=once(fuOf);function fuOf(e){"),
+    # `awk`: numbers as text
+    (b"function et(e){", b"function Su(e)", b"function et(e){return awkNumber(e)}"),
+    (b"function Vt(e){", b"function xu(e)", b"function Vt(e){return awkNumber(e)}"),
+    (b'["systime",bu("systime")]', b',["mktime"', b'["systime",()=>Math.floor(Date.now()/1e3)]'),
+    (b"appendFile:async(b,w)=>{", b",resolvePath:", b"appendFile:t.fs.appendFile.bind(t.fs)"),
+    (
+        b"h=new po(p);",
+        b"h.execute(u)",
+        b'h=new(/"type":"getline"|"output":{/.test(JSON.stringify(u))?po:synchronousAwk())(p);',
+    ),
+)
+_AWK = (b"async function ka(e,t){", b"var Dm=L(")
+
+
+def with_parts(source: bytes) -> bytes:
+    """Returns just-bash's file with the other parts; `BundleError` if it is another file."""
+    for begin, end, other in _PARTS:
+        before, found, rest = source.partition(begin)
+        _, ended, after = rest.partition(end)
+        if not found or not ended:
+            raise BundleError("just-bash's file is another one than the shell was made for")
+        source = before + other + end + after
+    return _with_synchronous_awk(source)
+
+
+def _with_synchronous_awk(source: bytes) -> bytes:
+    """Adds a copy of the interpreter of `awk` without promises, for programs that need none."""
+    begin, end = (source.index(mark) for mark in _AWK)
+    plain = source[begin:end].replace(b"async ", b"").replace(b"await ", b"")
+    copy = b"var synchronousAwk=once(()=>{" + plain + b";Pm();return po});"
+    return source[:end] + copy + source[end:]
