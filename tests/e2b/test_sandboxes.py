@@ -42,6 +42,20 @@ def test_a_sandbox_runs_cells_and_keeps_variables(ann: Api) -> None:
     assert shown["text"].endswith(" a")
 
 
+def test_a_server_with_a_domain_has_a_name_for_each_sandbox(ann: Api) -> None:
+    asked = {"templateID": "base", "allow_internet_access": True}  # as LiteLLM sends
+    made = ann.call("POST", "/sandboxes", asked, {"Host": "api.example.org:8443"}).json
+    assert made["domain"] == "example.org:8443"
+    host = {"Host": f"49999-{made['sandboxID']}.{made['domain']}"}
+    sent = [("X-Access-Token", made["envdAccessToken"]), ("X-API-Key", ANN)]
+    own, other = (Api(f"http://{ann.place}", {**host, name: value}) for name, value in sent)
+    ran = own.call("POST", "/execute", {"code": "print(6 * 7)"})
+    assert ran.lines[0]["text"] == "42\n"
+    assert other.call("POST", "/execute", {"code": "print(1)"}).status == 401
+    plain = ann.call("POST", "/sandboxes", asked).json  # such a name leads nowhere
+    assert plain["domain"].endswith(".invalid")
+
+
 CHARTS = """
 import datetime, numpy as np, pandas as pd, matplotlib.pyplot as plt
 def shown(draw, columns=1):

@@ -10,11 +10,13 @@ import sys
 import tarfile
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.e2b.conftest import ANN, server
 from tests.mcp.clients import HttpServer
+from tests.soak.test_many_servers import free_place
 
 __all__ = ["server"]
 pytestmark = pytest.mark.soak
@@ -32,6 +34,7 @@ _HERE = (
 )
 """The tests without those that `docs/e2b.md` lists."""
 CLIENTS = Path(__file__).parent / "clients"
+HTTPS = Path(__file__).parents[2] / "examples" / "servers" / "https.cfg"
 PYTHON = """\
 ['red\\n']
 ['text', 'html', 'data']
@@ -83,13 +86,13 @@ TimeoutError
 """
 
 
-def run(server: HttpServer, folder: Path, *command: str) -> str:
+def run(server: HttpServer, folder: Path, *command: str, **variables: str) -> str:
     url = server.url.removesuffix("/mcp")
-    named = {"E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_API_KEY": ANN}
+    named = variables or {"E2B_API_URL": url, "E2B_SANDBOX_URL": url}
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ended = subprocess.run(
         command,
-        env={**kept, **named},
+        env={**kept, **named, "E2B_API_KEY": ANN},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -133,6 +136,26 @@ def test_the_executor_of_smolagents(server: HttpServer, tmp_path: Path) -> None:
     python = installed(tmp_path, "smolagents>=1.26,<2", "python-dotenv")
     said = run(server, tmp_path, python, str(CLIENTS / "e2b_agent.py"))
     assert said == "answer: {'sum': 3, 'price': 3}\nTrue True\n"
+
+
+def test_the_code_interpreter_of_litellm(server: HttpServer, tmp_path: Path) -> None:
+    """LiteLLM calls sandboxes at names of their own, by HTTPS: HAProxy has both."""
+    python, address = installed(tmp_path, "litellm>=1.110,<2"), free_place()
+    own = ["-subj", "/CN=sandboxes.test", "-addext", "subjectAltName=DNS:*.sandboxes.test"]
+    made = ["-newkey", "rsa:2048", "-nodes", "-keyout", "key", "-out", "certificate"]
+    subprocess.run(["openssl", "req", "-x509", *made, *own], cwd=tmp_path, check=True)
+    certificate, both = tmp_path / "certificate", tmp_path / "both"
+    both.write_bytes((tmp_path / "key").read_bytes() + certificate.read_bytes())
+    places = {"ADDRESS": address, "CERTIFICATE": str(both), "SERVER": urlsplit(server.url).netloc}
+    named = {"E2B_DOMAIN": address.replace("127.0.0.1", "sandboxes.test")}
+    command = ["haproxy", "-f", str(HTTPS)]
+    with subprocess.Popen(command, env={**os.environ, **places}) as proxy:
+        try:
+            script = str(CLIENTS / "litellm_client.py")
+            said = run(server, tmp_path, python, script, SSL_CERT_FILE=str(certificate), **named)
+        finally:
+            proxy.terminate()
+    assert said == "'42\\n' None\n'' ZeroDivisionError\n['7\\n', '4\\n']\n"
 
 
 def test_the_client_of_npm(server: HttpServer, tmp_path: Path) -> None:

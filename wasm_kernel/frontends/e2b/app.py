@@ -7,12 +7,14 @@ client it needs, how its body is read, and the form of its errors.
 from __future__ import annotations
 
 import errno
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 from mcp.server.transport_security import TransportSecurityMiddleware
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
@@ -48,6 +50,7 @@ from wasm_kernel.service.service import AsyncService
 REQUESTS = 500
 """The most requests of one client that are open at once: it may never read the answers."""
 _JSON_BYTES, _JSON_VALUES = 16 * MIB, 10_000
+_PORT_OF_SANDBOX = re.compile(r"\d+-([^.]+)\.")
 _TOKENS = ("x-access-token", "e2b-traffic-access-token")
 _CODES = {
     400: "invalid_argument",
@@ -130,7 +133,7 @@ class SandboxApi:
                 call.caller = self._caller(request)
                 client = self._client(call.caller)
             elif operation.plane is not Plane.OPEN:
-                name = request.headers.get("e2b-sandbox-id", "")
+                name = request.headers.get("e2b-sandbox-id") or _named_by(request.headers)
                 tokens = [request.headers.get(each, "") for each in _TOKENS]
                 call.sandbox = await self._sandboxes.running(name, tokens)
                 client = self._client(call.sandbox.kept.caller)
@@ -185,6 +188,12 @@ class SandboxApi:
         if caller is None:
             raise Refusal(401, "", _NO_KEY)
         return caller
+
+
+def _named_by(headers: Headers) -> str:
+    """Returns the sandbox of a request to `PORT-ID.DOMAIN`, as clients without the header send."""
+    found = _PORT_OF_SANDBOX.match(headers.get("host", ""))
+    return found[1] if found else ""
 
 
 async def _nothing(_: Request) -> Response:

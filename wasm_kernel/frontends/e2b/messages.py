@@ -10,6 +10,8 @@ TEMPLATES = ("base", "code-interpreter-v1", "code-interpreter-beta")
 """The names of the one template that is here, as the clients choose them by default."""
 ENVD_VERSION = "0.5.7"
 """The newest version of E2B's own server in a sandbox whose calls are all here."""
+NO_PORTS = "sandboxes-have-no-ports.invalid"
+"""The domain by which clients name the ports of a sandbox: no name in it is ever found."""
 _FORKS_MOST = 100
 _NAMES = {"id": "ID", "mb": "MB"}
 
@@ -47,7 +49,6 @@ class NewSandbox(Body):
     auto_pause: bool = False
     auto_pause_memory: bool = True
     auto_resume: AutoResume = field(default_factory=AutoResume)
-    allow_internet_access: bool | None = field(default=None, name="allow_internet_access")
     network: dict[str, Any] | None = None
     mcp: Any = None
     iam: Any = None
@@ -63,6 +64,7 @@ class ConnectedSandbox(Body):
     template_id: str = TEMPLATES[1]
     client_id: str = "wasm-kernel"
     envd_version: str = ENVD_VERSION
+    domain: str = NO_PORTS
 
 
 class Lifecycle(Body):

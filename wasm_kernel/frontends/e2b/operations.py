@@ -122,9 +122,11 @@ class ApiCall:
 # -- sandboxes
 
 
-def _connected(sandbox: ClientSandbox) -> ConnectedSandbox:
+def _connected(call: ApiCall, sandbox: ClientSandbox) -> ConnectedSandbox:
     template, token = sandbox.kept.asked.template_id, sandbox.kept.token
-    return ConnectedSandbox(sandbox.name, token, token, template_id=template)
+    api, _, domain = call.headers.get("host", "").partition(".")  # a client of E2B_DOMAIN
+    found = {"domain": domain} if api == "api" else {}
+    return ConnectedSandbox(sandbox.name, token, token, template_id=template, **found)
 
 
 def _time(seconds: float) -> str:
@@ -158,7 +160,7 @@ def _described(
 )
 async def _create(call: ApiCall) -> ConnectedSandbox:
     """Makes a sandbox."""
-    return _connected(await call.sandboxes.create(call.caller, call.body))
+    return _connected(call, await call.sandboxes.create(call.caller, call.body))
 
 
 @_serves(Plane.CONTROL, "GET", *_ALL, answer=list[messages.SandboxDetail])
@@ -225,7 +227,7 @@ async def _connect(call: ApiCall) -> ConnectedSandbox:
     elif not call.body.memory:
         await sandbox.main.reset()
     await call.sandboxes.end_in(sandbox, seconds)
-    return _connected(sandbox)
+    return _connected(call, sandbox)
 
 
 @_serves(Plane.CONTROL, "POST", f"{_ONE}/timeout", body=messages.Timeout)
@@ -251,7 +253,7 @@ async def _fork(call: ApiCall) -> list[messages.ForkedSandbox]:
     """Copies a sandbox."""
     asked = call.body
     made = await call.sandboxes.fork(await call.named(), asked.timeout, asked.count)
-    return [messages.ForkedSandbox(_connected(each)) for each in made]
+    return [messages.ForkedSandbox(_connected(call, each)) for each in made]
 
 
 @_serves(Plane.CONTROL, "GET", f"{_ONE}/metrics", answer=list[messages.Metric])

@@ -393,8 +393,7 @@ def _check(asked: NewSandbox) -> None:
         "MCP servers": asked.mcp,
         "workload identities": asked.iam,
         "volumes": asked.volume_mounts,
-        "network rules of their own": any((asked.network or {}).values())
-        or asked.allow_internet_access,
+        "network rules of their own": any((asked.network or {}).values()),
     }
     for what, wanted in refused.items():
         if wanted:
