@@ -259,7 +259,7 @@ def _encoded(text: bytes, form: str) -> bytes:
         return text.decode().encode("latin-1")
     if text[:1] != b'"':  # not a string
         raise ValueError
-    words = json.loads(text)
+    words: str = json.loads(text)
     try:
         return words.encode("utf-8", _ESCAPED)
     except UnicodeEncodeError:  # half of a pair of surrogates
