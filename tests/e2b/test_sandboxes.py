@@ -150,13 +150,17 @@ def test_contexts_have_their_own_variables(ann: Api) -> None:
     sandbox.run("own = 1")
     assert sandbox.value("let y = 6; y * 7", language="typescript") == "42"
     assert sandbox.value("y", language="javascript") == "6"
-    made = sandbox.call("POST", "/contexts", {"cwd": "/home/user"}).json
-    assert made["language"] == "python"
+    sandbox.files("MakeDir", path="data")
+    made = sandbox.call("POST", "/contexts", {"cwd": "data"}).json
+    assert (made["language"], made["cwd"]) == ("python", "/home/user/data")
     assert sandbox.value("'own' in dir()", context_id=made["id"]) == "False"
     languages = [each["language"] for each in sandbox.call("GET", "/contexts").json]
     assert languages == ["python", "javascript", "python"]
     assert sandbox.call("POST", f"/contexts/{sandbox.name}/restart").status == 204
     assert sandbox.value("'own' in dir()") == "False"
+    for _ in range(2):
+        assert sandbox.value("import os; os.getcwd()", context_id=made["id"]) == made["cwd"]
+        sandbox.call("POST", f"/contexts/{made['id']}/restart")
     assert sandbox.call("DELETE", f"/contexts/{made['id']}").status == 204
     gone = sandbox.call("POST", "/execute", {"code": "1", "context_id": made["id"]})
     assert gone.status == 404
@@ -179,7 +183,7 @@ def test_errors_advise_what_a_client_can_do(ann: Api) -> None:
         ("/execute", {"code": "1", "env_vars": {"A=": "b"}}, "can't hold the variable"),
         ("/execute", {"code": 1}, "can't be read"),
         ("/execute", b"{", "can't be read"),
-        ("/contexts", {"cwd": "/app/data"}, "Each context begins in"),
+        ("/contexts", {"cwd": "/app/data"}, "can't begin in /app/data"),
     ],
 )
 def test_code_that_cannot_run_is_refused_in_words(

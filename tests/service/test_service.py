@@ -26,7 +26,7 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.folders.locks import is_served
 from wasm_kernel.policy import MIB, ExecutionPolicy, Mount
-from wasm_kernel.service import expiry
+from wasm_kernel.service import awake, expiry
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
@@ -167,7 +167,7 @@ def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(
 
 
 def test_memory_in_all_puts_idle_sessions_to_sleep_and_refuses_the_rest(
-    starting: Starting,
+    starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = starting(limits=ServiceLimits(memory_bytes=1200 * MIB), policy=SMALL)
     first, second = service.create(), service.create()
@@ -175,18 +175,22 @@ def test_memory_in_all_puts_idle_sessions_to_sleep_and_refuses_the_rest(
     says(second, "x = 2")
     third = service.create()
     assert says(third, "print(3)") == "3"
-    states = [each.worker.state for each in (first, second, third)]
-    assert states == ["asleep", "idle", "idle"]
+    fourth = service.create()  # puts none to sleep before its first call
+    states = [each.worker.state for each in (first, second, third, fourth)]
+    assert states == ["asleep", "idle", "idle", "asleep"]
     busy = [each.submit("import time; time.sleep(60)") for each in (second, third)]
-    with pytest.raises(
-        LimitReached, match=r"take 1.2 GiB.*raise the service's memory_bytes"
-    ) as refused:
-        first.execute("print(x)")
+    with monkeypatch.context() as patched:
+        patched.setattr(awake, "ROOM_SECONDS", 0.5)
+        with pytest.raises(
+            LimitReached, match=r"take 1.2 GiB.*raise the service's memory_bytes"
+        ) as refused:
+            first.execute("print(x)")
     assert refused.value.limit == "memory_bytes"
+    waits = first.submit("print(x)")  # for a busy one to end
     for cell in busy:
         cell.interrupt()
     assert [cell.result(60).success for cell in busy] == [False, False]
-    assert says(first, "print(x)") == "1"
+    assert waits.result(60).stdout == "1\n"
 
 
 def test_sessions_are_counted_by_owner_and_in_all(starting: Starting) -> None:

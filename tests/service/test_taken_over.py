@@ -533,7 +533,10 @@ def test_a_stopped_session_keeps_its_room_from_others_for_a_moment_only(
     is_over.set()
 
 
-def test_no_room_is_said_by_the_call_and_the_next_one_tries_again(homes: Making) -> None:
+def test_no_room_is_said_by_the_call_and_the_next_one_tries_again(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awake, "ROOM_SECONDS", 0.2)
     home = homes(answers_pings_alone, 1200 * MIB)
     busy = [home.session() for _ in range(2)]
     cells: list[Future[Any]] = [each.submit("x") for each in busy]

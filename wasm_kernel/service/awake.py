@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from wasm_kernel.errors import LimitReached
@@ -12,6 +13,8 @@ from wasm_kernel.service.session_worker import SLOW_SECONDS, SessionWorker
 
 _WORKER_BYTES = 64 * MIB  # the most that a worker takes beside its guest's memory
 _LOOK_SECONDS = 0.25
+ROOM_SECONDS = 30.0
+"""The time that a call waits for room while all awake sessions are busy."""
 
 
 class AwakeSessions:
@@ -27,17 +30,26 @@ class AwakeSessions:
         self._awake: dict[SessionWorker, int] = {}
         self._waiting: dict[SessionWorker, int] = {}  # in the order of arrival
 
+    def has_room(self, memory_bytes: int) -> bool:
+        """Returns whether a session with this policy's `memory_bytes` finds room at once."""
+        with self._changed:
+            taken = sum(self._awake.values()) + sum(self._waiting.values())
+            return self._most is None or taken + memory_bytes + _WORKER_BYTES <= self._most
+
     def admit(self, session: SessionWorker) -> None:
         """Makes room for a session's worker, if need be by putting idle sessions to sleep.
 
-        Raises `LimitReached` if all of them are busy.
+        Raises `LimitReached` if all of them stay busy for `ROOM_SECONDS`.
         """
         need = int(session.opened.policy["memory_bytes"]) + _WORKER_BYTES
+        until = time.monotonic() + ROOM_SECONDS
         with self._changed:
             self._waiting[session] = need
             try:
                 while self._missing(session) > 0:
-                    if need > (self._most or need) or not self._make_room(session):
+                    if need > (self._most or need):
+                        raise self._full(need)
+                    if not self._make_room(session) and time.monotonic() > until:
                         raise self._full(need)
                     self._changed.wait(_LOOK_SECONDS)
                 self._awake[session] = need

@@ -132,6 +132,8 @@ class Service(SandboxHome[Sandbox]):
     ) -> Sandbox:
         """Makes a new session, and begins to start its guest; does not wait for that.
 
+        Where another session would have to sleep for it, its first call starts it.
+
         Args:
             language: The guest's language, or its name.
             owner: Its owner, for `ServiceLimits.owner_sessions` and `list`.
@@ -155,7 +157,8 @@ class Service(SandboxHome[Sandbox]):
         session = Session(self._sessions_root, name, self._logger, new=True, mounts=limits.mounts)
         session.leave()  # a worker opens it again
         sandbox = self._add(name, language, owner, limits, pip=pip, made=True, files_of=files_of)
-        sandbox.start()
+        if self._awake.has_room(limits.memory_bytes):
+            sandbox.start()
         self._note(name, owner, language)  # while the worker begins
         return sandbox
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from wasm_kernel.engine import abi
 from wasm_kernel.wasi_files.changes import FileChanges
@@ -88,11 +88,11 @@ class FileAccess:
 
 
 @contextlib.contextmanager
-def files_in(folder: Preopen, quota: Quota, home: str = "") -> Iterator[FileAccess]:
-    """Yields the files of one folder as its guest sees them, without a guest."""
+def files_in(folders: Sequence[Preopen], quota: Quota, home: str = "") -> Iterator[FileAccess]:
+    """Yields the files of some folders, the workspace first, as a guest sees them, without one."""
     files = FileOperations(
-        Preopens((folder,), home=home),
-        FileChanges(folder),
+        Preopens(tuple(folders), home=home),
+        FileChanges(folders[0]),
         quota,
         NO_FILE_HISTORY,
         open_files=_OPEN_FILES,

@@ -54,8 +54,8 @@ class Quota:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folders = folders
-        self._most_bytes = most_bytes
-        self._most_files = most_files
+        self.most_bytes = most_bytes
+        self.most_files = most_files
         self._now = now
         self._held: dict[Inode, OpenFileSize] = {}
         self.used_bytes = self.used_files = 0
@@ -72,7 +72,7 @@ class Quota:
         """The name of the limit that this turn has met; empty if it met none."""
         if not self.refused:
             return ""
-        return "workspace_files" if self.used_files >= self._most_files else "workspace_bytes"
+        return "workspace_files" if self.used_files >= self.most_files else "workspace_bytes"
 
     def reserve(self, files: int, size: int = 0) -> None:
         """Raises `Full` unless this many files and bytes more fit; `added` counts them later."""
@@ -91,7 +91,7 @@ class Quota:
         if self._fits(0, wanted):
             return wanted
         self.refused = True
-        return max(0, self._most_bytes - self.used_bytes)
+        return max(0, self.most_bytes - self.used_bytes)
 
     def added(self, files: int, size: int = 0) -> None:
         """Adds new files and bytes; negative numbers for removed ones."""
@@ -133,9 +133,9 @@ class Quota:
             held.nameless = True
 
     def _fits(self, files: int, size: int) -> bool:
-        if files and self.used_files + files > self._most_files:
+        if files and self.used_files + files > self.most_files:
             return False
-        return not size or self.used_bytes + size <= self._most_bytes
+        return not size or self.used_bytes + size <= self.most_bytes
 
     def _check(self) -> None:
         """Counts the folders before the first growth of a turn, if that is quick enough."""
@@ -166,8 +166,8 @@ class Quota:
         """Counts a folder; stops at twice the limit of files and more."""
         for entry in visible(folder):
             self.used_files += 1
-            if self.used_files > 2 * self._most_files + 1000:
-                self.used_bytes = max(self.used_bytes, self._most_bytes)
+            if self.used_files > 2 * self.most_files + 1000:
+                self.used_bytes = max(self.used_bytes, self.most_bytes)
                 return
             if not entry.is_folder:
                 self._count(entry, linked)

@@ -23,7 +23,7 @@ def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         description="Serves sessions over HTTP: to clients of E2B's API, and to agents at /mcp.",
     )
     serve.add_argument("http", metavar="HOST:PORT", help="the address to listen on")
-    add_service_options(serve)
+    add_service_options(serve, sessions=1_000, owner_sessions=100)
     serve.set_defaults(run=lambda options: run(options, _beside), admin=False)
 
 

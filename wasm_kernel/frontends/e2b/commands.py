@@ -15,9 +15,9 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from wasm_kernel.frontends.e2b.cells import CellStream
-from wasm_kernel.frontends.e2b.files import HOME, guest_path
+from wasm_kernel.frontends.e2b.files import guest_path
 from wasm_kernel.frontends.e2b.messages import ProcessConfig, StartRequest
-from wasm_kernel.frontends.e2b.sandbox import ClientSandbox
+from wasm_kernel.frontends.e2b.sandbox import HOME, ClientSandbox
 from wasm_kernel.frontends.http.callers import MemoryLease
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.frontends.http.metrics import Metrics

@@ -18,12 +18,16 @@ from datetime import UTC, datetime
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from wasm_kernel.errors import Door
+from wasm_kernel.folders.folders import TMP
 from wasm_kernel.frontends.e2b.messages import EntryInfo
+from wasm_kernel.frontends.e2b.sandbox import HOME
 from wasm_kernel.frontends.http.limits import Refusal
-from wasm_kernel.frontends.http.session_files import opened_workspace, write_file
+from wasm_kernel.frontends.http.session_files import check_room, opened_folders
+from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.policy import MIB
 from wasm_kernel.service.async_session import AsyncSession
+from wasm_kernel.sessions import entries
+from wasm_kernel.sessions.paths import locate, split_path
 from wasm_kernel.wasi_files.access import FileAccess, files_in
 from wasm_kernel.wasi_files.path_walk import Follow
 from wasm_kernel.wasi_files.preopens import APP
@@ -32,8 +36,6 @@ FILE_BYTES = 32 * MIB
 """The most bytes of a file in one request or answer."""
 FILES_MOST = 100
 """The most files in one request."""
-HOME = Door.SANDBOX.home
-"""The home folder in E2B's sandboxes, a second path of `/app`: relative paths begin there."""
 _GZIP = 31  # what zlib calls the format of gzip, with its largest window
 _LEVELS_MOST = 100
 _YEAR_9999 = 253_370_764_800  # in seconds since 1970; cells can set any time
@@ -45,19 +47,18 @@ _LINK = "FILE_TYPE_SYMLINK"
 def guest_path(path: str) -> str:
     """Returns a client's path as the guest has it; raises `Refusal` outside of its files."""
     plain = posixpath.normpath(posixpath.join(HOME, path))
-    if not f"{plain}/".startswith((f"{HOME}/", f"{APP}/")):
-        words = f"A sandbox's files are in {HOME}, also called {APP}; {path[:200]!r} is not."
-        raise Refusal(404, "", words)
+    if not _parts(plain)[0]:
+        words = f"A sandbox's files are in {HOME}, also called {APP}, and in {TMP}"
+        raise Refusal(404, "", f"{words}; {path[:200]!r} is not.")
     return plain
 
 
-def _relative(path: str) -> str:
-    return _parts(guest_path(path))[1] or "."
-
-
 def _parts(plain: str) -> tuple[str, str]:
-    """Returns the folder of a guest's path that has all files, and the rest of the path."""
-    root = HOME if f"{plain}/".startswith(f"{HOME}/") else APP
+    """Returns the folder that has the files of a guest's path, and the rest of the path.
+
+    The folder is empty if the path leads to none.
+    """
+    root = next((each for each in (HOME, APP, TMP) if f"{plain}/".startswith(f"{each}/")), "")
     return root, plain[len(root) + 1 :]
 
 
@@ -65,10 +66,28 @@ def _parts(plain: str) -> tuple[str, str]:
 def _opened(session: AsyncSession) -> Iterator[FileAccess]:
     """Yields the files of a session, by the paths of its guest."""
     with (
-        opened_workspace(session.sync) as (workspace, quota),
-        files_in(workspace, quota, home=HOME) as files,
+        opened_folders(session.sync) as (folders, quota),
+        files_in(folders, quota, home=HOME) as files,
     ):
         yield files
+
+
+@contextlib.contextmanager
+def _located(
+    session: AsyncSession, path: str, *, follow: bool = True, size: int | None = None
+) -> Iterator[tuple[FolderWalk, str]]:
+    """Yields a walk to the folder of a client's path, and the name there, as `locate`.
+
+    With the `size` of a file that comes there, its folders are made; it must fit.
+    """
+    root, rest = _parts(guest_path(path))
+    with opened_folders(session.sync) as (folders, quota):
+        folder = folders[root == TMP]
+        if size is not None:
+            check_room(folder, quota, rest or ".", size)
+        parts, make = split_path(rest or "."), size is not None
+        with locate(folder.folder.fd, parts, path, follow=follow, make=make) as found:
+            yield found
 
 
 # -- content
@@ -76,12 +95,14 @@ def _opened(session: AsyncSession) -> Iterator[FileAccess]:
 
 def read(session: AsyncSession, path: str) -> bytes:
     """Returns the content of a file."""
-    return session.files.read(_relative(path), max_bytes=FILE_BYTES)
+    with _located(session, path) as (walk, name):
+        return entries.read(walk.fd, name, FILE_BYTES)
 
 
 def write(session: AsyncSession, path: str, data: bytes) -> str:
     """Writes a file, with the folders on its way; returns its path in the guest."""
-    write_file(session, _relative(path), data)
+    with _located(session, path, size=len(data)) as (walk, name):
+        entries.replace(walk.root, walk.fd, name, data, overwrite=True)
     return guest_path(path)
 
 
@@ -166,7 +187,8 @@ def _entry(files: FileAccess, path: str) -> EntryInfo:
     status = files.operations.status(at, Follow.NEVER)
     target, kind = "", _KINDS.get(stat.S_IFMT(status.st_mode), "FILE_TYPE_UNSPECIFIED")
     if stat.S_ISLNK(status.st_mode):
-        target, kind = files.operations.read_link(at), _LINK
+        target = posixpath.join(posixpath.dirname(path), files.operations.read_link(at))
+        kind = _LINK
         with contextlib.suppress(OSError):
             kind = _KINDS.get(stat.S_IFMT(files.operations.status(at).st_mode), _LINK)
     changed = datetime.fromtimestamp(min(max(int(status.st_mtime), 0), _YEAR_9999), UTC)
@@ -211,7 +233,8 @@ def move(session: AsyncSession, source: str, destination: str) -> EntryInfo:
     """Renames a file or folder, with the folders on the way of its new path."""
     old, new = guest_path(source), guest_path(destination)
     if not (_parts(old)[1] and _parts(new)[1]):
-        raise Refusal(400, "", f"{HOME} itself can't be moved or replaced. Nothing was changed.")
+        words = f"{HOME} and {TMP} themselves can't be moved or replaced. Nothing was changed."
+        raise Refusal(400, "", words)
     with _opened(session) as files:
         files.operations.status(files.at(old), Follow.NEVER)
         _make_way(files, posixpath.dirname(new))
@@ -220,5 +243,11 @@ def move(session: AsyncSession, source: str, destination: str) -> EntryInfo:
 
 
 def remove(session: AsyncSession, path: str) -> None:
-    """Deletes a file, or a folder with everything in it."""
-    session.files.delete(_relative(path), recursive=True)
+    """Deletes a file, or a folder with everything in it; nothing if it does not exist."""
+    with (
+        contextlib.suppress(FileNotFoundError),
+        _located(session, path, follow=False) as (walk, name),
+    ):
+        if name == ".":
+            raise Refusal(400, "", f"{HOME} and {TMP} themselves can't be deleted.")
+        entries.delete(walk.fd, name, recursive=True)

@@ -24,13 +24,12 @@ from wasm_kernel.frontends.e2b.messages import (
     Nothing,
     OneEntry,
 )
-from wasm_kernel.frontends.e2b.sandbox import ClientSandbox, Context, SandboxRecord
+from wasm_kernel.frontends.e2b.sandbox import HOME, ClientSandbox, Context, SandboxRecord
 from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
 from wasm_kernel.frontends.http.callers import Caller, MemoryLease
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.frontends.http.metrics import Metrics
-from wasm_kernel.policy import MIB, ExecutionPolicy
-from wasm_kernel.wasi_files.preopens import APP
+from wasm_kernel.policy import MIB, ExecutionPolicy, RuntimeType
 
 _LISTED_MOST = 1_000
 _ALL, _ONE = ("/sandboxes", "/v2/sandboxes"), "/sandboxes/{sandbox_id}"
@@ -40,7 +39,6 @@ _FILE_SERVICE, _PROCESSES = "/filesystem.Filesystem", "/process.Process"
 _NO_WATCHING = "Folders can't be watched here. List them instead."
 _NO_INPUT = "Commands have no input here, and a client can't connect to one that runs."
 _BASH = "bash"  # such a cell is a script of the sandbox's shell, which keeps no variables
-_NO_CWD = "Each context begins in {home} here; change the folder in a cell."
 _NO_SNAPSHOTS = "Snapshots and templates can't be made here. A fork copies a sandbox."
 _NO_NETWORK = "The network of sandboxes is set by the server's policy here."
 
@@ -186,7 +184,7 @@ async def _list(call: ApiCall) -> Response | list[messages.SandboxDetail]:
 
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
-    text = query.get(name, "")[:9]
+    text = query.get(name, "")[:10]
     return int(text) if text.isdecimal() else default
 
 
@@ -222,11 +220,10 @@ async def _connect(call: ApiCall) -> ConnectedSandbox:
     """Lets a sandbox go on, and wakes it if it is paused."""
     sandbox, seconds = await call.named(), call.body.timeout
     await call.sandboxes.check_seconds(seconds)
-    if not sandbox.kept.is_paused:  # its time only grows
-        seconds = max(seconds, sandbox.seconds_left)
-    elif not call.body.memory:
+    if sandbox.kept.is_paused and not call.body.memory:
         await sandbox.main.reset()
-    await call.sandboxes.end_in(sandbox, seconds)
+    if sandbox.kept.is_paused or seconds > sandbox.seconds_left:  # its time only grows
+        await call.sandboxes.end_in(sandbox, seconds)
     return _connected(call, sandbox)
 
 
@@ -258,11 +255,13 @@ async def _fork(call: ApiCall) -> list[messages.ForkedSandbox]:
 
 @_serves(Plane.CONTROL, "GET", f"{_ONE}/metrics", answer=list[messages.Metric])
 async def _metrics(call: ApiCall) -> list[messages.Metric]:
-    """Tells the resources that a sandbox uses now."""
-    sandbox = await call.named()
+    """Tells the resources that a sandbox uses now, if that is between ?start= and ?end=."""
+    sandbox, now = await call.named(), time.time()
+    if not _number(call.query, "start", 0) <= now <= _number(call.query, "end", 10**10):
+        return []
     service = (await call.sandboxes.service()).sync
     info = await call.sandboxes.host.work(sandbox.kept.caller, partial(service.info, sandbox.name))
-    now, policy = time.time(), sandbox.policy
+    policy = sandbox.policy
     used = 100 * info.cpu_seconds / max(now - sandbox.kept.created, 1e-3)
     metric = messages.Metric(
         timestamp=_time(now),
@@ -293,22 +292,25 @@ async def _execute(call: ApiCall) -> CellStream:
 
 
 def _facts(context: Context) -> ContextFacts:
-    return ContextFacts(context.name, context.language.value, files.HOME)
+    return ContextFacts(context.name, context.language.value, context.folder)
 
 
 @_serves(Plane.CODE, "GET", "/contexts", answer=list[ContextFacts])
 async def _contexts(call: ApiCall) -> list[ContextFacts]:
-    """Lists contexts."""
-    return [_facts(each) for each in call.sandbox.contexts.values()]
+    """Lists contexts, also the default one of JavaScript, which its first cell makes."""
+    found = [_facts(each) for each in call.sandbox.contexts.values()]
+    language = RuntimeType.JAVASCRIPT
+    if language not in call.sandbox.kept.defaults:
+        found.insert(1, ContextFacts(language.value, language.value, HOME))
+    return found
 
 
 @_serves(Plane.CODE, "POST", "/contexts", body=messages.NewContext, answer=ContextFacts)
 async def _new_context(call: ApiCall) -> ContextFacts:
     """Makes a context."""
-    cwd = call.body.cwd
-    if cwd is not None and files.guest_path(cwd) not in (files.HOME, APP):
-        raise Refusal(400, "", _NO_CWD.format(home=files.HOME))
-    return _facts(await call.sandboxes.new_context(call.sandbox, call.body.language))
+    asked: messages.NewContext = call.body
+    folder = files.guest_path(asked.cwd or HOME)
+    return _facts(await call.sandboxes.new_context(call.sandbox, asked.language, folder))
 
 
 async def _context(call: ApiCall) -> Context:
@@ -324,7 +326,9 @@ async def _remove_context(call: ApiCall) -> None:
 @_serves(Plane.CODE, "POST", "/contexts/{context_id}/restart")
 async def _restart_context(call: ApiCall) -> None:
     """Discards a context's variables."""
-    await (await _context(call)).session.reset()
+    context = await _context(call)
+    await context.session.reset()
+    await context.enter_folder()
 
 
 # -- files

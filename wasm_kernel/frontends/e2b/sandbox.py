@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import secrets
 import time
@@ -14,10 +15,19 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec import field as kept_field
 
+from wasm_kernel.errors import Door
 from wasm_kernel.frontends.e2b.messages import NewSandbox
 from wasm_kernel.frontends.http.callers import Caller
+from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.async_session import AsyncSession
+
+HOME = Door.SANDBOX.home
+"""The home folder in E2B's sandboxes, a second path of `/app`: relative paths begin there."""
+_ENTERING = {
+    RuntimeType.PYTHON: "__import__('os').chdir({})",
+    RuntimeType.JAVASCRIPT: "process.chdir({})",
+}
 
 
 class Stoppable(Protocol):
@@ -37,6 +47,7 @@ class SandboxRecord(Struct, tag="e2b", tag_field="door"):
         token: The secret that requests to it carry.
         created: When it was made, in seconds since 1970; `ends` is when its time is over.
         contexts: The languages of its contexts by their names; the first has the sandbox's files.
+        folders: The folders that contexts begin in, by their names, but for the home folder.
         defaults: The names of the contexts for cells that name a language only.
     """
 
@@ -48,6 +59,7 @@ class SandboxRecord(Struct, tag="e2b", tag_field="door"):
     ends: float = 0.0
     is_paused: bool = False
     contexts: dict[str, RuntimeType] = {}
+    folders: dict[str, str] = {}
     defaults: dict[RuntimeType, str] = {}
 
     @property
@@ -58,11 +70,24 @@ class SandboxRecord(Struct, tag="e2b", tag_field="door"):
 
 @dataclass
 class Context:
-    """Variables for cells: a session of its own, with the files of the sandbox's main one."""
+    """Variables for cells: a session of its own, with the files of the sandbox's main one.
+
+    `folder` is the guest path that its cells begin in.
+    """
 
     name: str
     language: RuntimeType
     session: AsyncSession
+    folder: str = HOME
+
+    async def enter_folder(self) -> None:
+        """Takes a context without variables to its folder; raises `Refusal` if there is none."""
+        if self.folder == HOME:
+            return
+        code = _ENTERING[self.language].format(json.dumps(self.folder, ensure_ascii=False))
+        result = await self.session.execute(code, store_history=False)
+        if result.error is not None:
+            raise Refusal(400, "", f"A context can't begin in {self.folder}: {result.error.evalue}")
 
 
 @dataclass(eq=False)
@@ -116,16 +141,19 @@ class ClientSandbox:
         self.commands[number] = command
         return number
 
-    def add(self, session: AsyncSession, language: RuntimeType) -> Context:
+    def add(self, session: AsyncSession, language: RuntimeType, folder: str = HOME) -> Context:
         """Adds a context."""
-        made = Context(session.session_id, language, session)
+        made = Context(session.session_id, language, session, folder)
         self.contexts[made.name] = made
         self.kept.contexts[made.name] = language
+        if folder != HOME:
+            self.kept.folders[made.name] = folder
         return made
 
     def remove(self, context: Context) -> None:
         """Removes a context."""
         self.contexts.pop(context.name, None)
         self.kept.contexts.pop(context.name, None)
+        self.kept.folders.pop(context.name, None)
         if self.kept.defaults.get(context.language) == context.name:
             del self.kept.defaults[context.language]

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import PolicyError, SessionInUse, WasmKernelError
 from wasm_kernel.frontends.e2b.messages import TEMPLATES, NewSandbox
-from wasm_kernel.frontends.e2b.sandbox import ClientSandbox, Context, SandboxRecord
+from wasm_kernel.frontends.e2b.sandbox import HOME, ClientSandbox, Context, SandboxRecord
 from wasm_kernel.frontends.http.callers import Caller
 from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import Refusal
@@ -33,6 +33,7 @@ from wasm_kernel.sessions.ids import is_id
 
 GONE = "The sandbox {name} was not found"
 """The words by which the clients know that a sandbox was killed, paused, or met its time-out."""
+_NO_SANDBOX = "The request names no sandbox (E2b-Sandbox-Id). Links to files can't work here."
 _KILLED, _TIMED_OUT = "The sandbox was killed.", "The sandbox has met its time-out."
 _BUSY = "A cell runs in this sandbox, so it can't be paused now. Nothing was changed."
 _POLL_SECONDS = 0.1
@@ -83,6 +84,8 @@ class Sandboxes:
 
         Wakes a paused one if it was made with `autoResume`. Raises `Refusal`.
         """
+        if not name:
+            raise Refusal(400, "", _NO_SANDBOX)
         async with self._changing(name):
             kept = await self._kept(name)
             if kept is None:
@@ -163,7 +166,8 @@ class Sandboxes:
         for name, language in kept.contexts.items():
             if name not in sandbox.contexts:
                 with contextlib.suppress(FileNotFoundError):  # the sandbox was killed half
-                    sandbox.add(await self._session(kept, name, language), language)
+                    session = await self._session(kept, name, language)
+                    sandbox.add(session, language, kept.folders.get(name, HOME))
         for name in sandbox.contexts.keys() - kept.contexts.keys():
             del sandbox.contexts[name]
         self._arm(sandbox)
@@ -334,9 +338,11 @@ class Sandboxes:
     ) -> Context:
         """Returns a context by its name, or the default one of a language; raises `Refusal`."""
         if name is not None:
-            if (found := sandbox.contexts.get(name)) is None:
+            if (found := sandbox.contexts.get(name)) is not None:
+                return found
+            if name != RuntimeType.JAVASCRIPT.value:  # the default one before its first cell
                 raise Refusal(404, "", f"There is no context {name[:64]!r} in this sandbox.")
-            return found
+            language = name
         runtime = runtime_of(language)
         defaults = sandbox.kept.defaults
         if runtime not in defaults:
@@ -346,15 +352,24 @@ class Sandboxes:
                     await self._keep(sandbox)
         return sandbox.contexts[defaults[runtime]]
 
-    async def new_context(self, sandbox: ClientSandbox, language: str | None) -> Context:
-        """Makes a context; raises `Refusal` or `LimitReached`."""
+    async def new_context(
+        self, sandbox: ClientSandbox, language: str | None, folder: str = HOME
+    ) -> Context:
+        """Makes a context whose cells begin in a folder; raises `Refusal` or `LimitReached`."""
         runtime = runtime_of(language)
         async with self._changing(sandbox.name):
-            made = await self._new_context(sandbox, runtime)
+            made = await self._new_context(sandbox, runtime, folder)
             await self._keep(sandbox)
-            return made
+        try:
+            await made.enter_folder()
+        except Refusal:
+            await self.remove_context(sandbox, made)
+            raise
+        return made
 
-    async def _new_context(self, sandbox: ClientSandbox, runtime: RuntimeType) -> Context:
+    async def _new_context(
+        self, sandbox: ClientSandbox, runtime: RuntimeType, folder: str = HOME
+    ) -> Context:
         if sandbox.is_gone:
             raise Refusal(502, "", GONE.format(name=sandbox.name))
         service = await self.service()
@@ -362,7 +377,7 @@ class Sandboxes:
         session = await service.create(
             runtime, owner=owner, policy=policy, pip=True, files_of=sandbox.name
         )
-        return sandbox.add(session, runtime)
+        return sandbox.add(session, runtime, folder)
 
     async def remove_context(self, sandbox: ClientSandbox, context: Context) -> None:
         """Deletes a context; raises `Refusal` for the one that has the sandbox's files."""

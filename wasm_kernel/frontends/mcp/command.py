@@ -91,8 +91,8 @@ def add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     mcp.set_defaults(run=run)
 
 
-def add_service_options(command: argparse.ArgumentParser) -> None:
-    """Adds the options of sessions, and of a server over HTTP."""
+def add_service_options(command: argparse.ArgumentParser, **defaults: float) -> None:
+    """Adds the options of sessions, and of a server over HTTP; `defaults` go before the own."""
     command.add_argument(
         "--token-file",
         type=Path,
@@ -127,7 +127,8 @@ def add_service_options(command: argparse.ArgumentParser) -> None:
         help="a host that cells may send requests to, such as https://example.org; may be repeated",
     )
     add_functions(command)
-    for name, (default, metavar, meaning) in _NUMBERS.items():
+    for name, (own, metavar, meaning) in _NUMBERS.items():
+        default = defaults.get(name, own)
         shown = f"{meaning} ({default:g})" if default is not None else meaning
         command.add_argument(
             _option(name), type=_KINDS[metavar], default=default, metavar=metavar, help=shown

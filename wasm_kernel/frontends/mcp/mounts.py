@@ -42,7 +42,7 @@ class MountedFiles:
 
     def read(self, path: str, most: int) -> bytes:
         """Returns the content of a file; `OSError` if it can't be read or exceeds `most` bytes."""
-        with self._opened(path) as preopen, files_in(preopen, Quota((), 0, 0)) as files:
+        with self._opened(path) as preopen, files_in([preopen], Quota((), 0, 0)) as files:
             try:
                 status = files.operations.status(files.at(path))
                 kind = stat.S_IFMT(status.st_mode)
