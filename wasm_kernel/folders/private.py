@@ -342,7 +342,7 @@ def lies_in_session(path: Path) -> bool:
 def is_seen_whole(paths: Iterable[Path]) -> bool:
     """Returns whether a sandbox outside of sessions is open on one of the folders."""
     marks = [mark for path in paths if (mark := FileMark.at(path))]
-    for place in places.places():
+    for place in places.places() if marks else ():
         with place:
             for name in filter(lambda name: name.startswith(_TEMPORARY), place.names()):
                 with contextlib.suppress(OSError), place.enter(name) as folder:

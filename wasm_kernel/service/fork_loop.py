@@ -41,6 +41,7 @@ from wasm_kernel.service import worker
 from wasm_kernel.service.messages import PACKET, CleanerRequest, ForkReply, ForkRequest
 
 _LEAVE_SECONDS = 2.0  # for workers to close their sessions when the owner is gone
+_QUIET_SECONDS = 0.1  # without a request, after which nothing waits for this process
 _OF_WORKER = 4  # descriptors that a new worker takes here, some only for a moment
 _NEEDED = ("wasm_kernel.engine.instance", "resource")
 """The modules that every guest needs; forked, all workers share one copy."""
@@ -76,7 +77,7 @@ class WorkerForks:
     ) -> None:
         self.poll = select.poll()
         self._is_shared = is_shared
-        self.has_forked = False
+        self._forks, self._has_rehearsed = 0, False
         self._close_others = close_others
         self._no_broker = LateBroker()  # neither this process nor a worker prepares anything
         self._loaded: dict[ForkRequest, GuestLanguage] = {}
@@ -105,7 +106,7 @@ class WorkerForks:
         Until the first worker is forked, that takes `first_seconds` if they are more.
         """
         while self._lines:
-            seconds = quiet_seconds if self.has_forked else max(quiet_seconds, first_seconds)
+            seconds = quiet_seconds if self._forks else max(quiet_seconds, first_seconds)
             if (event := self.next_event(seconds)) is None:
                 return
             self.attend(event[0])
@@ -124,6 +125,12 @@ class WorkerForks:
         left = self._end_overdue()
         if left is not None:
             seconds = left if seconds is None else min(seconds, left)
+        # not after the first one: many programs need no other
+        is_due = self._forks > 1 and not self._has_rehearsed
+        if is_due and not self.poll.poll(_QUIET_SECONDS * 1000):
+            self._has_rehearsed = True
+            worker.rehearse()
+            gc.freeze()
         events = self.poll.poll(None if seconds is None else seconds * 1000)
         return events[0] if events else None
 
@@ -252,7 +259,7 @@ class WorkerForks:
                 log_failure("a worker", problem)
             finally:
                 os._exit(0)
-        self.has_forked = True
+        self._forks += 1
         return self._forked(process, line)
 
     def _loaded_for(self, request: ForkRequest | CleanerRequest) -> Callable[[Channel], None]:

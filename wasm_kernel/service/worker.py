@@ -29,8 +29,8 @@ from wasm_kernel.execution.jobs import QueuedCell
 from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.folders.folders import SCRATCH, SandboxFolders
 from wasm_kernel.folders.hiding import guarded
-from wasm_kernel.folders.locks import Resume
-from wasm_kernel.folders.private import PrivateFolders, lies_in_session
+from wasm_kernel.folders.locks import Holder, Resume
+from wasm_kernel.folders.private import Owner, PrivateFolders, lies_in_session
 from wasm_kernel.guests.base import GuestLanguage, switched_off
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.linux import confinement
@@ -47,6 +47,8 @@ from wasm_kernel.sessions.forking import FORK, Forked, ForkSession, fork_command
 from wasm_kernel.sessions.last_use import LastUse
 from wasm_kernel.sessions.root import SessionsRoot, WorkspaceError
 from wasm_kernel.sessions.session import DELETED, Session, session_paths
+from wasm_kernel.state.file_journal import Beginning, FileRecord
+from wasm_kernel.state.index import IndexHeader
 
 PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpoolctl")
 """The packages that may be imported from behind the walls, wherever they lie."""
@@ -58,6 +60,7 @@ _SHOW_LESS = "Show less at once: write what is long into a file."
 _NO_FORK = "%fork makes a session for a notebook, which no client would find. None was made."
 _GONE = "the service has ended"
 _LOG_CHARACTERS = 16 * 1024
+_REHEARSALS = 10
 
 
 def serve(channel: Channel, language: GuestLanguage) -> None:
@@ -77,13 +80,29 @@ def serve(channel: Channel, language: GuestLanguage) -> None:
     worker.run()
 
 
+def rehearse() -> None:
+    """Does what opening a session does first, for all workers that are forked later.
+
+    Python makes code quicker once it has run eight times, and msgspec reads a type's fields when it
+    first meets the type.
+    """
+    for kind in (Owner, Holder, IndexHeader, Beginning, FileRecord):
+        msgspec.json.Decoder(kind)
+    for _ in range(_REHEARSALS):
+        _try_steps()
+
+
 def get_ready() -> None:
     """Does some steps of opening a session, without effect, so that they take less time later.
 
     A process that was just forked copies each page of memory when it first writes to it.
     """
-    top = Path("/")
     confinement.get_ready(PACKAGES)
+    _try_steps()
+
+
+def _try_steps() -> None:
+    top = Path("/")
     guarded()
     lies_in_session(top)
     with Folder.open(top) as folder:

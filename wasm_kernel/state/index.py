@@ -232,7 +232,9 @@ def _is_file(file: OpenFile) -> bool:
     )
 
 
-class _Header(Struct, frozen=True):
+class IndexHeader(Struct, frozen=True):
+    """The first line of an index."""
+
     index: int
     image: str
     salt: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
@@ -263,7 +265,7 @@ def read_index(folder: Folder) -> IndexContents:
         raise HistoryError("the record of the saved states is damaged") from None
     end = data.find(b"\n", 0, _HEADER_MOST)
     try:
-        header = msgspec.json.decode(data[: max(end, 0)], type=_Header)
+        header = msgspec.json.decode(data[: max(end, 0)], type=IndexHeader)
     except DAMAGED:
         raise HistoryError("the record of the saved states is damaged") from None
     if header.index != VERSION:
@@ -287,7 +289,7 @@ def stored_image(folder: Folder) -> str:
     """Returns the base image that the index in a folder names; empty if it can't be read."""
     try:
         with os.fdopen(folder.open_regular(NAME), "rb") as file:
-            return msgspec.json.decode(file.readline(_HEADER_MOST), type=_Header).image
+            return msgspec.json.decode(file.readline(_HEADER_MOST), type=IndexHeader).image
     except (OSError, *DAMAGED):
         return ""
 
@@ -360,7 +362,7 @@ class Index(DescriptorOwner):
     def rewrite(self, records: Sequence[Record]) -> None:
         """Puts a new index in place of the old one, as a whole or not at all."""
         salt = os.urandom(_SALT_BYTES)
-        header = msgspec.json.encode(_Header(VERSION, self._image, salt.hex())) + b"\n"
+        header = msgspec.json.encode(IndexHeader(VERSION, self._image, salt.hex())) + b"\n"
         lines = [_line(number, one, salt) for number, one in enumerate(records, start=1)]
         end = len(header) + sum(map(len, lines))
         if end > MOST_BYTES:
