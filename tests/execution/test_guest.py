@@ -113,3 +113,19 @@ def test_jedi_completes_where_it_is_asked_for(warm: None, tmp_path: Path) -> Non
         [row] = reply["metadata"]["_jupyter_types_experimental"]
         assert row["type"] == "function"
         assert not any(sandbox.workspace.glob(".cache/*"))
+
+
+TRAITS = """
+import traitlets
+class Doubled(traitlets.Int):
+    def get(self, obj, cls=None): return 2 * super().get(obj, cls)
+class Thing(traitlets.HasTraits):
+    first, second = Doubled(3), traitlets.Int(5)
+thing = Thing()
+thing.first = 4
+print(thing.first, thing.second, Thing.first is Thing.class_traits()["first"])
+"""
+
+
+def test_traits_are_read_as_their_own_class_says(module_sandbox: BaseSandbox) -> None:
+    assert module_sandbox.execute(TRAITS).stdout == "8 5 True\n"

@@ -52,6 +52,8 @@ def test_a_task_that_never_waits_does_not_hold_up_its_cell(sandbox: BaseSandbox)
 def test_asyncio_run_still_works_in_a_cell(sandbox: BaseSandbox) -> None:
     assert sandbox.execute(STEPS + "asyncio.run(work(1))").outputs[0].data["text/plain"] == "1"
     assert sandbox.execute("await work(1)").success
+    sandbox.execute("async def two():\n    await asyncio.sleep(0)\n    yield 2")
+    assert sandbox.execute("[n async for n in two()]").outputs[0].data["text/plain"] == "[2]"
 
 
 POOL = """

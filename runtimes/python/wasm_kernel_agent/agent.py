@@ -29,6 +29,7 @@ from wasm_kernel_agent.signals import Signals, Stdin
 from wasm_kernel_agent.tracebacks import text_of
 
 _WORKSPACE = "/app"
+_NEXT = b'{"op":"next"}'
 _displayhook = sys.__displayhook__
 
 Reply = dict[str, Any]
@@ -57,7 +58,7 @@ class Agent:
         """Asks for a request, serves it and replies. A reply is sent whatever goes wrong."""
         sys.displayhook = _displayhook
         self._signals.begin_turn()
-        request = self.channel.send({"op": "next"})
+        request = self.channel.call(_NEXT)
         try:
             reply = self._serve(request)
             self._repair_shell()

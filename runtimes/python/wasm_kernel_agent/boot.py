@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any
 
+from traitlets import TraitType
 from traitlets.config import Config
 
 from wasm_kernel_agent import (
@@ -66,6 +67,7 @@ def prepare_guest(shell: GuestShell) -> None:
     stdlib_patches.install()
     tracebacks.find_classes_of_cells()
     tracebacks.read_grammar_once()
+    _read_traits_in_one_call()
     _extend_path()
     package_hooks.install()
     stand_in_for_ipykernel(type(shell), comms.GuestComm, comms.GuestCommManager)
@@ -73,6 +75,22 @@ def prepare_guest(shell: GuestShell) -> None:
     # An interrupt while IPython loads a magic would leave that magic unusable in the session.
     shell.magics_manager.load_all_lazy_magics()
     completion.list_modules(shell)
+
+
+def _read_traits_in_one_call() -> None:
+    """Makes reading a trait quicker: a small cell reads fifty of IPython's."""
+    kind: Any = TraitType
+    whole, get = kind.__get__, kind.get
+
+    def quick(self: Any, obj: Any, cls: Any = None) -> Any:
+        try:
+            if type(self).get is get:
+                return obj._trait_values[self.name]
+        except (AttributeError, KeyError):  # read from the class, or not set yet
+            pass
+        return whole(self, obj, cls)
+
+    kind.__get__ = quick
 
 
 def preload_packages(shell: GuestShell) -> None:

@@ -38,7 +38,7 @@ class CellRunner:
         shell.memory_bytes = request.get("memory_bytes", 0)
         tracebacks.advice.update(request.get("advice") or {})
         shell.catch_up(request.get("execution_count"), request.get("alone", []))
-        shell.payload_manager.clear_payload()
+        self._take_payload()
         env = request.get("env")
         if not env:
             return self._executed(request)
@@ -64,9 +64,16 @@ class CellRunner:
         reply["user_expressions"] = {}
         if error is None and request.get("user_expressions"):
             reply["user_expressions"] = self._expressions(request["user_expressions"])
-        reply["payload"] = [_payload(each) for each in shell.payload_manager.read_payload()]
-        shell.payload_manager.clear_payload()
+        reply["payload"] = [_payload(each) for each in self._take_payload()]
         return reply
+
+    def _take_payload(self) -> list[Any]:
+        """Returns what the front end should do beside showing outputs, and forgets it."""
+        manager = self._shell.payload_manager
+        payload: list[Any] = manager.read_payload()
+        if payload:  # to set a trait takes longer than to read it
+            manager.clear_payload()
+        return payload
 
     def _run(self, request: Reply) -> BaseException | None:
         """Runs the cell. Returns its error, which was shown already, or None."""

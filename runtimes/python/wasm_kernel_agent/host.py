@@ -56,6 +56,10 @@ class Channel:
             data = b"\0".join((data, raw))
         if len(data) > FRAME_BYTES:
             raise FrameTooLarge(len(data))
+        return self.call(data)
+
+    def call(self, data: bytes) -> dict[str, Any]:
+        """Returns the host's answer to the bytes of a frame."""
         text, _, raw = self._call(data).partition(b"\0")
         answer: dict[str, Any] = _decode(text.decode("utf-8")) if text else {}
         if raw:

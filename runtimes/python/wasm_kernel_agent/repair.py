@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+from operator import is_ as _is
 from typing import Any
 
 _ATTRIBUTES = (
@@ -67,6 +68,7 @@ _METHODS = {
     "excepthook",
 }
 _setattr, _callable, _isinstance, _type = setattr, callable, isinstance, type
+_all, _map = all, map
 
 
 class ShellRepair:
@@ -98,11 +100,12 @@ class ShellRepair:
                 if name not in names or (_callable(value) and not _callable(names[name])):
                     names[name] = value
         shell = self._shell
-        own, traits = shell.__dict__, shell._trait_values
-        for name, value in self._attributes.items():
-            present = own[name] if name in own else traits.get(name)
-            if present is not value and not _isinstance(present, _type(value)):
-                _setattr(shell, name, value)
+        own, attributes = shell.__dict__, self._attributes
+        present = {**shell._trait_values, **own}
+        if not _all(_map(_is, _map(present.get, attributes), attributes.values())):
+            for name, value in attributes.items():
+                if not _isinstance(present.get(name), _type(value)):
+                    _setattr(shell, name, value)
         for name in own.keys() & _METHODS:
             if not _callable(own[name]):
                 del own[name]

@@ -279,6 +279,12 @@ class GuestShell(_Base):  # type: ignore[misc]
         self.ended = self.display_error = None
         return super().run_cell(*args, **kwargs)
 
+    def should_run_async(self, raw_cell: str, **transformed: Any) -> bool:
+        """Returns whether a cell awaits something. Only the text of some needs to be compiled."""
+        text = transformed.get("transformed_cell") or raw_cell
+        may_await = "await" in text or "async" in text
+        return may_await and super().should_run_async(raw_cell, **transformed)
+
     def _get_exc_info(self, exc_tuple: Any = None) -> Any:
         """The error that is being handled; for a cancellation that ended a wait, its cause."""
         kind, value, traceback = super()._get_exc_info(exc_tuple)
