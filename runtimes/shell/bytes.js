@@ -65,6 +65,15 @@ export function latin1OfText(text) {
   return data.length === text.length && text.isWellFormed() ? text : latin1(data);
 }
 
+const MIXES = /&|\/dev\/std/; // the operators and files by which output and errors share a place
+
+/** Returns a command's result; with its output as text, as its errors are, if redirections mix both. */
+export function mixed(result, redirections) {
+  const isBytes = (result.stdoutKind ?? result.stdoutEncoding) === (result.stdoutKind ? "bytes" : "binary");
+  if (!isBytes || !MIXES.test(JSON.stringify(redirections))) return result;
+  return { ...result, stdout: textOfLatin1(result.stdout), stdoutKind: undefined, stdoutEncoding: undefined };
+}
+
 /** The encoder with which just-bash writes text. */
 export class TextEncoder extends web.TextEncoder {
   encode(text = "") {

@@ -51,6 +51,10 @@ def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
             "a.csv\na.csv\ncp: 'a.csv' and '/app/a.csv' are the same file\n",
         ),
         (r"!printf '\303\251\n'; printf '\377' | od -An; echo -e '\0303\251'", "é\n 377\né\n"),
+        (
+            "!echo é > f; x() { cat f >&2; }; x 2>&1; cat f è 2>&1",
+            "é\né\ncat: è: No such file or directory\n",
+        ),
         ("!f() { [ $1 = 0 ] || f $(($1 - 1)); }; f 120; echo $?", "0\n"),
         ("!bash --login -c 'echo $1' - a; sh -lc 'echo b'; bash -euc 'false; echo c'", "a\nb\n"),
         ("!bash -euo pipefail -c 'false | true; echo a'; echo false > s; bash -e s", ""),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from wasm_kernel.errors import BundleError
 
 _BYTES = b"""
-import {utf8ByteLength as _, textOfLatin1 as ue, latin1OfText as Dn, latin1OfBytes as Q3}
+import {utf8ByteLength as _, textOfLatin1 as ue, latin1OfText as Dn, latin1OfBytes as Q3, mixed}
 from "wasm-kernel:bytes";
 """
 _REGEX = b"""
@@ -24,6 +24,11 @@ third:t?ue(e).replace(/[\u{10000}-\u{10ffff}]/gu,".").length:e.length}}"""
 _PARTS = (
     # conversions of bytes, by the host
     (b"function _(e){let t=0;", b"async function Wt(e,t)", _BYTES),
+    (
+        b"n.length>0&&(t=e.executionScope.accountResult(t",
+        b',"redirection"));let{stdout:l',
+        b"n.length>0&&(t=e.executionScope.accountResult(mixed(t,n)",
+    ),
     # regular expressions of the interpreter in place of re2js
     (b"function Tb(e){let t=0;", b"Rr=class{_regex;", _REGEX),
     # the guess whether a script's output, which is text, is bytes
