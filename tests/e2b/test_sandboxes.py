@@ -265,6 +265,11 @@ def test_a_sandbox_that_pauses_by_itself_wakes_by_itself(ann: Api) -> None:
     assert ann.call("GET", sandbox.path).json["state"] == "running"
 
 
+def test_a_new_sandbox_can_be_paused_at_once(ann: Api) -> None:
+    sandbox = ann.made()
+    assert ann.call("POST", f"{sandbox.path}/pause", {}).status == 204
+
+
 def test_a_running_cell_keeps_its_sandbox_from_being_paused(ann: Api) -> None:
     sandbox = ann.made()
     line = sandbox.begin("POST", "/execute", {"code": "print(1)\nwhile True: pass"})
@@ -435,3 +440,7 @@ def test_the_description_names_all_calls(ann: Api) -> None:
         *page["paths"]
     }
     assert "templateID" in page["components"]["schemas"]["NewSandbox"]["properties"]
+    listing = page["paths"]["/v2/sandboxes"]["get"]
+    assert {"metadata", "nextToken"} <= {each["name"] for each in listing["parameters"]}
+    refused = listing["responses"]["default"]["content"]["application/json"]["schema"]
+    assert refused["$ref"].endswith("/Error")

@@ -29,7 +29,7 @@ asyncio_default_test_loop_scope = session
 """
 _HERE = (
     "not (systemd or test_java.py or (cwd_java and not cwd_javascript) or java_kernel"
-    " or test_r.py or cwd_r or r_kernel or context_with_options or list_contexts"
+    " or test_r.py or cwd_r or r_kernel or context_with_options"
     " or box_and_whiskers or image_on_save)"
 )
 """The tests without those that `docs/e2b.md` lists."""
@@ -129,7 +129,7 @@ def test_the_own_tests_of_the_clients_of_python(server: HttpServer, tmp_path: Pa
     shutil.copytree(Path(folder, "python", "tests"), tmp_path / "tests")  # away from the source
     (tmp_path / "pytest.ini").write_text(_SETTINGS)
     options = ("--import-mode=importlib", "-q", "-k", _HERE, "tests")
-    assert "115 passed" in run(server, tmp_path, python, "-m", "pytest", *options)
+    assert "119 passed" in run(server, tmp_path, python, "-m", "pytest", *options)
 
 
 def test_the_executor_of_smolagents(server: HttpServer, tmp_path: Path) -> None:
@@ -156,6 +156,11 @@ def test_the_code_interpreter_of_litellm(server: HttpServer, tmp_path: Path) -> 
         finally:
             proxy.terminate()
     assert said == "'42\\n' None\n'' ZeroDivisionError\n['7\\n', '4\\n']\n"
+
+
+def test_the_description_has_the_names_of_e2bs_own(server: HttpServer, tmp_path: Path) -> None:
+    python = installed(tmp_path)
+    assert run(server, tmp_path, python, str(CLIENTS / "e2b_names.py")) == "13\n"
 
 
 def test_the_client_of_npm(server: HttpServer, tmp_path: Path) -> None:

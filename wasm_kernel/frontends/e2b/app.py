@@ -27,10 +27,9 @@ from wasm_kernel.errors import (
     SessionInUse,
     WasmKernelError,
 )
-from wasm_kernel.frontends.e2b import openapi, operations
+from wasm_kernel.frontends.e2b import messages, openapi, operations
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.files import FILE_BYTES, too_large
-from wasm_kernel.frontends.e2b.messages import ConnectedSandbox
 from wasm_kernel.frontends.e2b.operations import ApiCall, Operation, Plane
 from wasm_kernel.frontends.e2b.sandboxes import GONE, Sandboxes
 from wasm_kernel.frontends.http.callers import Caller, MemoryLease, client_name, key_name
@@ -157,8 +156,8 @@ class SandboxApi:
         """Serves a call that its client's limits allow."""
         operation = call.operation
         try:
-            call.body = await _body(operation, call.lease, request)
-            response = _response(operation, await operation.act(call))
+            body = () if operation.body is None else (await _body(operation, call.lease, request),)
+            response = _response(operation, await operation.act(call, *body))
             await response(request.scope, request.receive, send)
             if isinstance(response, CellStream) and response.is_elsewhere:
                 await self._sandboxes.leave(call.sandbox)
@@ -202,8 +201,6 @@ async def _nothing(_: Request) -> Response:
 
 async def _body(operation: Operation, lease: MemoryLease, request: Request) -> Any:
     """Returns the body of a request as its operation takes it; raises `Refusal`."""
-    if operation.body is None:
-        return None
     is_upload = operation.plane is Plane.FILES
     most = FILE_BYTES + SMALL_BYTES if is_upload else _JSON_BYTES
     if operation.plane is Plane.CONTROL:
@@ -226,7 +223,7 @@ def _response(operation: Operation, answer: Any) -> Response:
         return Response(status_code=204)
     content = msgspec.json.encode(answer)
     # for a load balancer, which can't read the body
-    named = {"e2b-sandbox-id": answer.sandbox_id} if isinstance(answer, ConnectedSandbox) else {}
+    named = {"e2b-sandbox-id": answer.sandbox_id} if isinstance(answer, messages.Sandbox) else {}
     return Response(content, operation.status, named, media_type="application/json")
 
 
@@ -259,7 +256,7 @@ def _told(plane: Plane, refusal: Refusal) -> Response:
     if plane is Plane.CODE:
         return PlainTextResponse(words, status, headers)
     code = _CODES.get(status, "internal") if plane is Plane.RPC else status
-    content = msgspec.json.encode({"code": code, "message": words})
+    content = msgspec.json.encode(messages.Error(code, words))
     return Response(content, status, headers, media_type="application/json")
 
 

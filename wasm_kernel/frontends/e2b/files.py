@@ -19,7 +19,15 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from wasm_kernel.folders.folders import TMP
-from wasm_kernel.frontends.e2b.messages import EntryInfo
+from wasm_kernel.frontends.e2b.messages import (
+    EntryInfo,
+    ListDirRequest,
+    ListDirResponse,
+    MoveRequest,
+    Nothing,
+    StatRequest,
+    StatResponse,
+)
 from wasm_kernel.frontends.e2b.sandbox import HOME
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.frontends.http.session_files import check_room, opened_folders
@@ -162,16 +170,17 @@ def too_large() -> Refusal:
 # -- names
 
 
-def describe(session: AsyncSession, path: str) -> EntryInfo:
-    """Returns the facts about a file, a folder or a link."""
+def describe(session: AsyncSession, asked: StatRequest) -> StatResponse:
+    """Describes a file, a folder or a link."""
     with _opened(session) as files:
-        return _entry(files, guest_path(path))
+        return StatResponse(_entry(files, guest_path(asked.path)))
 
 
-def list_folder(session: AsyncSession, path: str, depth: int) -> list[EntryInfo]:
-    """Returns the facts about the files and folders in a folder, `depth` levels deep."""
+def list_folder(session: AsyncSession, asked: ListDirRequest) -> ListDirResponse:
+    """Lists the files and folders in a folder."""
     with _opened(session) as files:
-        return [*_listed(files, guest_path(path), min(depth, _LEVELS_MOST) or 1)]
+        levels = min(asked.depth, _LEVELS_MOST) or 1
+        return ListDirResponse([*_listed(files, guest_path(asked.path), levels)])
 
 
 def _listed(files: FileAccess, path: str, depth: int) -> Iterator[EntryInfo]:
@@ -206,15 +215,15 @@ def _entry(files: FileAccess, path: str) -> EntryInfo:
     )
 
 
-def make_folder(session: AsyncSession, path: str) -> EntryInfo:
-    """Makes a folder and its missing parents; raises `FileExistsError` if `path` exists."""
-    plain = guest_path(path)
+def make_folder(session: AsyncSession, asked: StatRequest) -> StatResponse:
+    """Makes a folder and its missing parents; raises `FileExistsError` if it exists."""
+    plain = guest_path(asked.path)
     with _opened(session) as files:
         _make_way(files, posixpath.dirname(plain))
         if not _parts(plain)[1]:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), plain)
         files.operations.make_folder(files.at(plain))
-        return _entry(files, plain)
+        return StatResponse(_entry(files, plain))
 
 
 def _make_way(files: FileAccess, path: str) -> None:
@@ -229,9 +238,9 @@ def _make_way(files: FileAccess, path: str) -> None:
                 raise
 
 
-def move(session: AsyncSession, source: str, destination: str) -> EntryInfo:
-    """Renames a file or folder, with the folders on the way of its new path."""
-    old, new = guest_path(source), guest_path(destination)
+def move(session: AsyncSession, asked: MoveRequest) -> StatResponse:
+    """Renames a file or folder, and makes the folders on the way of its new path."""
+    old, new = guest_path(asked.source), guest_path(asked.destination)
     if not (_parts(old)[1] and _parts(new)[1]):
         words = f"{HOME} and {TMP} themselves can't be moved or replaced. Nothing was changed."
         raise Refusal(400, "", words)
@@ -239,15 +248,16 @@ def move(session: AsyncSession, source: str, destination: str) -> EntryInfo:
         files.operations.status(files.at(old), Follow.NEVER)
         _make_way(files, posixpath.dirname(new))
         files.operations.rename(files.at(old), files.at(new))
-        return _entry(files, new)
+        return StatResponse(_entry(files, new))
 
 
-def remove(session: AsyncSession, path: str) -> None:
+def remove(session: AsyncSession, asked: StatRequest) -> Nothing:
     """Deletes a file, or a folder with everything in it; nothing if it does not exist."""
     with (
         contextlib.suppress(FileNotFoundError),
-        _located(session, path, follow=False) as (walk, name),
+        _located(session, asked.path, follow=False) as (walk, name),
     ):
         if name == ".":
             raise Refusal(400, "", f"{HOME} and {TMP} themselves can't be deleted.")
         entries.delete(walk.fd, name, recursive=True)
+    return Nothing()

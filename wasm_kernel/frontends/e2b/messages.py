@@ -30,10 +30,17 @@ class Body(Struct, rename=_in_api):
     """A body of JSON."""
 
 
+class Error(Body):
+    """The answer to a request that is refused; Connect's codes are texts."""
+
+    code: int | str
+    message: str
+
+
 # -- sandboxes
 
 
-class AutoResume(Body):
+class SandboxAutoResumeConfig(Body):
     """The choice whether a request wakes a sandbox that was paused by its time-out."""
 
     enabled: bool = False
@@ -48,14 +55,14 @@ class NewSandbox(Body):
     env_vars: Texts = {}
     auto_pause: bool = False
     auto_pause_memory: bool = True
-    auto_resume: AutoResume = field(default_factory=AutoResume)
+    auto_resume: SandboxAutoResumeConfig = field(default_factory=SandboxAutoResumeConfig)
     network: dict[str, Any] | None = None
     mcp: Any = None
     iam: Any = None
     volume_mounts: Any = None
 
 
-class ConnectedSandbox(Body):
+class Sandbox(Body):
     """The data by which a client reaches a sandbox."""
 
     sandbox_id: str
@@ -67,15 +74,15 @@ class ConnectedSandbox(Body):
     domain: str = NO_PORTS
 
 
-class Lifecycle(Body):
+class SandboxLifecycle(Body):
     """The action at the time-out: `kill` or `pause`."""
 
     auto_resume: bool
     on_timeout: str
 
 
-class SandboxDetail(Body, omit_defaults=True):
-    """The facts about a sandbox; the token is for an owner's request for this one sandbox."""
+class ListedSandbox(Body):
+    """The facts about a sandbox in a list."""
 
     sandbox_id: str
     template_id: str
@@ -86,44 +93,49 @@ class SandboxDetail(Body, omit_defaults=True):
     memory_mb: int
     disk_size_mb: int
     cpu_count: int
-    client_id: str
-    envd_version: str
-    envd_access_token: str = ""
-    lifecycle: Lifecycle | None = None
+    client_id: str = "wasm-kernel"
+    envd_version: str = ENVD_VERSION
 
 
-class Timeout(Body):
+class SandboxDetail(ListedSandbox, kw_only=True):
+    """All facts about a sandbox, with the secret that requests to it carry."""
+
+    envd_access_token: str
+    lifecycle: SandboxLifecycle
+
+
+class SandboxTimeoutRequest(Body):
     """The seconds from now after which the sandbox ends."""
 
     timeout: Seconds = 300
 
 
-class ConnectSandbox(Timeout):
+class ConnectSandbox(SandboxTimeoutRequest):
     """Connects to a sandbox; `memory` is whether a paused one has its variables back."""
 
     memory: bool = True
 
 
-class Pause(Body):
+class SandboxPauseRequest(Body):
     """Pauses a sandbox; without `memory` only its files stay."""
 
     memory: bool = True
 
 
-class SandboxFork(Body):
+class SandboxForkRequest(Body):
     """Copies a sandbox `count` times."""
 
     timeout: Seconds = 15
     count: Annotated[int, Meta(ge=1, le=_FORKS_MOST)] = 1
 
 
-class ForkedSandbox(Body):
+class SandboxForkResult(Body):
     """One copy of a sandbox."""
 
-    sandbox: ConnectedSandbox
+    sandbox: Sandbox
 
 
-class Metric(Body):
+class SandboxMetric(Body):
     """The resources that a sandbox uses now, in bytes; the processor's use since it was made."""
 
     timestamp: str
@@ -149,14 +161,14 @@ class ExecutionRequest(Body, rename=None):
     env_vars: Texts | None = None
 
 
-class NewContext(Body):
+class CreateContext(Body):
     """A context to make."""
 
     language: Text | None = None
     cwd: Text | None = None
 
 
-class ContextFacts(Body):
+class Context(Body):
     """The facts about a context."""
 
     id: str
@@ -167,19 +179,19 @@ class ContextFacts(Body):
 # -- files
 
 
-class OnePath(Body):
+class StatRequest(Body):
     """A file or a folder."""
 
     path: Path
 
 
-class ListFolder(OnePath):
+class ListDirRequest(StatRequest):
     """A folder, and the number of levels to list."""
 
     depth: int = 1
 
 
-class Move(Body):
+class MoveRequest(Body):
     """A file or folder, and its new path."""
 
     source: Path
@@ -201,13 +213,13 @@ class EntryInfo(Body, omit_defaults=True):
     symlink_target: str = ""
 
 
-class OneEntry(Body):
+class StatResponse(Body):
     """The answer to a call about one file or folder."""
 
     entry: EntryInfo
 
 
-class Entries(Body):
+class ListDirResponse(Body):
     """The answer to `ListDir`."""
 
     entries: list[EntryInfo]
@@ -245,13 +257,13 @@ class StartRequest(Body):
     stdin: bool = False
 
 
-class Selector(Body):
+class ProcessSelector(Body):
     """The number of a running command."""
 
     pid: int = 0
 
 
-class Signal(Body):
+class SendSignalRequest(Body):
     """A signal for a command; each ends it."""
 
-    process: Selector
+    process: ProcessSelector

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from wasm_kernel import __version__
+from wasm_kernel.frontends.e2b.messages import Error
 
 if TYPE_CHECKING:
     from wasm_kernel.frontends.e2b.operations import Operation
@@ -25,7 +26,8 @@ _SCHEMES = {
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
     """Returns the description of some calls."""
-    types = [each for call in operations for each in (call.body, call.answer) if _is_json(each)]
+    found = (each for call in operations for each in (call.body, call.answer, Error))
+    types = [each for each in found if _is_json(each)]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     by_type = dict(zip(map(str, types), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -56,18 +58,19 @@ def _described(call: Operation, by_type: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": "Done."}
     if call.answer is not None:
         answer["content"] = content(call.answer)
+    refused = {"description": "Refused, in words.", "content": content(Error)}
     found: dict[str, Any] = {
         "summary": call.summary,
         "tags": [call.plane.value],
         "security": _SECURITY.get(call.plane.value, [{"sandbox": [], "token": []}]),
-        "responses": {status: answer, "default": {"description": "Refused, in words."}},
+        "responses": {status: answer, "default": refused},
     }
     if call.body is not None:
         found["requestBody"] = {"required": True, "content": content(call.body)}
-    names = _PARAMETER.findall(call.path)
-    if names:
-        text = {"type": "string"}
-        found["parameters"] = [
-            {"name": each, "in": "path", "required": True, "schema": text} for each in names
-        ]
+    places = dict.fromkeys(_PARAMETER.findall(call.path), "path")
+    places |= dict.fromkeys(call.query, "query")
+    found["parameters"] = [
+        {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}}
+        for name, place in places.items()
+    ]
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -17,24 +17,19 @@ from starlette.responses import Response
 
 from wasm_kernel.frontends.e2b import commands, files, messages
 from wasm_kernel.frontends.e2b.cells import CellStream
-from wasm_kernel.frontends.e2b.messages import (
-    ConnectedSandbox,
-    ContextFacts,
-    Entries,
-    Nothing,
-    OneEntry,
-)
 from wasm_kernel.frontends.e2b.sandbox import HOME, ClientSandbox, Context, SandboxRecord
 from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
 from wasm_kernel.frontends.http.callers import Caller, MemoryLease
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.frontends.http.metrics import Metrics
 from wasm_kernel.policy import MIB, ExecutionPolicy, RuntimeType
+from wasm_kernel.service.async_session import AsyncSession
 
 _LISTED_MOST = 1_000
-_ALL, _ONE = ("/sandboxes", "/v2/sandboxes"), "/sandboxes/{sandbox_id}"
+_ALL, _ONE = ("/sandboxes", "/v2/sandboxes"), "/sandboxes/{sandboxID}"
+_LIST_QUERY = ("metadata", "state", "order", "startedAfter", "template", "nextToken", "limit")
 _CONNECT = (f"{_ONE}/connect", f"/v2{_ONE}/connect", f"{_ONE}/resume")
-_FORKED = list[messages.ForkedSandbox]
+T = TypeVar("T")
 _FILE_SERVICE, _PROCESSES = "/filesystem.Filesystem", "/process.Process"
 _NO_WATCHING = "Folders can't be watched here. List them instead."
 _NO_INPUT = "Commands have no input here, and a client can't connect to one that runs."
@@ -59,7 +54,7 @@ class Plane(Enum):
 
 @dataclass(frozen=True)
 class Operation:
-    """A call of the API: `act` makes its answer.
+    """A call of the API: `act` makes its answer, of the body as its second argument.
 
     `body` is the type of the body, None if it has none; `answer` that of the answer.
     """
@@ -67,25 +62,38 @@ class Operation:
     method: str
     path: str
     plane: Plane
-    act: Callable[[ApiCall], Awaitable[Any]]
+    act: Callable[..., Awaitable[Any]]
     summary: str
     body: Any = None
     answer: Any = None
     status: int = 200
+    query: tuple[str, ...] = ()
 
 
 TABLE: list[Operation] = []
 """The calls, in order: the first one that a request matches serves it."""
-_Act = Callable[["ApiCall"], Awaitable[Any]]
+_Act = TypeVar("_Act", bound=Callable[..., Any])
 
 
 def _serves(
-    plane: Plane, method: str, *paths: str, body: Any = None, answer: Any = None, status: int = 200
+    plane: Plane,
+    method: str,
+    *paths: str,
+    answer: Any = None,
+    status: int = 200,
+    query: tuple[str, ...] = (),
 ) -> Callable[[_Act], _Act]:
-    """Adds a function to the table, with its docstring as the summary."""
+    """Adds a function to the table: its docstring is the summary.
+
+    Its annotations are the types of the body and, but for a `Response`, of the answer.
+    """
 
     def add(act: _Act) -> _Act:
-        rest = plane, act, act.__doc__ or "", body, answer, status
+        _, *bodies = hints = get_type_hints(act)
+        found = hints["return"] if answer is None else answer
+        body = hints[bodies[0]] if bodies[0] != "return" else None
+        is_plain = isinstance(found, type) and issubclass(found, Response | None)
+        rest = plane, act, act.__doc__ or "", body, None if is_plain else found, status, query
         TABLE.extend(Operation(method, path, *rest) for path in paths)
         return act
 
@@ -101,7 +109,6 @@ class ApiCall:
     query: Mapping[str, str]
     headers: Headers
     sandboxes: Sandboxes
-    body: Any = None
     caller: Caller = field(init=False)
     sandbox: ClientSandbox = field(init=False)
     lease: MemoryLease = field(init=False)
@@ -109,9 +116,9 @@ class ApiCall:
 
     async def named(self) -> ClientSandbox:
         """Returns the sandbox that the path names; raises `Refusal`."""
-        return await self.sandboxes.of(self.caller, self.params["sandbox_id"])
+        return await self.sandboxes.of(self.caller, self.params["sandboxID"])
 
-    async def work(self, work: Callable[..., Any], *args: Any) -> Any:
+    async def work(self, work: Callable[..., T], *args: Any) -> T:
         """Runs `work` on the sandbox's files, on a thread."""
         run = partial(work, self.sandbox.main, *args)
         return await self.sandboxes.host.work(self.sandbox.kept.caller, run)
@@ -120,49 +127,39 @@ class ApiCall:
 # -- sandboxes
 
 
-def _connected(call: ApiCall, sandbox: ClientSandbox) -> ConnectedSandbox:
+def _connected(call: ApiCall, sandbox: ClientSandbox) -> messages.Sandbox:
     template, token = sandbox.kept.asked.template_id, sandbox.kept.token
     api, _, domain = call.headers.get("host", "").partition(".")  # a client of E2B_DOMAIN
     found = {"domain": domain} if api == "api" else {}
-    return ConnectedSandbox(sandbox.name, token, token, template_id=template, **found)
+    return messages.Sandbox(sandbox.name, token, token, template_id=template, **found)
 
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def _described(
-    name: str, kept: SandboxRecord, policy: ExecutionPolicy, *, token: str = ""
-) -> messages.SandboxDetail:
-    asked = kept.asked
-    on_timeout = "pause" if asked.auto_pause else "kill"
-    return messages.SandboxDetail(
+def _described(name: str, kept: SandboxRecord, policy: ExecutionPolicy) -> messages.ListedSandbox:
+    return messages.ListedSandbox(
         sandbox_id=name,
-        template_id=asked.template_id,
+        template_id=kept.asked.template_id,
         started_at=_time(kept.created),
         end_at=_time(kept.ends),
         state="paused" if kept.is_paused else "running",
-        metadata=asked.metadata,
+        metadata=kept.asked.metadata,
         memory_mb=policy.memory_bytes // MIB,
         disk_size_mb=policy.workspace_bytes // MIB,
         cpu_count=1,
-        client_id="wasm-kernel",
-        envd_version=messages.ENVD_VERSION,
-        envd_access_token=token,
-        lifecycle=messages.Lifecycle(asked.auto_resume.enabled, on_timeout),
     )
 
 
-@_serves(
-    Plane.CONTROL, "POST", *_ALL, body=messages.NewSandbox, answer=ConnectedSandbox, status=201
-)
-async def _create(call: ApiCall) -> ConnectedSandbox:
+@_serves(Plane.CONTROL, "POST", *_ALL, status=201)
+async def _create(call: ApiCall, asked: messages.NewSandbox) -> messages.Sandbox:
     """Makes a sandbox."""
-    return _connected(call, await call.sandboxes.create(call.caller, call.body))
+    return _connected(call, await call.sandboxes.create(call.caller, asked))
 
 
-@_serves(Plane.CONTROL, "GET", *_ALL, answer=list[messages.SandboxDetail])
-async def _list(call: ApiCall) -> Response | list[messages.SandboxDetail]:
+@_serves(Plane.CONTROL, "GET", *_ALL, answer=list[messages.ListedSandbox], query=_LIST_QUERY)
+async def _list(call: ApiCall) -> Response:
     """Lists the key's sandboxes."""
     query, found = call.query, await call.sandboxes.listed(call.caller)
     wanted = [tuple(map(unquote, each)) for each in parse_qsl(query.get("metadata", ""))]
@@ -195,11 +192,16 @@ def _seconds(text: str) -> float:
         raise Refusal(400, "", f"{text[:50]!r} is no time.") from None
 
 
-@_serves(Plane.CONTROL, "GET", _ONE, answer=messages.SandboxDetail)
+@_serves(Plane.CONTROL, "GET", _ONE)
 async def _get(call: ApiCall) -> messages.SandboxDetail:
     """Describes a sandbox."""
     sandbox = await call.named()
-    return _described(sandbox.name, sandbox.kept, sandbox.policy, token=sandbox.kept.token)
+    asked, token = sandbox.kept.asked, sandbox.kept.token
+    on_timeout = "pause" if asked.auto_pause else "kill"
+    lifecycle = messages.SandboxLifecycle(asked.auto_resume.enabled, on_timeout)
+    listed = _described(sandbox.name, sandbox.kept, sandbox.policy)
+    facts = msgspec.structs.asdict(listed)
+    return messages.SandboxDetail(**facts, envd_access_token=token, lifecycle=lifecycle)
 
 
 @_serves(Plane.CONTROL, "DELETE", _ONE)
@@ -208,62 +210,55 @@ async def _kill(call: ApiCall) -> None:
     await call.sandboxes.kill(await call.named())
 
 
-@_serves(
-    Plane.CONTROL,
-    "POST",
-    *_CONNECT,
-    body=messages.ConnectSandbox,
-    answer=ConnectedSandbox,
-    status=201,
-)
-async def _connect(call: ApiCall) -> ConnectedSandbox:
+@_serves(Plane.CONTROL, "POST", *_CONNECT, status=201)
+async def _connect(call: ApiCall, asked: messages.ConnectSandbox) -> messages.Sandbox:
     """Lets a sandbox go on, and wakes it if it is paused."""
-    sandbox, seconds = await call.named(), call.body.timeout
-    await call.sandboxes.check_seconds(seconds)
-    if sandbox.kept.is_paused and not call.body.memory:
+    sandbox = await call.named()
+    await call.sandboxes.check_seconds(asked.timeout)
+    if sandbox.kept.is_paused and not asked.memory:
         await sandbox.main.reset()
-    if sandbox.kept.is_paused or seconds > sandbox.seconds_left:  # its time only grows
-        await call.sandboxes.end_in(sandbox, seconds)
+    if sandbox.kept.is_paused or asked.timeout > sandbox.seconds_left:  # its time only grows
+        await call.sandboxes.end_in(sandbox, asked.timeout)
     return _connected(call, sandbox)
 
 
-@_serves(Plane.CONTROL, "POST", f"{_ONE}/timeout", body=messages.Timeout)
-async def _set_timeout(call: ApiCall) -> None:
+@_serves(Plane.CONTROL, "POST", f"{_ONE}/timeout")
+async def _set_timeout(call: ApiCall, asked: messages.SandboxTimeoutRequest) -> None:
     """Sets when a sandbox ends."""
-    sandbox, seconds = await call.named(), call.body.timeout
-    await call.sandboxes.check_seconds(seconds)
+    sandbox = await call.named()
+    await call.sandboxes.check_seconds(asked.timeout)
     if sandbox.kept.is_paused:
         raise Refusal(409, "", "This sandbox is paused; connect to it first.")
-    await call.sandboxes.end_in(sandbox, seconds)
+    await call.sandboxes.end_in(sandbox, asked.timeout)
 
 
-@_serves(Plane.CONTROL, "POST", f"{_ONE}/pause", body=messages.Pause)
-async def _pause(call: ApiCall) -> None:
+@_serves(Plane.CONTROL, "POST", f"{_ONE}/pause")
+async def _pause(call: ApiCall, asked: messages.SandboxPauseRequest) -> None:
     """Puts a sandbox to sleep."""
-    await call.sandboxes.pause(await call.named(), memory=call.body.memory)
+    await call.sandboxes.pause(await call.named(), memory=asked.memory)
 
 
-@_serves(
-    Plane.CONTROL, "POST", f"{_ONE}/fork", body=messages.SandboxFork, answer=_FORKED, status=201
-)
-async def _fork(call: ApiCall) -> list[messages.ForkedSandbox]:
+@_serves(Plane.CONTROL, "POST", f"{_ONE}/fork", status=201)
+async def _fork(
+    call: ApiCall, asked: messages.SandboxForkRequest
+) -> list[messages.SandboxForkResult]:
     """Copies a sandbox."""
-    asked = call.body
     made = await call.sandboxes.fork(await call.named(), asked.timeout, asked.count)
-    return [messages.ForkedSandbox(_connected(call, each)) for each in made]
+    return [messages.SandboxForkResult(_connected(call, each)) for each in made]
 
 
-@_serves(Plane.CONTROL, "GET", f"{_ONE}/metrics", answer=list[messages.Metric])
-async def _metrics(call: ApiCall) -> list[messages.Metric]:
+@_serves(Plane.CONTROL, "GET", f"{_ONE}/metrics", query=("start", "end"))
+async def _metrics(call: ApiCall) -> list[messages.SandboxMetric]:
     """Tells the resources that a sandbox uses now, if that is between ?start= and ?end=."""
     sandbox, now = await call.named(), time.time()
-    if not _number(call.query, "start", 0) <= now <= _number(call.query, "end", 10**10):
+    end = _number(call.query, "end", 10**10) + 1  # clients cut off the fraction
+    if not _number(call.query, "start", 0) <= now <= end:
         return []
     service = (await call.sandboxes.service()).sync
     info = await call.sandboxes.host.work(sandbox.kept.caller, partial(service.info, sandbox.name))
     policy = sandbox.policy
     used = 100 * info.cpu_seconds / max(now - sandbox.kept.created, 1e-3)
-    metric = messages.Metric(
+    metric = messages.SandboxMetric(
         timestamp=_time(now),
         timestamp_unix=int(now),
         cpu_count=1,
@@ -280,10 +275,9 @@ async def _metrics(call: ApiCall) -> list[messages.Metric]:
 # -- code
 
 
-@_serves(Plane.CODE, "POST", "/execute", body=messages.ExecutionRequest)
-async def _execute(call: ApiCall) -> CellStream:
+@_serves(Plane.CODE, "POST", "/execute")
+async def _execute(call: ApiCall, asked: messages.ExecutionRequest) -> CellStream:
     """Runs a cell; the answer is lines of JSON."""
-    asked: messages.ExecutionRequest = call.body
     language, code, env = asked.language, asked.code, asked.env_vars
     if asked.context_id is None and language is not None and language.lower() == _BASH:
         language, code = None, f"%%{_BASH}\n{code}"
@@ -291,24 +285,23 @@ async def _execute(call: ApiCall) -> CellStream:
     return CellStream(call.sandbox, found, code, call.lease, call.metrics, env=env)
 
 
-def _facts(context: Context) -> ContextFacts:
-    return ContextFacts(context.name, context.language.value, context.folder)
+def _facts(context: Context) -> messages.Context:
+    return messages.Context(context.name, context.language.value, context.folder)
 
 
-@_serves(Plane.CODE, "GET", "/contexts", answer=list[ContextFacts])
-async def _contexts(call: ApiCall) -> list[ContextFacts]:
+@_serves(Plane.CODE, "GET", "/contexts")
+async def _contexts(call: ApiCall) -> list[messages.Context]:
     """Lists contexts, also the default one of JavaScript, which its first cell makes."""
     found = [_facts(each) for each in call.sandbox.contexts.values()]
     language = RuntimeType.JAVASCRIPT
     if language not in call.sandbox.kept.defaults:
-        found.insert(1, ContextFacts(language.value, language.value, HOME))
+        found.insert(1, messages.Context(language.value, language.value, HOME))
     return found
 
 
-@_serves(Plane.CODE, "POST", "/contexts", body=messages.NewContext, answer=ContextFacts)
-async def _new_context(call: ApiCall) -> ContextFacts:
+@_serves(Plane.CODE, "POST", "/contexts")
+async def _new_context(call: ApiCall, asked: messages.CreateContext) -> messages.Context:
     """Makes a context."""
-    asked: messages.NewContext = call.body
     folder = files.guest_path(asked.cwd or HOME)
     return _facts(await call.sandboxes.new_context(call.sandbox, asked.language, folder))
 
@@ -339,7 +332,7 @@ async def _health(_: ApiCall) -> None:
     """Succeeds if the sandbox runs."""
 
 
-@_serves(Plane.FILES, "GET", "/files")
+@_serves(Plane.FILES, "GET", "/files", query=("path",))
 async def _read(call: ApiCall) -> Response:
     """Downloads the file of ?path=."""
     data = await call.work(files.read, call.query.get("path", ""))
@@ -348,77 +341,59 @@ async def _read(call: ApiCall) -> Response:
     return Response(data, media_type="application/octet-stream")
 
 
-@_serves(Plane.FILES, "POST", "/files", body=bytearray, answer=list[messages.WriteInfo])
-async def _write(call: ApiCall) -> list[messages.WriteInfo]:
+@_serves(Plane.FILES, "POST", "/files", query=("path",))
+async def _write(call: ApiCall, content: bytearray) -> list[messages.WriteInfo]:
     """Uploads files."""
-    parts = await files.uploaded(call.headers, call.query.get("path"), call.body)
+    parts = await files.uploaded(call.headers, call.query.get("path"), content)
     paths = [await call.work(files.write, path, data) for path, data in parts]
     return [messages.WriteInfo(path.rpartition("/")[2], path) for path in paths]
 
 
-@_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/ListDir", body=messages.ListFolder, answer=Entries)
-async def _list_folder(call: ApiCall) -> Response:
-    """Lists a folder."""
+def _serve_files(name: str, work: Callable[[AsyncSession, Any], Any]) -> None:
+    """Adds a call of the file service, which `work` does on a session's files."""
+    asked, answer = (get_type_hints(work)[each] for each in ("asked", "return"))
 
-    def listed(session: Any) -> bytes:
-        return msgspec.json.encode(
-            Entries(files.list_folder(session, call.body.path, call.body.depth))
-        )
+    async def act(call: ApiCall, body: Any) -> Response:
+        made = await call.work(lambda session: msgspec.json.encode(work(session, body)))
+        return Response(made, media_type="application/json")
 
-    return Response(await call.work(listed), media_type="application/json")
-
-
-@_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/Stat", body=messages.OnePath, answer=OneEntry)
-async def _stat(call: ApiCall) -> OneEntry:
-    """Describes a file or folder."""
-    return OneEntry(await call.work(files.describe, call.body.path))
+    path, summary = f"{_FILE_SERVICE}/{name}", (work.__doc__ or "").partition(";")[0]
+    TABLE.append(Operation("POST", path, Plane.RPC, act, summary, asked, answer))
 
 
-@_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/MakeDir", body=messages.OnePath, answer=OneEntry)
-async def _make_folder(call: ApiCall) -> OneEntry:
-    """Makes a folder."""
-    return OneEntry(await call.work(files.make_folder, call.body.path))
+_serve_files("ListDir", files.list_folder)
+_serve_files("Stat", files.describe)
+_serve_files("MakeDir", files.make_folder)
+_serve_files("Move", files.move)
+_serve_files("Remove", files.remove)
 
 
-@_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/Move", body=messages.Move, answer=OneEntry)
-async def _move(call: ApiCall) -> OneEntry:
-    """Renames a file or folder."""
-    return OneEntry(await call.work(files.move, call.body.source, call.body.destination))
+# -- commands, and what is refused
 
 
-@_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/Remove", body=messages.OnePath, answer=Nothing)
-async def _remove(call: ApiCall) -> Nothing:
-    """Deletes a file or folder."""
-    await call.work(files.remove, call.body.path)
-    return Nothing()
-
-
-# -- refused
-
-
-@_serves(Plane.RPC, "POST", f"{_PROCESSES}/Start", body=bytearray)
-async def _start(call: ApiCall) -> Response:
+@_serves(Plane.RPC, "POST", f"{_PROCESSES}/Start")
+async def _start(call: ApiCall, content: bytearray) -> Response:
     """Runs a command; the answer is a stream of Connect."""
-    asked = commands.start_of(call.body)
+    asked = commands.start_of(content)
     if words := commands.check(asked):
         return Response(commands.refusing(words), media_type=commands.STREAM)
     return commands.CommandStream(call.sandbox, asked, call.lease, call.metrics)
 
 
-@_serves(Plane.RPC, "POST", f"{_PROCESSES}/List", body=Nothing)
-async def _running(call: ApiCall) -> dict[str, Any]:
+@_serves(Plane.RPC, "POST", f"{_PROCESSES}/List")
+async def _running(call: ApiCall, _: messages.Nothing) -> dict[str, Any]:
     """Lists the running commands, by their numbers alone."""
     return {"processes": [{"pid": number} for number in call.sandbox.commands]}
 
 
-@_serves(Plane.RPC, "POST", f"{_PROCESSES}/SendSignal", body=messages.Signal, answer=Nothing)
-async def _signal(call: ApiCall) -> Nothing:
+@_serves(Plane.RPC, "POST", f"{_PROCESSES}/SendSignal")
+async def _signal(call: ApiCall, asked: messages.SendSignalRequest) -> messages.Nothing:
     """Ends a command."""
-    found = call.sandbox.commands.get(call.body.process.pid)
+    found = call.sandbox.commands.get(asked.process.pid)
     if found is None:
         raise Refusal(404, "", "There is no such command.")
     found.stop()
-    return Nothing()
+    return messages.Nothing()
 
 
 @_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/{{call}}", f"{_PROCESSES}/{{call}}")

@@ -126,6 +126,12 @@ class ClientSandbox:
         return any(each.session.sync.worker.state == "busy" for each in self.contexts.values())
 
     @property
+    def is_starting(self) -> bool:
+        """True if a guest of it starts, so that no cell runs yet."""
+        workers = [each.session.sync.worker for each in self.contexts.values()]
+        return any(each.state in ("starting", "busy") and not each.is_up for each in workers)
+
+    @property
     def is_awake(self) -> bool:
         """True if the sandbox has a worker here, so that no other server can have changed it."""
         return any(each.session.sync.worker.state != "asleep" for each in self.contexts.values())

@@ -311,6 +311,8 @@ class Sandboxes:
         """
         if sandbox.kept.is_paused:
             raise Refusal(409, "", "This sandbox is paused already.")
+        while sandbox.is_starting:
+            await asyncio.sleep(_POLL_SECONDS)
         if sandbox.is_busy:
             raise Refusal(503, "", _BUSY)
         await self._pause(sandbox, memory=memory)
