@@ -93,16 +93,21 @@ def _starts(
 
 def round_trip(sides: Sides, rounds: int) -> Iterator[Row]:
     """A tiny cell in a kernel that has run some, with its reply and idle status."""
+    ways: dict[str, Callable[[Kernel], object]] = {
+        "round trip of a tiny cell, over ZMQ": lambda kernel: kernel.run("x = 1"),
+        "  by `execute_interactive`, with a display": lambda kernel: kernel.show("display(1)"),
+    }
     with running(sides[0]) as ours, running(sides[1]) as theirs:
         kernels = {sides[0]: ours, sides[1]: theirs}
+        for what, run in ways.items():
 
-        def sample(side: Side) -> float:
-            begun = time.perf_counter()
-            kernels[side].run("x = 1")
-            return (time.perf_counter() - begun) * 1000
+            def sample(side: Side, run: Callable[[Kernel], object] = run) -> float:
+                begun = time.perf_counter()
+                run(kernels[side])
+                return (time.perf_counter() - begun) * 1000
 
-        by_turns(sides, 10, sample)
-        yield Row("round trip of a tiny cell, over ZMQ", *by_turns(sides, TRIPS, sample), "ms", 0.9)
+            by_turns(sides, 10, sample)
+            yield Row(what, *by_turns(sides, TRIPS, sample), "ms", 0.9)
 
 
 def idle_memory(sides: Sides, rounds: int) -> Iterator[Row]:

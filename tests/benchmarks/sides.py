@@ -118,6 +118,10 @@ class Kernel:
             raise RuntimeError(f"{reply['content']['ename']}: {reply['content']['evalue']}")
         return outputs
 
+    def show(self, code: str) -> None:
+        """Runs a cell by the client's own way to show outputs."""
+        self.client.execute_interactive(code, timeout=PATIENCE, output_hook=lambda message: None)
+
     def printed(self, code: str) -> str:
         """The cell's text on standard output."""
         return "".join(
