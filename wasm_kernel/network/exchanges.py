@@ -156,7 +156,7 @@ class Exchanges:
             folder = self._opened()
             self._sweep(folder)
         self._drafts += 1
-        name = f"draft-{self._drafts}"
+        name = f".draft-{self._drafts}.aside"  # one of `Folder.abandoned`, if this process ends
         folder.remove(name)
         return Recording(self, os.fdopen(folder.open_regular(name, _NEW), "wb"), name, cell)
 
@@ -211,15 +211,18 @@ class Exchanges:
             self._folder.remove(draft)
 
     def _sweep(self, folder: Folder) -> None:
-        """Removes bodies that no record names, and counts the rest."""
-        records = [each for each in folder.names() if _RECORD.fullmatch(each)]
+        """Removes bodies that no record names, and counts the rest.
+
+        Other files stay: the folder may be one of the user's.
+        """
+        names = folder.names()
+        records = [each for each in names if _RECORD.fullmatch(each)]
         used = {*records, *(each.body for each in map(self._read, records) if each is not None)}
-        self.total = 0
-        for name in folder.names():
-            if name not in used:
-                folder.remove(name)
-            elif (status := folder.status(name)) is not None:
-                self.total += max(_FILE_LEAST, status.st_size)
+        bodies = [each for each in names if _BODY.fullmatch(each)]
+        for name in {*bodies, *folder.abandoned()} - used:
+            folder.remove(name)
+        found = [status for name in used & {*names} if (status := folder.status(name)) is not None]
+        self.total = sum(max(_FILE_LEAST, each.st_size) for each in found)
 
     def _read(self, name: str) -> Exchange | None:
         assert self._folder is not None

@@ -39,6 +39,10 @@ def test_notebooks_call_functions_of_the_program_and_a_replay_calls_none(
     make("b.ipynb", "in_stock('milk')")
     make("c.ipynb", "in_stock('tea') + 1", language="javascript")
     called: list[str] = []
+    for place in (tmp_path / "kept", tmp_path / "kept" / "a"):  # folders of the user's
+        (place / "drafts").mkdir(parents=True)
+        (place / "thesis.txt").touch()
+        (place / "draft-1").touch()
 
     def in_stock(what: str) -> int:
         called.append(what)
@@ -51,6 +55,8 @@ def test_notebooks_call_functions_of_the_program_and_a_replay_calls_none(
         shown = [executed(tmp_path / "out" / name)[0][1] for name in ("a.ipynb", "c.ipynb")]
         assert shown == ["3", "4"]
     assert sorted(called) == ["milk", "tea", "tea"]
+    for name in ("draft-1", "thesis.txt", "drafts"):
+        assert len([*(tmp_path / "kept").rglob(name)]) == 2
 
 
 def test_each_notebook_gets_the_verdict_that_it_earns(

@@ -161,8 +161,10 @@ def _check_network(settings: RunSettings) -> None:
         return
     if settings.network_mode == NetworkMode.REPLAY and not folder.is_dir():
         raise BatchError(f"There is no folder {folder} of recorded answers. Nothing was run.")
+    here = folder.resolve()
     for mount in map(Mount.parse, settings.mounts):
-        if mount.writable and folder.resolve().is_relative_to(mount.host.resolve()):
+        there = mount.host.resolve()
+        if mount.writable and (here.is_relative_to(there) or there.is_relative_to(here)):
             raise BatchError(f"Cells could change {folder}: a mount has it. Nothing was run.")
 
 

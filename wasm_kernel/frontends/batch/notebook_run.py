@@ -364,7 +364,8 @@ class NotebookRun:
             settings = settings_of(self._config, named)
             folder, limits = self._source.folder, self._limits
             args = (self._session, settings, folder, results, limits)
-            kept = self._source.exchanges_in(own.exchanges) if own.exchanges else None
+            records = own.network_mode == NetworkMode.RECORD
+            kept = own.exchanges and self._source.exchanges_in(own.exchanges, records=records)
             self._sandbox = await asyncio.to_thread(
                 open_sandbox,
                 *args,

@@ -67,10 +67,10 @@ class Source(Struct, frozen=True):
     folder: Path
     data: bytes = b""
 
-    def exchanges_in(self, folder: Path) -> Path:
-        """Returns the folder of its recorded requests: its own, or the one that all share."""
+    def exchanges_in(self, folder: Path, *, records: bool) -> Path:
+        """Returns the folder of its recorded requests: its own, or the one that all replay."""
         own = folder / self.name.removesuffix(SUFFIX)
-        return own if own.is_dir() or not _holds_files(folder) else folder
+        return own if records or own.is_dir() or not _holds_files(folder) else folder
 
 
 # -- finding
