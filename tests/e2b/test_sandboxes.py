@@ -7,6 +7,7 @@ import json
 import struct
 import time
 from base64 import b64decode
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -309,12 +310,14 @@ def test_a_sandbox_with_what_is_not_here_is_refused(ann: Api, asked: dict[str, A
     assert ann.call("GET", "/v2/sandboxes").json == []
 
 
-def command(sandbox: SandboxOf, script: str, **more: Any) -> list[dict[str, Any]]:
+def command(
+    sandbox: SandboxOf, script: str, headers: Mapping[str, str] | None = None, **more: Any
+) -> list[dict[str, Any]]:
     """Runs a script, and returns the messages of the answer."""
     process = {"cmd": "/bin/bash", "args": ["-l", "-c", script], **more}
     content = json.dumps({"process": process}).encode()
     body = struct.pack(">BI", 0, len(content)) + content
-    headers = {"Content-Type": "application/connect+json"}
+    headers = {"Content-Type": "application/connect+json", **(headers or {})}
     answer = sandbox.call("POST", "/process.Process/Start", body, headers)
     assert answer.status == 200, answer.words
     found, left = [], answer.content
@@ -398,6 +401,15 @@ def test_a_signal_ends_a_command(ann: Api) -> None:
         assert told(running.result())[2] == 130
     gone = sandbox.call("POST", "/process.Process/SendSignal", ended, headers)
     assert (gone.status, gone.json["code"]) == (404, "not_found")
+
+
+def test_a_command_ends_when_the_time_of_its_client_is_over(ann: Api) -> None:
+    sandbox = ann.made()
+    sandbox.run("x = 1")
+    *_, last = command(sandbox, "echo a; sleep 25", {"Connect-Timeout-Ms": "1500"})
+    assert last["error"]["code"] == "deadline_exceeded"
+    assert sandbox.value("x") == "1"
+    assert told(command(sandbox, "echo b", {"Connect-Timeout-Ms": "60000"})) == (b"b\n", b"", 0)
 
 
 def test_terminals_and_watching_are_refused_in_words(ann: Api) -> None:

@@ -5,6 +5,7 @@ Scripts run in the sandbox's own shell, in turns with its cells, and begin no pr
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 import struct
 from base64 import b64encode
@@ -31,16 +32,25 @@ _INTERRUPTED = 130  # a shell's status for a command that was interrupted
 _STATUS = "status"
 _SHELLS = ("bash", "sh")
 _NO_INPUT = "Commands have no terminal and no input here. Write the input into the script."
+_LATE = "The command was ended, as its time was over"
 _RUN = "__import__('subprocess').run({args!r}, shell={by_shell}, cwd={cwd!r}).returncode"
 
 
 class CommandStream(CellStream):
-    """Runs a command in a sandbox, and sends its output; `stop` ends it."""
+    """Runs a command in a sandbox, and sends its output; `stop` ends it.
+
+    After its `seconds` it ends with the error that the clients read as their time-out.
+    """
 
     media_type = STREAM
 
     def __init__(
-        self, sandbox: ClientSandbox, asked: StartRequest, lease: MemoryLease, metrics: Metrics
+        self,
+        sandbox: ClientSandbox,
+        asked: StartRequest,
+        seconds: float | None,
+        lease: MemoryLease,
+        metrics: Metrics,
     ) -> None:
         expressions = {_STATUS: _expression(asked.process)}
         super().__init__(
@@ -54,17 +64,27 @@ class CommandStream(CellStream):
             env=asked.process.envs,
         )
         self._number = sandbox.begin(self)
+        self._seconds, self._is_late = seconds, False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the command."""
+        timer = None
         try:
             begun = _event(start={"pid": self._number})
             if not self._lease.reserve(len(begun)):
                 raise Refusal(503, "reply_bytes", "Too much output waits for you to read it.")
             self._lines.put_nowait(begun)
+            if self._seconds is not None:
+                timer = asyncio.get_running_loop().call_later(self._seconds, self._time_out)
             await super().__call__(scope, receive, send)
         finally:
             self._sandbox.commands.pop(self._number, None)
+            if timer is not None:
+                timer.cancel()
+
+    def _time_out(self) -> None:
+        self._is_late = True
+        self.stop()
 
     def _piece(self, output: protocol.Output) -> bytes | None:
         if not isinstance(output, protocol.Stream):
@@ -72,6 +92,8 @@ class CommandStream(CellStream):
         return _data(output.name, output.text)
 
     def _ending(self, result: SandboxResult | CellError) -> bytes:
+        if self._is_late:
+            return refusing(_LATE, "deadline_exceeded")
         error = result if isinstance(result, CellError) else result.error
         found: Any = {} if isinstance(result, CellError) else result.reply.get("user_expressions")
         value = found.get(_STATUS) if isinstance(found, Mapping) else None
@@ -94,9 +116,9 @@ def message(content: object, flags: int = 0) -> bytes:
     return _HEAD.pack(flags, len(encoded)) + encoded
 
 
-def refusing(words: str) -> bytes:
-    """Returns a stream that only refuses."""
-    return message({"error": {"code": "unimplemented", "message": words}}, _LAST)
+def refusing(words: str, code: str = "unimplemented") -> bytes:
+    """Returns the end of a stream that tells an error."""
+    return message({"error": {"code": code, "message": words}}, _LAST)
 
 
 def start_of(content: bytearray) -> StartRequest:

@@ -377,7 +377,9 @@ async def _start(call: ApiCall, content: bytearray) -> Response:
     asked = commands.start_of(content)
     if words := commands.check(asked):
         return Response(commands.refusing(words), media_type=commands.STREAM)
-    return commands.CommandStream(call.sandbox, asked, call.lease, call.metrics)
+    told = call.headers.get("connect-timeout-ms", "")[:10]  # which some clients leave to the server
+    seconds = int(told) / 1000 if told.isdecimal() else None
+    return commands.CommandStream(call.sandbox, asked, seconds, call.lease, call.metrics)
 
 
 @_serves(Plane.RPC, "POST", f"{_PROCESSES}/List")
