@@ -101,24 +101,3 @@ export class UserRegex {
 }
 
 export const createUserRegex = (pattern, flags) => new UserRegex(pattern, flags);
-
-/** Returns a function whose results are kept, by its argument. */
-export function once(make) {
-  const kept = new Map();
-  return (key) => {
-    if (!kept.has(key)) {
-      if (kept.size >= MOST) kept.clear();
-      kept.set(key, make(key));
-    }
-    return kept.get(key);
-  };
-}
-
-/** Returns a value of `awk` as text: a number that is not whole has six digits, as `%.6g` writes it. */
-export function awkNumber(value) {
-  if (typeof value === "string") return value;
-  if (Number.isInteger(value) || !Number.isFinite(value)) return String(value);
-  const [digits, exponent] = value.toExponential(5).split("e");
-  if (exponent >= -4 && exponent < 6) return String(Number(value.toPrecision(6)));
-  return `${digits.replace(/\.?0+$/, "")}e${exponent.replace(/^([+-])(\d)$/, "$10$2")}`;
-}

@@ -7,8 +7,9 @@
 import "wasm-kernel:environment";
 import { Bash, InMemoryFs, MountableFs, defineCommand } from "just-bash";
 import { latin1, send } from "wasm-kernel:host";
-import { bytesOfText, textOfBytes, withBytes } from "wasm-kernel:bytes";
+import { bytesOfText, textOfBytes, textOfLatin1, withBytes } from "wasm-kernel:bytes";
 import { SessionFolder } from "wasm-kernel:folders";
+import { TRAP } from "wasm-kernel:pieces";
 import { nextDue, takeDue } from "wasm-kernel:timers";
 
 const UNLIMITED = [
@@ -17,21 +18,37 @@ const UNLIMITED = [
 ]; // the cell's own limits hold instead
 const BY_PYTHON = [
   "python", "python3", "pip", "pip3", "gzip", "gunzip", "zcat", "tar", "zip", "unzip",
-  "md5sum", "sha1sum", "sha256sum", "sha512sum",
+  "md5sum", "sha1sum", "sha256sum", "sha512sum", "sort", "tr", "diff", "date", "od", "shuf", "bc", "realpath", "mktemp", "install",
 ];
+const hasSign = (word) => /^(-[nc]|--(lines|bytes)=)-/.test(word);
+const PARTLY_BY_PYTHON = {
+  head: (args) => args.some((word, at) => hasSign(word) || (/^-[nc]$/.test(word) && args[at + 1]?.startsWith("-"))),
+  du: (args) => args.some((word) => /^-[a-zA-Z]*b|^--(bytes|apparent-size)$/.test(word)),
+};
 const LEFT_OUT = ["html-to-markdown", "sqlite3"];
 const READ_ONLY = ["writeFile", "appendFile", "mkdir", "rm", "cp", "mv", "chmod", "symlink", "link", "utimes"];
 
 let script; // the one that runs
 const waiting = []; // the programs that it waits for, the first of which runs
 
-/** Runs a program in the session's Python. */
+/** Runs a program in the session's Python, for which the output of `<(...)` is a file. */
 const byPython = (name) =>
-  defineCommand(name, (args, context) =>
-    new Promise((resolve) => {
-      const { cwd, stdin, exportedEnv } = context;
-      waiting.push({ resolve, frame: { op: "program", argv: [name, ...args], cwd, stdin, env: exportedEnv ?? {} } });
-    }));
+  defineCommand(name, async (args, context) => {
+    if (PARTLY_BY_PYTHON[name]?.(args) === false) return context.origCommand(args);
+    const { cwd, stdin, exportedEnv, fs } = context, made = [];
+    const words = args.map((word) => word.replace(/^--(line|byte)s=/, (_, unit) => (unit === "line" ? "-n" : "-c")));
+    for (const [at, word] of words.entries()) {
+      if (!/^\/dev\/fd\/\d+$/.test(word)) continue;
+      words[at] = `/tmp/.${word.slice(5).replace("/", "-")}-${waiting.length}`;
+      made.push(words[at]);
+      await fs.writeFile(words[at], await fs.readFile(word, "binary"), "binary");
+    }
+    const found = await new Promise((resolve) => {
+      waiting.push({ resolve, frame: { op: "program", argv: [name, ...words], cwd, stdin, env: exportedEnv ?? {} } });
+    });
+    for (const path of made) await fs.rm(path);
+    return found;
+  });
 
 /** Lists files before folders, without the empty lines that just-bash has between files. */
 const list = defineCommand("ls", async (args, context) => {
@@ -73,25 +90,35 @@ const SEARCH_FLAGS = /^-[0abcEFGhHilLnoqrRsvwxyZ]+$/; // each without a value
 const NO_VALUE = new Set(["--no-config", "--no-messages", "--line-buffered"]);
 const WITH_VALUE = new Set(["--color", "--colour", "--encoding"]);
 
-/** Gives `grep` and `rg` options of names and colours that just-bash does not know; they change no match. */
+/** Writes `\\+` and `\\?` of basic patterns as intervals, which just-bash knows. */
+const intervals = (pattern) => pattern.replace(/\\([^])/g, (all, letter) => ({ "+": "\\{1,\\}", "?": "\\{0,1\\}" })[letter] ?? all);
+
+/** Gives `grep` and `rg` several patterns, and options of names and colours, all of which just-bash does not know. */
 const search = (name) =>
   defineCommand(name, async (args, context) => {
-    const words = [];
+    const words = [], patterns = [];
     let named = false, ends = ":";
     for (let at = 0; at < args.length; at += 1) {
       const word = args[at];
       if (NO_VALUE.has(word) || /^--colou?r=/.test(word) || (name === "rg" && word === "--")) continue;
       if (WITH_VALUE.has(word) && name === "rg") at += 1;
       else if (WITH_VALUE.has(word)) continue;
+      else if (word === "-e" && name === "grep") patterns.push(args[(at += 1)] ?? "");
       else if (/^-[efmABCgt]$/.test(word)) words.push(word, args[(at += 1)]);
       else if (word === "--with-filename" || word === "--null") [named, ends] = [named || word !== "--null", word === "--null" ? "\0" : ends];
       else if (SEARCH_FLAGS.test(word)) {
         if (/[Z0]/.test(word)) ends = "\0";
         named ||= word.includes("H");
-        const rest = word.replace(/[HZ0]/g, "");
+        const rest = word.replace(/[aHZ0]/g, "");
         if (rest !== "-") words.push(rest);
       } else words.push(word);
     }
+    if (name === "grep" && !words.some((word) => /^-[a-zA-Z]*[EFPf]|^--(extended|fixed|perl|file)/.test(word))) {
+      const at = words.findIndex((word, index) => !word.startsWith("-") && !/^-[mABC]$/.test(words[index - 1] ?? ""));
+      if (patterns.length === 0 && at >= 0) patterns.push(...words.splice(at, 1));
+      patterns.forEach((pattern, index) => (patterns[index] = intervals(pattern)));
+    }
+    if (patterns.length > 0) words.unshift("-e", patterns.join("\n"));
     if (named && name === "grep") words.push("/dev/null"); // with several files, grep names the one with a match
     const found = await context.origCommand(words);
     return ends === ":" ? found : { ...found, stdout: found.stdout.replace(/^([^:\n]*):/gm, `$1${ends}`) };
@@ -135,12 +162,6 @@ const copy = defineCommand("cp", (args, context) => {
   return context.origCommand(words.filter((word) => word !== "-" && word !== "--force"));
 });
 
-/** Gives `tr` the characters that octal escapes name, such as `\\0`. */
-const translate = defineCommand("tr", (args, context) => {
-  const named = (all, octal) => (octal === undefined || octal === "134" ? all.replace("134", "\\") : String.fromCharCode(parseInt(octal, 8)));
-  return context.origCommand(args.map((word) => word.replace(/\\(?:([0-7]{1,3})|[^])/g, named)));
-});
-
 /** Writes as many lines as programs that ask are answered with: commands of a pipe run one after another. */
 const agree = defineCommand("yes", async (args) =>
   ({ stdout: `${args.join(" ") || "y"}\n`.repeat(10_000), stderr: "", exitCode: 0 }));
@@ -178,16 +199,77 @@ function runFilesOfPython(node) {
   Object.values(node).forEach(runFilesOfPython);
 }
 
-const realPath = defineCommand("realpath", async (args, context) => {
-  const result = { stdout: "", stderr: "", exitCode: 0 };
-  for (const name of args) {
+const count = defineCommand("uniq", async (args, context) => {
+  const found = await context.origCommand(args);
+  const isCounted = args.some((word) => /^-[a-zA-Z]*c|^--count$/.test(word));
+  return isCounted ? { ...found, stdout: found.stdout.replace(/^ *(\d+) /gm, (_, digits) => `${digits.padStart(7)} `) } : found;
+});
+
+/** Takes `paste -sd+`, and standard input without the name of a file. */
+const paste = defineCommand("paste", (args, context) => {
+  const words = args.flatMap((word) => {
+    const found = /^-(s?)d(.*)$/.exec(word);
+    return found ? [...(found[1] ? ["-s"] : []), "-d", ...(found[2] ? [found[2]] : [])] : [word];
+  });
+  const isNamed = words.some((word, at) => (!word.startsWith("-") || word === "-") && words[at - 1] !== "-d");
+  return context.origCommand(isNamed ? words : [...words, "-"]);
+});
+
+/** Takes parts of a second without a zero, such as `.3`. */
+const rest = defineCommand("sleep", (args, context) => context.origCommand(args.map((word) => word.replace(/^\./, "0."))));
+
+/** Keeps files under other names before `sed -i.bak` changes them. */
+const edit = defineCommand("sed", async (args, context) => {
+  const ending = args.map((word) => /^(?:-i|--in-place=)(?![nErsz]+$)(.+)$/.exec(word)?.[1]).find(Boolean);
+  if (ending === undefined) return context.origCommand(args);
+  for (const word of args) {
+    const path = context.fs.resolvePath(context.cwd, word);
+    if (word.startsWith("-") || !(await context.fs.exists(path)) || !(await context.fs.stat(path)).isFile) continue;
+    await context.fs.cp(path, `${path}${ending}`);
+  }
+  return context.origCommand(args.map((word) => (/^(-i|--in-place=)/.test(word) && word.endsWith(ending) ? "-i" : word)));
+});
+
+const SIGNALS = /^(SIG)?(HUP|INT|QUIT|PIPE|TERM|USR1|USR2)$|^([1-9]|1[0-5])$/; // none of which comes
+
+/** Sets the command that runs at the end of a script; `just_bash.py` asks for it by its name. */
+const trap = defineCommand("trap", async (args, context) => {
+  const [command, ...signals] = args.filter((word) => word !== "--"), result = { stdout: "", stderr: "", exitCode: 0 };
+  for (const signal of signals) {
+    if (/^(EXIT|0)$/.test(signal)) context.env.set(TRAP, command === "-" ? "" : command);
+    else if (!SIGNALS.test(signal)) Object.assign(result, { stderr: `trap: ${signal} is not known here\n`, exitCode: 1 });
+  }
+  return result;
+});
+
+const COUNTS = { l: (text) => text.split("\n").length - 1, w: (text) => text.match(/[^ \n\t\r\v\f]+/g)?.length ?? 0 };
+COUNTS.m = (text) => textOfLatin1(text).replace(/[\u{10000}-\u{10ffff}]/gu, ".").length;
+COUNTS.c = (text) => text.length;
+COUNTS.L = (text) => Math.max(...textOfLatin1(text).split("\n").map((line) => line.length));
+const LONG_COUNTS = { "--lines": "-l", "--words": "-w", "--chars": "-m", "--bytes": "-c", "--max-line-length": "-L" };
+
+const measure = defineCommand("wc", async (args, context) => {
+  const words = args.map((word) => LONG_COUNTS[word] ?? word), options = words.filter((word) => /^-./.test(word));
+  const wanted = options.join(""), unknown = /[^-lwmcL]/.exec(wanted);
+  if (unknown) return { stdout: "", stderr: `wc: invalid option -- '${unknown[0]}'\n`, exitCode: 1 };
+  const kinds = Object.keys(COUNTS).filter((kind) => (wanted ? wanted.includes(kind) : "lwc".includes(kind)));
+  const names = words.filter((word) => !options.includes(word)), rows = [], result = { stdout: "", stderr: "", exitCode: 0 };
+  let bytes = 0;
+  for (const name of names.length > 0 ? names : ["-"]) {
     try {
-      result.stdout += `${await context.fs.realpath(context.fs.resolvePath(context.cwd, name))}\n`;
-    } catch {
-      result.stderr += `realpath: ${name}: No such file or directory\n`;
+      const text = name === "-" ? context.stdin : await context.fs.readFile(context.fs.resolvePath(context.cwd, name), "binary");
+      rows.push([kinds.map((kind) => COUNTS[kind](text)), names.length > 0 ? ` ${name}` : ""]);
+      bytes += text.length;
+    } catch (problem) {
+      const reason = problem.message.includes("EISDIR") ? "Is a directory" : "No such file or directory";
+      result.stderr += `wc: ${name}: ${reason}\n`;
       result.exitCode = 1;
     }
   }
+  if (names.length > 1) rows.push([kinds.map((_, at) => rows.reduce((sum, [counts]) => sum + counts[at], 0)), " total"]);
+  const isPlain = kinds.length === 1 && rows.length === 1;
+  const width = isPlain ? 1 : names.length === 0 || names.includes("-") ? 7 : String(bytes).length;
+  for (const [counts, title] of rows) result.stdout += `${counts.map((n) => String(n).padStart(width)).join(" ")}${title}\n`;
   return result;
 });
 
@@ -201,8 +283,8 @@ const bash = new Bash({
   fs: files,
   cwd: "/",
   customCommands: [
-    list, repeat, copy, translate, agree, compare, realPath, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
-    ...BY_PYTHON.map(byPython), ...LEFT_OUT.map(missing),
+    list, repeat, copy, agree, compare, count, paste, edit, rest, trap, measure, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
+    ...[...BY_PYTHON, ...Object.keys(PARTLY_BY_PYTHON)].map(byPython), ...LEFT_OUT.map(missing),
   ],
   executionLimits: {
     ...Object.fromEntries(UNLIMITED.map((name) => [name, Number.MAX_SAFE_INTEGER])),

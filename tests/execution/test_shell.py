@@ -50,7 +50,7 @@ def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
             "!cp a.csv b.csv; cp -af b.csv c.txt; mv c.txt a.csv; cat *; cp a.csv ./a.csv 2>&1",
             "a.csv\na.csv\ncp: 'a.csv' and '/app/a.csv' are the same file\n",
         ),
-        (r"!printf '\303\251\n'; printf '\377' | od -An; echo -e '\0303\251'", "é\n 377\né\n"),
+        (r"!printf '\303\251\n'; printf '\377' | od -An; echo -e '\0303\251'", "é\n 000377\né\n"),
         (
             "!echo é > f; x() { cat f >&2; }; x 2>&1; cat f è 2>&1",
             "é\né\ncat: è: No such file or directory\n",
@@ -78,6 +78,34 @@ def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
         (
             "!echo 'import sys; print(sys.argv)' > p.py; if true; then ./p.py a 'b c'; fi",
             "['./p.py', 'a', 'b c']\n",
+        ),
+        (
+            "!printf '1\\n2\\n' > n; diff n - <<< 1; diff -u n n && paste -sd+ n | bc; head -n-1 n",
+            "2d1\n< 2\n3\n1\n",
+        ),
+        (
+            "!diff <(sort b.csv) a.csv; sort -t, -k2,2nr -k1 <(printf 'a,1\\nc,2\\nb,2\\n')",
+            "1c1\n< b.csv\n---\n> a.csv\nb,2\nc,2\na,1\n",
+        ),
+        (
+            "!date -d '2024-01-31 + 1 month' +%F; awk 'BEGIN {print strftime(\"%F\", 9), 1 / 3}'",
+            "2024-03-02\n1970-01-01 0.333333\n",
+        ),
+        (
+            "!cd /tmp; mkdir d d/e; realpath --relative-to=d d/e; du -b /app/a.csv; mktemp | wc -l",
+            "e\n6\t/app/a.csv\n1\n",
+        ),
+        (
+            r"!sed -i.old 's/\(.\)sv/\1\1/' a.csv; cat a.c*; grep -c -e 'b\+' -e x b*; sleep .1",
+            "a.cc\na.csv\n1\n",
+        ),
+        (
+            "!trap 'echo $x $?' EXIT; x=1; install -D a.csv d/n; od -An -tx1 d/n; exit 3",
+            " 61 2e 63 73 76 0a\n1 3\n",
+        ),
+        (
+            "!printf 'a b\\na b' | uniq -c | wc; wc -lc a.csv c.txt; tr -s '[:lower:]' '*' < c.txt",
+            "      1       3      12\n 1  6 a.csv\n 1  6 c.txt\n 2 12 total\n*.*\n",
         ),
         ("files = !ls *.csv\nprint(files.n, len(files))", "a.csv\nb.csv 2\n"),
         ("%%bash\nx=1\nfor i in 1 2 3; do\n  x=$((x + i))\ndone\necho $x", "7\n"),

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.soak
 _COMMIT = "a021f95f53f7e01df48dab71b46ffd4637fb4b53"
 _ARCHIVE = f"https://github.com/vercel-labs/just-bash/archive/{_COMMIT}.tar.gz"
 _FIXTURES = "packages/just-bash/src/comparison-tests/fixtures"
-_LEAST = 0.93
+_LEAST = 0.99
 _RUN = """
 import os, shutil, subprocess
 shutil.rmtree("/app/case", ignore_errors=True)

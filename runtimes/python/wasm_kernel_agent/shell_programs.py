@@ -1,4 +1,4 @@
-"""Programs that a shell's scripts run in this interpreter: Python, archives and digests."""
+"""Programs that a shell's scripts run in this interpreter: Python itself, and commands."""
 
 from __future__ import annotations
 
@@ -202,6 +202,7 @@ def _run(name: str, words: list[str]) -> None:
 
         shell_digests.run(name, words)
     else:
-        from wasm_kernel_agent import shell_archives
+        from wasm_kernel_agent import shell_archives, shell_basics, shell_text
 
-        shell_archives.PROGRAMS[name](words)
+        programs = shell_archives.PROGRAMS | shell_basics.PROGRAMS | shell_text.PROGRAMS
+        programs[name](words)

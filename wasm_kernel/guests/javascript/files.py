@@ -35,7 +35,7 @@ SHELL_FOLDER = "_shell"
 # The packages that just-bash imports, each as its file and its exports. Commands that need those
 # without a file are left out or run by Python; `ls` asks minimatch about names that do not exist.
 _PACKAGES = {
-    "diff": ("diff.min.js", b"export const {createTwoFilesPatch} = exports;"),
+    "diff": ("", b"export const createTwoFilesPatch = undefined;"),
     "sprintf-js": ("sprintf.min.js", b"export const {sprintf} = exports;"),
     "minimatch": ("", b"export const minimatch = () => false;"),
     "turndown": ("", b"export default undefined;"),

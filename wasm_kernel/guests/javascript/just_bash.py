@@ -14,11 +14,13 @@ import {utf8ByteLength as _, textOfLatin1 as ue, latin1OfText as Dn, latin1OfByt
 from "wasm-kernel:bytes";
 """
 _REGEX = b"""
-import {createUserRegex as ie, once, awkNumber} from "wasm-kernel:regex";
+import {createUserRegex as ie} from "wasm-kernel:regex";
+import {awkNumber, once, runWithTrap, strftime} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
-_COUNTS = rb"""return {
-lines:e.split("\n").length-1, words:e.match(/[^ \n\t\r]+/g)?.length??0,
-third:t?ue(e).replace(/[\u{10000}-\u{10ffff}]/gu,".").length:e.length}}"""
+_STRFTIME = b"""["strftime",async (e,t,n)=>{const found=[];
+for(const each of e)found.push(await n.evalExpr(each));return strftime(...found)}]"""
+
+_EXPONENT = rb"let S=y.toExponential(x).replace(/e([+-])(\d)$/,'e$10$2');"
 
 # the texts that begin and end each part, and what is there in its place
 _PARTS = (
@@ -39,19 +41,28 @@ _PARTS = (
     (b"I=1;for(let D=0;D<e.length;", b"let T=e.split(`", b"I=1;"),
     (b"let O=E.length>0?1:0;for(", b"let R=E.split(`", b""),
     (b"-_(e.output)", b"):void 0,a=Na(s,i,o)", b""),
-    # `wc`
-    (b"let n=e,r=n.length,s=t?Array", b"function _c(e,t,n,r,s,i)", _COUNTS),
     # `sed`: translations of a pattern, for each line
     (b"function fu(e){", b'let t="",n=0,r=!1;', b"var fu=once(fuOf);function fuOf(e){"),
+    (b"function du(e){", b'let t="",n=!1;for(', b"var du=once(duOf);function duOf(e){"),
     # `awk`: numbers as text
     (b"function et(e){", b"function Su(e)", b"function et(e){return awkNumber(e)}"),
     (b"function Vt(e){", b"function xu(e)", b"function Vt(e){return awkNumber(e)}"),
+    (b"let S=y.toExponential(x);", b'if(g==="E"', _EXPONENT),
+    (b'let y=w!==void 0?String(w):"";if(d', b"&&(y=y.sub", b'let y=awkNumber(w??"");if(d'),
+    # `awk`: dates, appended files
     (b'["systime",bu("systime")]', b',["mktime"', b'["systime",()=>Math.floor(Date.now()/1e3)]'),
+    (b'["strftime",bu("strftime")]', b"])});function on(e)", _STRFTIME),
     (b"appendFile:async(b,w)=>{", b",resolvePath:", b"appendFile:t.fs.appendFile.bind(t.fs)"),
     (
         b"h=new po(p);",
         b"h.execute(u)",
         b'h=new(/"type":"getline"|"output":{/.test(JSON.stringify(u))?po:synchronousAwk())(p);',
+    ),
+    # `trap COMMAND EXIT`
+    (
+        b"await new Yo(E,m).executeScript(x);",
+        b"return S&&(R.metadata=S)",
+        b"await runWithTrap(new Yo(E,m),x,m,or,he);",
     ),
 )
 _AWK = (b"async function ka(e,t){", b"var Dm=L(")
@@ -65,7 +76,8 @@ def with_parts(source: bytes) -> bytes:
         if not found or not ended:
             raise BundleError("just-bash's file is another one than the shell was made for")
         source = before + other + end + after
-    return _with_synchronous_awk(source)
+    # a file's name in `awk` may be made of several texts
+    return _with_synchronous_awk(source.replace(b"file:e.parsePrimary()", b"file:q9(e)"))
 
 
 def _with_synchronous_awk(source: bytes) -> bytes:

@@ -1,0 +1,385 @@
+"""Programs for the shell's scripts: just-bash lacks them, or options of them that scripts use."""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, localcontext
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel_agent.shell_archives import in_words, options_of
+from wasm_kernel_agent.shell_commands import Usage
+from wasm_kernel_agent.shell_text import content_of, lines_of, number_of
+
+# -- date
+
+_STEP = re.compile(
+    r"([+-]?\s*\d+|next|last|this|a|an)?\s*"
+    r"(?<![a-z])(second|sec|minute|min|hour|day|week|fortnight|month|year)s?\b\s*(ago)?",
+    re.IGNORECASE,
+)
+_WEEKDAY = re.compile(
+    r"\b(next|last|this)?\s*(mon|tues|wednes|thurs|fri|satur|sun)day\b", re.IGNORECASE
+)
+_NAMES = {"now": 0, "today": 0, "yesterday": -1, "tomorrow": 1}
+_SECONDS = {"sec": 1, "second": 1, "min": 60, "minute": 60, "hour": 3600, "day": 86400}
+_DAYS = ["mon", "tues", "wednes", "thurs", "fri", "satur", "sun"]
+
+
+_DATE = {"utc": "u", "universal": "u", "date": "d", "reference": "r", "iso-8601": "I"}
+_DATE["rfc-email"] = "R"
+
+
+def date(words: list[str]) -> None:
+    """Prints the time, or another one that is described, as a format has it; always in UTC."""
+    words = [re.sub("^(-I|--iso-8601)$", "-Idate", word) for word in words]
+    values, formats = options_of(words, "ud:r:I:R", _DATE)
+    moment = datetime.now(UTC)
+    if "r" in values:
+        moment = datetime.fromtimestamp(Path(values["r"]).stat().st_mtime, UTC)
+    elif "d" in values:
+        moment = _described(values["d"], moment)
+    if "R" in values:
+        print(format_datetime(moment))
+        return
+    iso = {"date": "+%F", "hours": "+%FT%H%:z", "minutes": "+%FT%H:%M%:z", "seconds": "+%FT%T%:z"}
+    form = iso.get(values["I"], "") if "I" in values else [*formats, "+%a %b %e %H:%M:%S UTC %Y"][0]
+    if not form.startswith("+"):
+        raise Usage(f"invalid date {form!r}: the clock can't be set")
+    print(_formatted(moment, form[1:]))
+
+
+def _formatted(moment: datetime, form: str) -> str:
+    own = {
+        "s": str(int(moment.timestamp())),
+        "N": f"{moment.microsecond:06}000",
+        ":z": "+00:00",
+        "n": "\n",
+        "t": "\t",
+        "k": f"{moment.hour:>2}",
+        "l": f"{(moment.hour - 1) % 12 + 1:>2}",
+        "P": moment.strftime("%p").lower(),
+    }
+
+    def one(match: re.Match[str]) -> str:
+        flag, letter = match.groups()
+        text = own.get(letter) or moment.strftime(f"%{letter}")
+        return text.lstrip("0 ") or "0" if flag == "-" else text.upper() if flag == "^" else text
+
+    return re.sub(r"%([-^]?)(:z|[a-zA-Z%])", one, form)
+
+
+def _described(text: str, now: datetime) -> datetime:
+    """Returns the time that words such as `2024-01-31 +1 month` describe."""
+    from dateutil import parser  # type: ignore[import-untyped]
+
+    if re.fullmatch(r"\s*@-?\d+(\.\d+)?\s*", text):
+        return datetime.fromtimestamp(float(text.strip()[1:]), UTC)
+    steps = [*_STEP.finditer(text)]
+    rest = _STEP.sub(" ", text)
+    weekday = _WEEKDAY.search(rest)
+    rest = _WEEKDAY.sub(" ", rest)
+    moment, days = now, 0
+    for word in [each.lower() for each in rest.split()]:
+        if word in _NAMES:
+            days += _NAMES[word]
+            rest = re.sub(rf"\b{word}\b", " ", rest, flags=re.IGNORECASE)
+    if rest.strip():
+        try:
+            start = now.replace(hour=0, minute=0, second=0, microsecond=0)
+            moment = parser.parse(rest, default=start)
+        except (ValueError, OverflowError):
+            raise Usage(f"invalid date {text!r}") from None
+        moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if weekday:
+        moment = _on_weekday(moment.replace(hour=0, minute=0, second=0, microsecond=0), weekday)
+    for step in steps:
+        moment = _stepped(moment, step)
+    return moment + timedelta(days=days)
+
+
+def _on_weekday(moment: datetime, found: re.Match[str]) -> datetime:
+    which, name = (found.group(1) or "").lower(), found.group(2).lower()
+    ahead = (_DAYS.index(name) - moment.weekday()) % 7
+    if which == "next" and ahead == 0:
+        ahead = 7
+    return moment + timedelta(days=ahead - 7 if which == "last" else ahead)
+
+
+def _stepped(moment: datetime, step: re.Match[str]) -> datetime:
+    count, unit, ago = step.groups()
+    word = (count or "1").lower().replace(" ", "")
+    number = {"next": 1, "last": -1, "this": 0, "a": 1, "an": 1}.get(word)
+    number = int(word) if number is None else number
+    number, unit = -number if ago else number, unit.lower()
+    if unit in ("month", "year"):
+        months = moment.year * 12 + moment.month - 1 + number * (12 if unit == "year" else 1)
+        first = moment.replace(year=months // 12, month=months % 12 + 1, day=1)
+        return first + timedelta(days=moment.day - 1)
+    days = {"week": 7, "fortnight": 14}.get(unit)
+    return moment + timedelta(seconds=number * (86400 * days if days else _SECONDS[unit]))
+
+
+# -- bytes and lines
+
+
+_OD = {"address-radix": "A", "format": "t", "read-bytes": "N", "skip-bytes": "j", "width": "w"}
+
+
+def octal_dump(words: list[str]) -> None:
+    """Prints bytes as numbers or characters."""
+    values, names = options_of(words, "A:t:N:j:w:bcdoxv", _OD)
+    data = b"".join(map(content_of, names or ["-"]))[number_of(values, "j") or 0 :]
+    data = data[: number_of(values, "N")]
+    short = {"b": "o1", "c": "c", "d": "u2", "o": "o2", "x": "x2"}
+    forms = [short[each] for each in values if each in short] + values.get("t", "").split()
+    if not forms:
+        forms = ["o2"]
+    radix = values.get("A", "o")
+    width = number_of(values, "w") or 16
+    start = number_of(values, "j") or 0
+    for at in range(0, len(data), width):
+        place = "" if radix == "n" else f"{start + at:07{radix}}"
+        for form in forms:
+            sys.stdout.write(f"{place}{_dumped(data[at : at + width], form)}\n")
+            place = " " * len(place)
+    if radix != "n":
+        sys.stdout.write(f"{start + len(data):07{radix}}\n")
+
+
+_LETTERS = {0: r"\0", 7: r"\a", 8: r"\b", 9: r"\t", 10: r"\n", 11: r"\v", 12: r"\f", 13: r"\r"}
+_WIDTHS = {"o": (3, 6, 0, 11), "x": (2, 4, 0, 8), "u": (3, 5, 0, 10), "d": (4, 6, 0, 11)}
+
+
+def _dumped(data: bytes, form: str) -> str:
+    if form in ("c", "a"):
+        return "".join(
+            f"{_LETTERS.get(each) or (chr(each) if 32 <= each < 127 else f'{each:03o}'):>4}"
+            for each in data
+        )
+    kind, size = form[0], int(form[1:].rstrip("z") or 4)
+    if kind not in _WIDTHS or size not in (1, 2, 4):
+        raise Usage(f"the type {form!r} is not known here")
+    width, pad = _WIDTHS[kind][size - 1], "0" if kind in "ox" else ""
+    letter = "d" if kind == "u" else kind
+    pieces = (data[at : at + size] for at in range(0, len(data), size))
+    numbers = (int.from_bytes(piece, "little", signed=kind == "d") for piece in pieces)
+    return "".join(f" {number:{pad}{width}{letter}}" for number in numbers)
+
+
+def head(words: list[str]) -> None:
+    """Prints all but the last lines or bytes: `head -n -N`, `head -c -N`."""
+    values, names = options_of(words, "n:c:qv")
+    for at, name in enumerate(names or ["-"]):
+        data = content_of(name)
+        pieces = data.splitlines(keepends=True) if "n" in values else None
+        count = -(number_of(values, "n" if "n" in values else "c") or 0)
+        if len(names) > 1 and "q" not in values:
+            print("\n" * (at > 0) + f"==> {name} <==")
+        kept = data[: max(len(data) - count, 0)]
+        if pieces is not None:
+            kept = b"".join(pieces[: max(len(pieces) - count, 0)])
+        sys.stdout.buffer.write(kept)
+
+
+_SHUF = {"echo": "e", "head-count": "n", "input-range": "i", "repeat": "r"}
+
+
+def shuffle(words: list[str]) -> None:
+    """Prints lines, words (`-e`) or numbers (`-i`) in random order."""
+    values, names = options_of(words, "en:i:r", _SHUF)
+    if "i" in values:
+        low, _, high = values["i"].partition("-")
+        lines: Sequence[Any] = range(int(low), int(high) + 1)
+    else:
+        lines = names if "e" in values else lines_of(names)
+    count = number_of(values, "n")
+    if "r" in values:
+        chosen = random.choices(lines, k=1 if count is None else count)
+    else:
+        chosen = random.sample(lines, len(lines) if count is None else min(count, len(lines)))
+    sys.stdout.write("".join(f"{line}\n" for line in chosen))
+
+
+def _quotient(a: Decimal, b: Decimal, scale: Decimal) -> Decimal:
+    return (a / b).quantize(scale, "ROUND_DOWN")
+
+
+_SUMS: dict[type[ast.AST], Callable[[Decimal, Decimal, Decimal], Decimal | bool]] = {
+    ast.Add: lambda a, b, scale: a + b,
+    ast.Sub: lambda a, b, scale: a - b,
+    ast.Mult: lambda a, b, scale: a * b,
+    ast.Div: _quotient,
+    ast.Mod: lambda a, b, scale: a - _quotient(a, b, scale) * b,
+    ast.Pow: lambda a, b, scale: a ** int(b),
+    ast.Lt: lambda a, b, scale: a < b,
+    ast.Gt: lambda a, b, scale: a > b,
+    ast.LtE: lambda a, b, scale: a <= b,
+    ast.GtE: lambda a, b, scale: a >= b,
+    ast.Eq: lambda a, b, scale: a == b,
+    ast.NotEq: lambda a, b, scale: a != b,
+}
+_DIGITS = 1000  # of a result
+
+
+def calculate(words: list[str]) -> None:
+    """Calculates lines of `bc`: numbers, signs, parentheses, names and `scale`."""
+    values, names = options_of(words, "lq")
+    known = {"scale": Decimal(20 if "l" in values else 0)}
+    for line in lines_of(names):
+        for text in filter(None, map(str.strip, line.partition("#")[0].split(";"))):
+            name, is_set, rest = text.partition("=")
+            given = is_set and name.strip().isidentifier() and not rest.startswith("=")
+            try:
+                with localcontext(prec=_DIGITS, Emax=_DIGITS, Emin=-_DIGITS):
+                    tree = ast.parse(
+                        (rest if given else text).strip().replace("^", "**"), mode="eval"
+                    )
+                    found = _calculated(tree.body, known)
+            except (ArithmeticError, SyntaxError, RecursionError, KeyError, ValueError) as problem:
+                raise Usage(f"can't calculate {text[:100]!r}: {type(problem).__name__}") from None
+            if given:
+                known[name.strip()] = found
+            else:
+                print(_plain(found))
+
+
+def _calculated(node: ast.expr, known: dict[str, Decimal]) -> Decimal:
+    match node:
+        case ast.Constant(value=int() | float()):
+            return Decimal(ast.unparse(node))
+        case ast.Name(id=name):
+            return known.get(name, Decimal(0))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_calculated(operand, known)
+        case (
+            ast.BinOp(left=left, op=op, right=right)
+            | ast.Compare(left=left, ops=[op], comparators=[right])
+        ):
+            one, other = _calculated(left, known), _calculated(right, known)
+            return Decimal(_SUMS[type(op)](one, other, Decimal(1).scaleb(-int(known["scale"]))))
+        case _:
+            raise ValueError("this is not known here")
+
+
+def _plain(number: Decimal) -> str:
+    text = f"{number:f}"
+    return re.sub(r"^(-?)0\.", r"\1.", text) if number else "0"
+
+
+# -- paths
+
+
+_REALPATH = {
+    "relative-to": "R",
+    "canonicalize-existing": "e",
+    "canonicalize-missing": "m",
+    "no-symlinks": "s",
+    "strip": "s",
+    "quiet": "q",
+}
+
+
+def real_path(words: list[str]) -> None:
+    """Prints paths without links, also from another folder."""
+    values, names = options_of(words, "emsqzR:", _REALPATH)
+    base = values.get("R")
+    for name in names:
+        strict = "e" in values or not ("m" in values or Path(name).absolute().parent.is_dir())
+        if strict and not Path(name).exists():
+            raise Usage(f"{name}: No such file or directory")
+        path = os.path.abspath(name) if "s" in values else os.path.realpath(name)  # noqa: PTH100
+        print(path if base is None else os.path.relpath(path, os.path.realpath(base)))
+
+
+_MKTEMP = {"directory": "d", "tmpdir": "p", "dry-run": "u", "quiet": "q", "suffix": "S"}
+
+
+def make_temporary(words: list[str]) -> None:
+    """Makes a file or a folder with a new name, and prints its path."""
+    values, names = options_of(words, "dp:tquS:", _MKTEMP)
+    prefix, ending = [*re.split("X{3,}", [*names, "tmp.XXX"][0], maxsplit=1), ""][:2]
+    place = values.get("p") or ("/tmp" if not names or "t" in values else "")
+    folder = str(Path(place, prefix).parent) if "/" in prefix else place or "."
+    begin, end = prefix.rpartition("/")[2], ending + values.get("S", "")
+    if "d" in values:
+        path = tempfile.mkdtemp(end, begin, folder)
+    else:
+        number, path = tempfile.mkstemp(end, begin, folder)
+        os.close(number)
+    print(path if folder.startswith("/") else f"{place}{'/' * bool(place)}{os.path.relpath(path)}")
+
+
+def install(words: list[str]) -> None:
+    """Copies files into a folder or to a path, or makes folders with `-d`; there are no modes."""
+    values, names = options_of(words, "dDm:o:g:t:vpCc")
+    if "d" in values:
+        for name in names:
+            Path(name).mkdir(parents=True, exist_ok=True)
+        return
+    target = Path(values["t"] if "t" in values else names.pop() if len(names) > 1 else "")
+    if not names or str(target) == ".":
+        raise Usage("a file and a place for it are needed")
+    if "D" in values:
+        (target if "t" in values else target.parent).mkdir(parents=True, exist_ok=True)
+    for name in names:
+        shutil.copyfile(name, target / Path(name).name if target.is_dir() else target)
+
+
+_DU = {"all": "a", "bytes": "b", "apparent-size": "b", "total": "c", "max-depth": "d"}
+_DU["summarize"] = "s"
+
+
+def sizes(words: list[str]) -> None:
+    """Prints how many bytes files and folders hold: `du -b`."""
+    values, names = options_of(words, "abcd:hks", _DU)
+    depth = 0 if "s" in values else number_of(values, "d")
+    total = 0
+    for name in names or ["."]:
+        for level, path, size in _sizes(Path(name), 0):
+            total += size if level == 0 else 0
+            shown = level == 0 or path.is_dir() or "a" in values
+            if shown and (depth is None or level <= depth):
+                print(f"{size}\t{path if str(name) != '.' else _from_here(path)}")
+    if "c" in values:
+        print(f"{total}\ttotal")
+
+
+def _from_here(path: Path) -> str:
+    return "." if str(path) == "." else f"./{path}"
+
+
+def _sizes(path: Path, level: int) -> Iterator[tuple[int, Path, int]]:
+    size = path.lstat().st_size
+    if path.is_dir() and not path.is_symlink():
+        for each in sorted(path.iterdir()):
+            for found in _sizes(each, level + 1):
+                size += found[2] if found[0] == level + 1 else 0
+                yield found
+    yield level, path, size
+
+
+PROGRAMS = {
+    name: in_words(run)
+    for name, run in {
+        "date": date,
+        "od": octal_dump,
+        "head": head,
+        "shuf": shuffle,
+        "bc": calculate,
+        "realpath": real_path,
+        "mktemp": make_temporary,
+        "install": install,
+        "du": sizes,
+    }.items()
+}
+"""All programs, by name."""

@@ -1,0 +1,429 @@
+"""Text for the shell's scripts: `sort`, `tr` and `diff`.
+
+just-bash needs minutes for some megabytes of lines, and has no normal format of differences.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import random
+import re
+import string
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wasm_kernel_agent.shell_archives import in_words, options_of
+from wasm_kernel_agent.shell_commands import Usage
+
+
+def content_of(name: str) -> bytes:
+    """Returns the bytes of a file; `-` is the standard input."""
+    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+
+
+def _text(name: str) -> str:
+    return content_of(name).decode("utf-8", "surrogateescape")
+
+
+def _write(text: str) -> None:
+    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+
+
+def lines_of(names: Sequence[str]) -> list[str]:
+    """Returns the lines of files, or of the standard input, without their ends."""
+    found: list[str] = []
+    for text in map(_text, names or ["-"]):
+        found += text.removesuffix("\n").split("\n") if text else []
+    return found
+
+
+def number_of(values: dict[str, str], option: str) -> int | None:
+    """Returns the whole number of an option; None without the option."""
+    try:
+        return int(values[option]) if option in values else None
+    except ValueError:
+        raise Usage(f"invalid number: {values[option]!r}") from None
+
+
+# -- sort
+
+
+class _Key(NamedTuple):
+    """A part of a line by which `sort` sorts: fields and characters, counted from 1."""
+
+    first: int = 1
+    first_at: int = 1
+    last: int = 0  # 0: the last of all
+    last_at: int = 0  # 0: the last of the field
+    flags: str = ""
+
+
+_KEY = re.compile(r"(\d+)(?:\.(\d+))?([a-zA-Z]*)(?:,(\d+)(?:\.(\d+))?([a-zA-Z]*))?")
+_NUMBER = re.compile(r"\s*(-?\d*\.?\d*)")
+_SIZE = re.compile(r"\s*(-?\d*\.?\d*)([KMGTPE]?)", re.IGNORECASE)
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+
+
+def _key_of(text: str, plain: str) -> _Key:
+    found = _KEY.fullmatch(text)
+    if found is None or "0" in found.group(1, 2, 4):
+        raise Usage(f"invalid key: {text!r}")
+    first, first_at, flags, last, last_at, more = found.groups()
+    own = flags + (more or "")
+    return _Key(int(first), int(first_at or 1), int(last or 0), int(last_at or 0), own or plain)
+
+
+def _part(line: str, key: _Key, separator: str | None) -> str:
+    if separator is None:
+        fields = re.findall(r"\s*\S+", line)
+    else:
+        fields = [f"{field}{separator}" for field in line.split(separator)]
+        fields[-1] = fields[-1].removesuffix(separator)
+    chosen = fields[key.first - 1 : key.last or None]
+    if key.last and len(chosen) == key.last - key.first + 1:
+        end = chosen[-1] if separator is None else chosen[-1].removesuffix(separator)
+        chosen[-1] = end[: key.last_at or None]
+    text = "".join(chosen)
+    return (text.lstrip() if "b" in key.flags else text)[key.first_at - 1 :]
+
+
+def _number(pattern: re.Pattern[str], text: str) -> tuple[float, str]:
+    found = pattern.match(text)
+    digits = found.group(1) if found else ""
+    unit = found.group(2).upper() if found and found.re is _SIZE else ""
+    try:
+        return float(digits) * 1024 ** " KMGTPE".index(unit or " "), ""
+    except ValueError:
+        return 0.0, ""
+
+
+def _general(text: str) -> tuple[float, str]:
+    try:
+        return float(text), ""
+    except ValueError:
+        return -float("inf"), ""
+
+
+def _value_of(text: str, flags: str) -> Any:
+    """Returns a value that sorts as a text does with the flags of a key."""
+    if "n" in flags or "h" in flags:
+        return _number(_SIZE if "h" in flags else _NUMBER, text)
+    if "g" in flags:
+        return _general(text)
+    if "M" in flags:
+        month = text.strip()[:3].lower()
+        return _MONTHS.index(month) if month in _MONTHS else -1
+    if "V" in flags:
+        return [
+            (part.isdigit() * 1, int(part) if part.isdigit() else 0, part)
+            for part in re.findall(r"\d+|\D+", text)
+        ]
+    if "d" in flags:
+        text = re.sub(r"[^\w\s]|_", "", text)
+    return text.upper() if "f" in flags else text
+
+
+_SORT = {
+    "ignore-leading-blanks": "b",
+    "check": "c",
+    "dictionary-order": "d",
+    "ignore-case": "f",
+    "general-numeric-sort": "g",
+    "human-numeric-sort": "h",
+    "month-sort": "M",
+    "numeric-sort": "n",
+    "random-sort": "R",
+    "reverse": "r",
+    "stable": "s",
+    "unique": "u",
+    "version-sort": "V",
+    "zero-terminated": "z",
+    "key": "k",
+    "field-separator": "t",
+    "output": "o",
+    "buffer-size": "S",
+    "parallel": "T",
+}
+
+
+def sort(words: list[str]) -> int:
+    """Sorts lines."""
+    values, names = options_of(words, "bcCdfghMnrRsuVzk:t:o:S:T:", _SORT)
+    separator = values.get("t")
+    separator = "\0" if separator == "\\0" else separator
+    flags = "".join(letter for letter in values if letter in "bdfghMnrV")
+    keys = [_key_of(text, flags) for text in values.get("k", "").split("\n") if text]
+    keys = keys or [_Key(flags=flags)]
+    lines = [*_texts_by(names, "\0")] if "z" in values else lines_of(names)
+
+    if "R" in values:
+        random.shuffle(lines)
+    elif values.keys() & {"c", "C"}:
+        return _check(lines, lambda pair: _arranged(pair, keys, separator, values), names)
+    else:
+        lines = _arranged(lines, keys, separator, values)
+    if "u" in values:
+        makers = [_maker(key, separator) or str for key in keys]
+        kept = {repr([make(line) for make in makers]): line for line in reversed(lines)}
+        lines = [*reversed(kept.values())]
+    end = "\0" if "z" in values else "\n"
+    text = "".join(f"{line}{end}" for line in lines)
+    if "o" in values:
+        Path(values["o"]).write_bytes(text.encode("utf-8", "surrogateescape"))
+    else:
+        _write(text)
+    return 0
+
+
+def _maker(key: _Key, separator: str | None) -> Callable[[str], Any] | None:
+    """Returns the function that makes a line's value for a key; None if it is the line."""
+    if key[:4] != _Key()[:4] or "b" in key.flags:
+        return lambda line: _value_of(_part(line, key, separator), key.flags)
+    return (lambda line: _value_of(line, key.flags)) if set(key.flags) - {"r"} else None
+
+
+def _arranged(
+    lines: list[str], keys: list[_Key], separator: str | None, values: dict[str, str]
+) -> list[str]:
+    if not values.keys() & {"s", "u"}:
+        lines = sorted(lines, reverse="r" in values)
+    for key in reversed(keys):
+        lines = sorted(lines, key=_maker(key, separator), reverse="r" in key.flags)
+    return lines
+
+
+def _check(
+    lines: list[str], arranged: Callable[[list[str]], list[str]], names: Sequence[str]
+) -> int:
+    if lines == arranged(lines):
+        return 0
+    pairs = ([*pair] for pair in itertools.pairwise(lines))
+    at = next((at for at, pair in enumerate(pairs, 2) if arranged(pair) != pair), 0)
+    sys.stderr.write(f"sort: {[*names, '-'][0]}:{at}: disorder: {lines[at - 1]}\n")
+    return 1
+
+
+def _texts_by(names: Sequence[str], end: str) -> Iterator[str]:
+    for text in map(_text, names or ["-"]):
+        yield from text.removesuffix(end).split(end) if text else ()
+
+
+# -- tr
+
+_CLASSES = {
+    "upper": string.ascii_uppercase,
+    "lower": string.ascii_lowercase,
+    "alpha": string.ascii_uppercase + string.ascii_lowercase,
+    "digit": string.digits,
+    "alnum": string.digits + string.ascii_uppercase + string.ascii_lowercase,
+    "space": "\t\n\v\f\r ",
+    "blank": "\t ",
+    "punct": string.punctuation,
+    "xdigit": string.hexdigits,
+    "cntrl": "".join(map(chr, [*range(32), 127])),
+    "print": "".join(map(chr, range(32, 127))),
+    "graph": "".join(map(chr, range(33, 127))),
+}
+_TR = {"complement": "c", "delete": "d", "squeeze-repeats": "s", "truncate-set1": "t"}
+_LETTER = r"\\[0-7]{1,3}|\\[^]|[^]".replace("[^]", r"[\s\S]")
+_SET = re.compile(rf"\[:(\w+):\]|\[({_LETTER})\*(\d*)\]|({_LETTER})-({_LETTER})|({_LETTER})")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+
+
+def _letter(text: str) -> str:
+    if len(text) == 1:
+        return text
+    rest = text[1:]
+    return chr(int(rest, 8) & 0xFF) if rest[0] in "01234567" else _ESCAPES.get(rest, rest)
+
+
+def _set_of(text: str, length: int = 0) -> str:
+    """Returns the characters that a set names; a repeated one fills up to a length."""
+    found = ""
+    for match in _SET.finditer(text):
+        name, repeated, count, first, last, single = match.groups()
+        if name:
+            if name not in _CLASSES:
+                raise Usage(f"invalid character class {name!r}")
+            found += _CLASSES[name]
+        elif repeated:
+            found += _letter(repeated) * (min(int(count or 0), 10_000) or length - len(found))
+        elif first:
+            start, end = ord(_letter(first)), ord(_letter(last))
+            if end < start:
+                raise Usage(f"range-endpoints of {match.group()!r} are in reverse order")
+            found += "".join(map(chr, range(start, end + 1)))
+        else:
+            found += _letter(single)
+    return found
+
+
+def translate(words: list[str]) -> int:
+    """Replaces, deletes or squeezes characters."""
+    values, sets = options_of(words, "cCdst", _TR)
+    if not 1 <= len(sets) <= 2 or (len(sets) == 1 and not values.keys() & {"d", "s"}):
+        raise Usage("missing operand" if len(sets) < 2 else "extra operand")
+    text = _text("-")
+    first = _set_of(sets[0])
+    second = _set_of(sets[1], len(first)) if len(sets) > 1 else ""
+    if values.keys() & {"c", "C"}:
+        given = set(first)
+        first = "".join(sorted(each for each in set(text) if each not in given))
+    if "d" in values:
+        text = text.translate(dict.fromkeys(map(ord, first)))
+    elif second:
+        filled = second[: len(first)] + second[-1] * (len(first) - len(second))
+        text = text.translate(
+            dict(zip(reversed([*map(ord, first)]), reversed(filled), strict=True))
+        )
+    if "s" in values:
+        squeezed = re.escape(second or first)
+        text = re.sub(f"([{squeezed}])\\1+", r"\1", text) if squeezed else text
+    _write(text)
+    return 0
+
+
+# -- diff
+
+
+def diff(words: list[str]) -> int:
+    """Compares files or folders."""
+    values, names = options_of(words, "uqrsiwbNaU:", _DIFF)
+    if len(names) != 2:
+        raise Usage("two files or folders are needed")
+    first, second = names
+    if Path(first).is_dir() and Path(second).is_dir():
+        return max((_of_folders(first, second, values)), default=0)
+    if Path(first).is_dir() or Path(second).is_dir():
+        inside = Path(first if Path(second).is_dir() else second).name
+        first, second = (f"{n}/{inside}" if Path(n).is_dir() else n for n in names)
+    return _of_files(first, second, values)
+
+
+_DIFF = {
+    "brief": "q",
+    "unified": "u",
+    "recursive": "r",
+    "new-file": "N",
+    "report-identical-files": "s",
+    "ignore-case": "i",
+    "ignore-all-space": "w",
+    "ignore-space-change": "b",
+    "text": "a",
+}
+
+
+def _of_folders(first: str, second: str, values: dict[str, str]) -> Iterator[int]:
+    for name in sorted({*os.listdir(first), *os.listdir(second)}):  # noqa: PTH208
+        one, other = Path(first, name), Path(second, name)
+        if one.is_dir() and other.is_dir():
+            if "r" in values:
+                yield from _of_folders(f"{first}/{name}", f"{second}/{name}", values)
+            else:
+                print(f"Common subdirectories: {one} and {other}")
+        elif "N" not in values and not (one.exists() and other.exists()):
+            print(f"Only in {first if one.exists() else second}: {name}")
+            yield 1
+        else:
+            yield _of_files(f"{first}/{name}", f"{second}/{name}", values, named=True)
+
+
+def _of_files(first: str, second: str, values: dict[str, str], *, named: bool = False) -> int:
+    one, other = (
+        _text(n) if n == "-" or "N" not in values or Path(n).exists() else ""
+        for n in (first, second)
+    )
+    if one == other:
+        if "s" in values:
+            print(f"Files {first} and {second} are identical")
+        return 0
+    lines = [text.splitlines(keepends=True) for text in (one, other)]
+    alike = [[_alike(line, values) for line in each] for each in lines]
+    matcher = difflib.SequenceMatcher(None, alike[0], alike[1], autojunk=False)
+    if "q" in values or "\0" in one or "\0" in other:
+        kind = "Files" if "q" in values else "Binary files"
+        print(f"{kind} {first} and {second} differ")
+        return 1
+    changes = [code for code in matcher.get_opcodes() if code[0] != "equal"]
+    if not changes:
+        return 0
+    unified = number_of(values, "U") if "U" in values else 3 if "u" in values else None
+    if named:
+        print("diff", *(f"-{o}{v}" for o, v in values.items()), first, second)
+    if unified is None:
+        _write("".join(_normal(changes, *lines)))
+    else:
+        heads = [f"{n}\t{_stamp(n)}" for n in (first, second)]
+        _write("".join(_unified(matcher, unified, heads, *lines)))
+    return 1
+
+
+def _alike(line: str, values: dict[str, str]) -> str:
+    """Returns a line without what does not count."""
+    if "w" in values:
+        line = "".join(line.split())
+    elif "b" in values:
+        line = re.sub(r"\s+", " ", line).rstrip()
+    return line.lower() if "i" in values else line
+
+
+def _stamp(name: str) -> str:
+    moment = datetime.now(UTC)
+    if name != "-" and Path(name).exists():
+        moment = datetime.fromtimestamp(Path(name).stat().st_mtime, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f000 +0000")
+
+
+def _marked(mark: str, lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        yield (
+            f"{mark}{line}"
+            if line.endswith("\n")
+            else (f"{mark}{line}\n\\ No newline at end of file\n")
+        )
+
+
+def _normal(changes: Sequence[Any], one: list[str], other: list[str]) -> Iterator[str]:
+    for kind, a, b, c, d in changes:
+        left, right = _span(a, b), _span(c, d)
+        yield f"{left}{'acd'[['insert', 'replace', 'delete'].index(kind)]}{right}\n"
+        yield from _marked("< ", one[a:b])
+        if kind == "replace":
+            yield "---\n"
+        yield from _marked("> ", other[c:d])
+
+
+def _span(start: int, end: int) -> str:
+    """Returns the numbers of lines; that of the line before if there are none."""
+    return f"{start + 1},{end}" if end - start > 1 else str(max(start + (end > start), 0))
+
+
+def _unified(
+    matcher: Any, context: int, heads: list[str], one: list[str], other: list[str]
+) -> Iterator[str]:
+    yield f"--- {heads[0]}\n+++ {heads[1]}\n"
+    for group in matcher.get_grouped_opcodes(context):
+        a, b, c, d = group[0][1], group[-1][2], group[0][3], group[-1][4]
+        yield f"@@ -{_range(a, b)} +{_range(c, d)} @@\n"
+        for kind, i, j, k, m in group:
+            if kind == "equal":
+                yield from _marked(" ", one[i:j])
+            else:
+                yield from _marked("-", one[i:j])
+                yield from _marked("+", other[k:m])
+
+
+def _range(start: int, end: int) -> str:
+    length = end - start
+    return str(start + 1) if length == 1 else f"{start + (length > 0)},{length}"
+
+
+PROGRAMS = {
+    name: in_words(run) for name, run in {"sort": sort, "tr": translate, "diff": diff}.items()
+}
+"""All programs, by name."""
