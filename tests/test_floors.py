@@ -10,7 +10,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -80,7 +80,7 @@ DECLARED |= {"anyio", "h11", "mcp_types", "pydantic", "starlette", "uvicorn"}
 COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "packaging", "psutil", "tornado", "zmq"}
 NOT_IN_A_KERNEL = ("batch", "e2b", "http", "mcp")
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "common"}
-READ = ast.Import | ast.ImportFrom | ast.Call | ast.FunctionDef | ast.AsyncFunctionDef
+READ = (ast.Import, ast.ImportFrom, ast.Call, ast.FunctionDef, ast.AsyncFunctionDef)
 FILE_LINES = 500
 BODY_LINES = 40
 
@@ -97,14 +97,44 @@ class Import:
         return f"{self.file.relative_to(ROOT)}:{self.line} imports {self.target}"
 
 
+@dataclass
+class Code:
+    """The facts about a file that tests look at.
+
+    Trees of all files, if they were kept, would let garbage collections take seconds.
+
+    Attributes:
+        relative: The lines of relative imports.
+        called: The names of the functions that it calls.
+        bodies: The lines of each function's body, by its place and name.
+    """
+
+    imports: list[Import] = field(default_factory=list)
+    relative: list[int] = field(default_factory=list)
+    called: set[str] = field(default_factory=set)
+    bodies: dict[str, int] = field(default_factory=dict)
+
+
 def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
 @cache
-def nodes_of(file: Path) -> tuple[ast.AST, ...]:
-    """The imports, calls and functions of a file."""
-    return tuple(node for node in ast.walk(tree_of(file)) if isinstance(node, READ))
+def code_of(file: Path) -> Code:
+    code = Code()
+    for node in ast.walk(tree_of(file)):
+        if not isinstance(node, READ):
+            continue
+        code.imports += [Import(file, getattr(node, "lineno", 0), name) for name in named(node)]
+        match node:
+            case ast.ImportFrom(level=level, lineno=line) if level:
+                code.relative.append(line)
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                code.called.add(name)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                where = f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"
+                code.bodies[where] = body_lines(node)
+    return code
 
 
 def python_files(folder: str) -> list[Path]:
@@ -126,18 +156,9 @@ def named(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-@cache
-def imports_of(file: Path) -> tuple[Import, ...]:
-    return tuple(
-        Import(file, getattr(node, "lineno", 0), name)
-        for node in nodes_of(file)
-        for name in named(node)
-    )
-
-
 def imports(folder: str) -> Iterator[Import]:
     for file in python_files(folder):
-        yield from imports_of(file)
+        yield from code_of(file).imports
 
 
 def floor_of_module(dotted: str) -> int:
@@ -207,10 +228,9 @@ def test_rooms_without_a_language_do_not_speak_of_one() -> None:
 
 def test_no_import_is_relative() -> None:
     wrong = [
-        f"{file.relative_to(ROOT)}:{node.lineno}"
+        f"{file.relative_to(ROOT)}:{line}"
         for file in python_files(PACKAGE)
-        for node in nodes_of(file)
-        if isinstance(node, ast.ImportFrom) and node.level
+        for line in code_of(file).relative
     ]
     assert not wrong
 
@@ -221,20 +241,12 @@ def test_only_the_engine_imports_wasmtime() -> None:
     assert not wrong, told(wrong)
 
 
-def calls_session_guest(function: ast.expr) -> bool:
-    match function:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name.endswith("SessionGuest")
-    return False
-
-
 def test_only_a_worker_runs_cells() -> None:
     """Its owner ends it if a guest does not stop; nothing could stop a guest elsewhere."""
     makers = [
         file
         for file in python_files(PACKAGE)
-        for node in nodes_of(file)
-        if isinstance(node, ast.Call) and calls_session_guest(node.func)
+        if any(name.endswith("SessionGuest") for name in code_of(file).called)
     ]
     assert makers == [ROOT / PACKAGE / "service" / "worker.py"]
 
@@ -307,7 +319,7 @@ def foreign_private_names(file: Path) -> Iterator[str]:
             case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
                 if private(name) and name not in own:
                     yield f"{file.relative_to(ROOT)}:{node.lineno} uses {name}"
-    for found in imports_of(file):
+    for found in code_of(file).imports:
         if top(found) == "wasmtime" and any(map(private, found.target.split("."))):
             yield str(found)
 
@@ -365,19 +377,15 @@ def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 @pytest.mark.parametrize("folder", [PACKAGE, "runtimes", "guest"])
 def test_no_function_body_is_too_long(folder: str) -> None:
-    sizes = {
-        f"{file.relative_to(ROOT)}:{node.lineno} {node.name}": body_lines(node)
-        for file in python_files(folder)
-        for node in nodes_of(file)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-    assert not {where: size for where, size in sizes.items() if size > BODY_LINES}
+    for file in python_files(folder):
+        bodies = code_of(file).bodies.items()
+        assert not {where: size for where, size in bodies if size > BODY_LINES}
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     files = {dotted_of(file): file for file in python_files(PACKAGE) if file.name != "__init__.py"}
     below = {
-        name: {found for each in imports_of(file) for found in _modules_of(each.target, files)}
+        name: {found for each in code_of(file).imports for found in _modules_of(each.target, files)}
         for name, file in files.items()
     }
     while ends := {name for name, needed in below.items() if not needed & below.keys() - {name}}:

@@ -34,7 +34,7 @@ picture.convert("L")
 print(back.equals(df), pd.read_feather("t.feather").equals(df), picture.size)
 """
 WORKS = "True True (32, 24)"
-LARGE = 'large = np.random.default_rng(1).integers(0, 255, (2500, 4000, 3), "u1")'
+LARGE = 'large = np.random.default_rng(1).integers(0, 255, (1200, 4000, 3), "u1")'
 
 PIXELS = """
 from wasm_kernel_agent.codecs.calls import call

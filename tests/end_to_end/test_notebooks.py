@@ -105,7 +105,7 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 @pytest.fixture(scope="module")
 def limits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Less memory than by default, since filling that takes many seconds."""
-    settings = _settings(tmp_path_factory, f"memory_bytes = {768 << 20}")
+    settings = _settings(tmp_path_factory, f"memory_bytes = {512 << 20}")
     yield from _executed("2-limits", tmp_path_factory, JUPYTER_CONFIG_DIR=settings)
 
 

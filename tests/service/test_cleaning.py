@@ -32,26 +32,27 @@ def server(warm: None) -> Iterator[ForkServer]:
         yield made
 
 
-@pytest.fixture
-def obeying(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: ForkServer
-) -> Iterator[ForkServer]:
+@pytest.fixture(scope="module")
+def obeying(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """A server whose cleaners obey the outputs that they get."""
-    secret = tmp_path / "private" / "secret"
+    folder = tmp_path_factory.mktemp("obeying")
+    secret = folder / "private" / "secret"
     secret.parent.mkdir()
     secret.write_text("as it was")
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")  # the probe writes there, if nothing prevents it
+    (folder / "work").mkdir()
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         port = str(listening.getsockname()[1])
         probe = {"PROBE_SECRET": str(secret), "PROBE_PORT": port, "PYTHONPATH": str(ROOT)}
-        probe |= {"PROBE_CACHE": str(default_folder()), "XDG_STATE_HOME": str(tmp_path)}
-        for name, value in (probe | {"PROBE_RESULTS": str(tmp_path / "results")}).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(fork_process, "VARIABLES", (*fork_process.VARIABLES, "PROBE_"))
-        monkeypatch.setattr(fork_process, "PROGRAM", "tests.service.probed_cleaner")
-        with closing(ForkServer(fork_process.start())) as made:
-            yield made
+        probe |= {"PROBE_CACHE": str(default_folder()), "XDG_STATE_HOME": str(folder)}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder / "work")  # the probe writes there, if nothing prevents it
+            for name, value in (probe | {"PROBE_RESULTS": str(folder / "results")}).items():
+                patch.setenv(name, value)
+            patch.setattr(fork_process, "VARIABLES", (*fork_process.VARIABLES, "PROBE_"))
+            patch.setattr(fork_process, "PROGRAM", "tests.service.probed_cleaner")
+            server = ForkServer(fork_process.start())
+        with closing(server):
+            yield server
 
 
 def test_a_program_whose_first_folder_is_gone_has_cleaners(

@@ -77,7 +77,7 @@ def stories(folder: Path, seed: int, steps: int) -> None:
 def test_random_programs_and_travels_agree_with_a_model(
     warm: None, tmp_path: Path, seed: int
 ) -> None:
-    stories(tmp_path, seed, 40)
+    stories(tmp_path, seed, 25)
 
 
 @pytest.mark.parametrize("kind", but_for({"compare": Compare, "pagemap": Pagemap}, "pagemap"))
