@@ -156,6 +156,15 @@ def test_only_tokens_open_the_server(closed: HttpServer, agents: Agents) -> None
     assert refusal(urllib.request.Request(closed.url, body, large)) == 413
 
 
+def test_a_stream_that_a_client_resumes_begins_anew(closed: HttpServer) -> None:
+    wire = Wire(closed, ANN)
+    session = {"Mcp-Session-Id": wire.begin(), "Authorization": f"Bearer {ANN}"}
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": "7", **session}
+    with urllib.request.urlopen(urllib.request.Request(closed.url, None, headers)) as answer:
+        assert answer.status == 200
+    wire.close()
+
+
 def test_pages_for_administrators(closed: HttpServer, agents: Agents) -> None:
     agents.http(closed.url, ANN).says("1 + 1")
     assert refusal(urllib.request.Request(closed.url.replace("/mcp", "/metrics"))) == 401

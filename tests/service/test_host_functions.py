@@ -29,6 +29,7 @@ from wasm_kernel.errors import GuestClosed
 from wasm_kernel.guests.protocol import CallFunction, FinishedCalls
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.result import SandboxResult
+from wasm_kernel.service import running_call
 from wasm_kernel.service.arrow_tables import NotPlainError
 from wasm_kernel.service.function_calls import CallRefused, FunctionCalls
 from wasm_kernel.service.host_function import bound_by_name
@@ -369,15 +370,21 @@ def test_every_limit_is_told_in_words_and_the_session_goes_on(offering: Sandboxe
     door.opened.set()
 
 
-def test_calls_that_never_end_are_bounded(offering: Sandboxes) -> None:
+def test_calls_that_never_end_are_bounded(
+    offering: Sandboxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     door = Door()
     sandbox = offering(HostFunction(door.knock, seconds=0.01), echo)
     assert "earlier calls still run" in fails(
         sandbox,
         "while True:\n    try: knock()\n    except TimeoutError: pass",
     )
+    other = offering(echo)
+    monkeypatch.setattr(running_call, "THREADS_MOST", running_call.UNHEARD_MOST)
+    assert "earlier calls still run" in fails(other, "echo(1)")
     door.opened.set()
     wait_for(lambda: sandbox.execute("echo(1)").success, "the end of the earlier calls")
+    assert says(other, "print(echo(1))") == "1"
 
 
 def test_a_stream_whose_end_hangs_holds_up_no_later_call(offering: Sandboxes) -> None:

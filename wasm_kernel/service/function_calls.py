@@ -30,7 +30,6 @@ from wasm_kernel.linux.channel import parts_of
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.service.host_function import BoundFunction
 from wasm_kernel.service.running_call import (
-    UNHEARD_MOST,
     Answer,
     CallThread,
     RunningCall,
@@ -53,7 +52,7 @@ _LARGE = "the arguments take {size:,} bytes, and {most:,} are allowed"
 _OFTEN = "a cell may call it {most:,} times"
 _FAST = "a session may call it {most:,} times a minute; wait, and call it again"
 _OPEN = f"{_OPEN_MOST} calls and streams are open already; await some of them, or read them"
-_UNHEARD = f"{UNHEARD_MOST} earlier calls still run, although their cells gave them up; wait"
+_UNHEARD = "too many earlier calls still run, although their cells gave them up; wait"
 _NO_STREAM = "this stream has ended; a stream ends with its cell"
 
 

@@ -12,7 +12,8 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
-from importlib.util import module_from_spec, spec_from_file_location
+from functools import cache
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -62,16 +63,21 @@ def _module_of(place: str) -> ModuleType:
     try:
         with redirect_stdout(sys.stderr):  # stdout may be for a protocol, or for JSON
             is_file = place.endswith(_SUFFIX)
-            return _run_file(Path(place)) if is_file else importlib.import_module(place)
+            return _run_file(Path(place).resolve()) if is_file else importlib.import_module(place)
     except Exception as problem:  # the module's own code may raise anything
         raise ValueError(f"{place!r} can't be imported ({describe(problem)})") from problem
 
 
+@cache
 def _run_file(file: Path) -> ModuleType:
-    spec = spec_from_file_location(file.stem, file)
+    """Returns the module that a file makes, under a name that no other module has."""
+    name = file.stem.replace(".", "_")
+    while name in sys.modules or find_spec(name) is not None:  # such as `json`
+        name += "_"
+    spec = spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None, "its suffix is a module's"
     module = module_from_spec(spec)
-    sys.modules.setdefault(file.stem, module)  # annotations that are texts are looked up there
+    sys.modules[name] = module  # annotations that are texts are looked up there
     spec.loader.exec_module(module)
     return module
 

@@ -35,6 +35,10 @@ END = object()
 UNHEARD_MOST = 8
 """The most calls of a session that may go on after their cells gave them up."""
 
+THREADS_MOST = 1_000
+"""The most threads of plain functions of all sessions, also of those that have ended."""
+
+_THREAD = "host functions"
 _TEXT_MOST = 10_000  # characters of an error for the guest
 _NO_TEXT = "<exception str() failed>"  # as a traceback says it
 _SLOW = "{name} took longer than {seconds:g} seconds"
@@ -73,9 +77,13 @@ class CallThread:
 
     @property
     def is_overrun(self) -> bool:
-        """True if too many calls, or ends of streams, go on unheard."""
+        """True if too many calls, or ends of streams, go on unheard, here or in all sessions."""
         self._serving = [each for each in self._serving if each.is_alive()]
-        return len(self._serving) > UNHEARD_MOST
+        if len(self._serving) > UNHEARD_MOST:
+            return True
+        if self._jobs is not None:
+            return False
+        return sum(each.name == _THREAD for each in threading.enumerate()) >= THREADS_MOST
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
         """Runs a function after those before it."""
@@ -93,7 +101,7 @@ class CallThread:
 
         if (jobs := self._jobs) is None:
             jobs = self._jobs = queue.SimpleQueue()
-            serving = threading.Thread(target=_serve, args=(jobs,), name="host functions")
+            serving = threading.Thread(target=_serve, args=(jobs,), name=_THREAD)
             serving.daemon = True
             serving.start()
             self._serving.append(serving)

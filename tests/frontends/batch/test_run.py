@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zipfile import ZipFile
 
 import psutil
@@ -26,6 +26,7 @@ from wasm_kernel.frontends.batch.notebooks import METADATA
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain, verdict_of
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.service.cleaning import WalledCleaner
+from wasm_kernel.service.named_functions import named_functions
 from wasm_kernel.service.program_home import own_workers
 from wasm_kernel.sessions.root import SessionsRoot
 
@@ -381,6 +382,22 @@ def _wrong_functions(file: Path) -> list[tuple[str, str]]:
         (f"{file}:__doc__", "is callable, not None"),
         ("wasm_kernel.frontends.e2b", "has no public function"),
     ]
+
+
+def test_a_file_of_functions_takes_no_other_modules_place_and_runs_once(tmp_path: Path) -> None:
+    files = [tmp_path / place / "json.py" for place in ("first", "second")]
+    for number, file in enumerate(files):
+        file.parent.mkdir()
+        file.write_text(
+            "from __future__ import annotations\nimport dataclasses\n"
+            "Mark = int\n@dataclasses.dataclass\nclass Order:\n    mark: Mark\n"
+            f"def take{number}(order: Order): ...\ndef other(): ...\n"
+        )
+    words = [f"{files[0]}:take0", f"{files[1]}:take1", f"{files[0]}:other"]
+    first, second, other = (each.__globals__ for each in cast(Any, named_functions(words)))
+    assert first is other
+    assert second["__file__"] == str(files[1])
+    assert sys.modules["json"] is json
 
 
 NEEDS = {

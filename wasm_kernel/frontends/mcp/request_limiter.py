@@ -30,6 +30,7 @@ CONNECTIONS = 1_000
 """The most open connections of the older protocol of one client."""
 _OF_REQUEST = {each.encode() for each in (SESSION_HEADER, MCP_PROTOCOL_VERSION_HEADER)}
 _OF_REQUEST |= {b"content-length", b"content-type", b"accept"}
+_RESUMED = b"last-event-id"  # streams here can't be resumed, and the SDK would give no answer
 _JSON = [(b"content-type", b"application/json")]
 _JSON += [(b"accept", b"application/json, text/event-stream")]
 
@@ -60,7 +61,9 @@ class RequestLimiter:
             self._limits.count(self._counted_as(client, headers, known))
             if scope["method"] == "POST" and (known or tokens is None):
                 receive = _again(await self._read(lease, headers, receive), receive)
-            await self._serve(client, headers, {**scope, LEASE_KEY: lease}, receive, send)
+            sent = [each for each in scope["headers"] if each[0] != _RESUMED]
+            own = {**scope, "headers": sent, LEASE_KEY: lease}
+            await self._serve(client, headers, own, receive, send)
         except Refusal as refusal:
             self._limits.metrics.refused(refusal.limit)
             await refusal.answer()(scope, receive, send)
