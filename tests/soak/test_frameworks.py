@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -232,3 +233,26 @@ def run(python: Path, script: str, printed: str, folder: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.endswith(printed), ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("packages", "checks", "passed"),
+    [
+        ("deepagents langchain-tests", "checks_of_langchain.py", 79),
+        ("inspect-ai", "checks_of_inspect.py", 36),
+    ],
+)
+def test_checks_of_frameworks_pass_as_the_page_says(
+    warm: None, tmp_path: Path, packages: str, checks: str, passed: int
+) -> None:
+    python = installed(tmp_path / "venv", f"{packages} pytest pytest-asyncio")
+    shutil.copy(ROOT / "tests" / "soak" / "clients" / checks, tmp_path)  # away from our settings
+    ended = subprocess.run(
+        [str(python), "-m", "pytest", "-q", "--asyncio-mode=auto", checks],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f" {passed} passed" in ended.stdout, ended.stdout
