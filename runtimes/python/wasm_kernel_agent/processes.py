@@ -10,7 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import IO, Any
 
-from wasm_kernel_agent.shell_commands import NOT_FOUND, UNKNOWN, Kept, command_of, run_script
+from wasm_kernel_agent.shell_commands import NOT_FOUND, UNKNOWN, command_of, run_script
+from wasm_kernel_agent.shell_options import Kept
 
 
 class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]

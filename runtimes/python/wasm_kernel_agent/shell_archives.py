@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import getopt
 import gzip
 import sys
 import tarfile
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from wasm_kernel_agent.shell_commands import Usage
+from wasm_kernel_agent.shell_options import Usage, options_of
 
 _PACKERS = {"z": "gz", "j": "bz2", "J": "xz"}
 _STRIP = "--strip-components="
-
-
-_NO_LONG: Mapping[str, str] = {}
-
-
-def options_of(
-    words: list[str], letters: str, long: Mapping[str, str] = _NO_LONG
-) -> tuple[dict[str, str], list[str]]:
-    """Returns a command's options, with their values, and the other words.
-
-    A colon follows the letters that have a value; the values of a repeated option are lines. `long`
-    names the letters of long options. Raises `Usage` for an option that is not known.
-    """
-    wanted = [f"{name}=" if f"{letter}:" in letters else name for name, letter in long.items()]
-    try:
-        found, names = getopt.gnu_getopt(words, letters, wanted)
-    except getopt.GetoptError as problem:
-        raise Usage(problem.msg) from None
-    values: dict[str, str] = {}
-    for option, value in found:
-        letter = long[option[2:]] if option.startswith("--") else option[1:]
-        values[letter] = f"{values[letter]}\n{value}" if letter in values else value
-    return values, names
 
 
 def tar(words: list[str]) -> None:
@@ -147,31 +122,12 @@ def zcat(words: list[str]) -> None:
     gzip_up(["-dc", *words])
 
 
-def in_words(program: Callable[[list[str]], int | None]) -> Callable[[list[str]], None]:
-    """Returns a program whose errors are sentences, and whose result is its exit status."""
-
-    def run(words: list[str]) -> None:
-        try:
-            status = program(words)
-        except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as problem:
-            name = getattr(problem, "filename", None)
-            reason = getattr(problem, "strerror", None) or problem
-            raise Usage(f"{name}: {reason}" if name else str(reason)) from None
-        if status:
-            raise SystemExit(status)
-
-    return run
-
-
 PROGRAMS = {
-    name: in_words(program)
-    for name, program in {
-        "tar": tar,
-        "zip": zip_up,
-        "unzip": unzip,
-        "gzip": gzip_up,
-        "gunzip": gunzip,
-        "zcat": zcat,
-    }.items()
+    "tar": tar,
+    "zip": zip_up,
+    "unzip": unzip,
+    "gzip": gzip_up,
+    "gunzip": gunzip,
+    "zcat": zcat,
 }
 """All programs, by name."""

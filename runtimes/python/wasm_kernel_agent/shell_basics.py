@@ -16,9 +16,8 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel_agent.shell_archives import in_words, options_of
-from wasm_kernel_agent.shell_commands import Usage
-from wasm_kernel_agent.shell_text import content_of, lines_of, number_of
+from wasm_kernel_agent.shell_options import Usage, content_of, number_of, options_of
+from wasm_kernel_agent.shell_text import lines_of
 
 # -- date
 
@@ -369,17 +368,14 @@ def _sizes(path: Path, level: int) -> Iterator[tuple[int, Path, int]]:
 
 
 PROGRAMS = {
-    name: in_words(run)
-    for name, run in {
-        "date": date,
-        "od": octal_dump,
-        "head": head,
-        "shuf": shuffle,
-        "bc": calculate,
-        "realpath": real_path,
-        "mktemp": make_temporary,
-        "install": install,
-        "du": sizes,
-    }.items()
+    "date": date,
+    "od": octal_dump,
+    "head": head,
+    "shuf": shuffle,
+    "bc": calculate,
+    "realpath": real_path,
+    "mktemp": make_temporary,
+    "install": install,
+    "du": sizes,
 }
 """All programs, by name."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import re
@@ -57,17 +56,6 @@ class Finished:
         return self.errors.decode("utf-8", "replace")
 
 
-class Usage(Exception):
-    """A program was called in a way that it does not know, or can't do; `str()` says why."""
-
-
-class Kept(io.BytesIO):
-    """Bytes that are there after a program has closed them."""
-
-    def close(self) -> None:
-        """Does nothing."""
-
-
 def end_programs() -> None:
     """Gives a cell its own streams, folder and modules back if interrupts cut programs short."""
     _waiting.clear()
@@ -115,7 +103,7 @@ def run_script(
 
         _waiting.append(script)
         try:
-            result = run_program(said)
+            result = run_program(said, running)
         finally:
             del _waiting[depth:]
         said = _ask(op="result", depth=depth + 1, **result)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from pathlib import Path
+from functools import partial
 
-from wasm_kernel_agent.shell_archives import options_of
+from wasm_kernel_agent.shell_options import content_of, options_of
 
 
-def run(command: str, words: list[str]) -> None:
+def _print_digests(command: str, words: list[str]) -> None:
     """Prints the digests of files, or with `-c` compares files with such a list."""
     options, names = options_of(words, "bct")
     failed = False
     for name in names or ["-"]:
         try:
             if "c" in options:
-                failed |= not _agree(command, _content(name).decode())
+                failed |= not _agree(command, content_of(name).decode())
             else:
                 print(f"{_digest(command, name)}  {name}")
         except OSError as problem:
@@ -39,8 +39,10 @@ def _agree(command: str, listed: str) -> bool:
 
 
 def _digest(command: str, name: str) -> str:
-    return hashlib.new(command.removesuffix("sum"), _content(name)).hexdigest()
+    return hashlib.new(command.removesuffix("sum"), content_of(name)).hexdigest()
 
 
-def _content(name: str) -> bytes:
-    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+PROGRAMS = {
+    name: partial(_print_digests, name) for name in ("md5sum", "sha1sum", "sha256sum", "sha512sum")
+}
+"""All programs, by name."""

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel_agent import shell_commands
-from wasm_kernel_agent.shell_commands import Kept, Usage
+from wasm_kernel_agent.shell_options import Kept, Program, Usage, in_words
 
 _SESSION = ("/app/", "/home/user/", "/tmp/", "/notebook/")
 _PLAIN_FLAGS = ("-u", "-B", "-s", "-E", "-I", "-O", "-OO", "-q", "-S", "-b")
@@ -36,8 +35,10 @@ class _Streams:
         )
 
 
-def run_program(asked: Mapping[str, Any]) -> dict[str, Any]:
+def run_program(asked: Mapping[str, Any], running: list[Any]) -> dict[str, Any]:
     """Runs the program that a script asks for; returns its output and its exit status.
+
+    `running` gets the program's process until its end.
 
     Raises:
         KeyboardInterrupt: The cell was interrupted.
@@ -45,7 +46,7 @@ def run_program(asked: Mapping[str, Any]) -> dict[str, Any]:
     name, *words = asked["argv"]
     streams = _Streams(asked["stdin"].encode("latin1", "replace"))
     process = _Process()
-    shell_commands.running.append(process)
+    running.append(process)
     try:
         process.begin(streams, asked["cwd"], asked["env"], [name, *words])
         try:
@@ -63,7 +64,7 @@ def run_program(asked: Mapping[str, Any]) -> dict[str, Any]:
             status = 1
     finally:
         process.end()
-        shell_commands.running.remove(process)
+        running.remove(process)
     return {
         "stdout": streams.out.getvalue().decode("latin1"),
         "stderr": streams.err.getvalue().decode("utf-8", "replace"),
@@ -197,12 +198,12 @@ def _run(name: str, words: list[str]) -> None:
         _python(words)
     elif name in ("pip", "pip3"):
         _pip(words)
-    elif name.endswith("sum"):
-        from wasm_kernel_agent import shell_digests
+    elif name in (programs := _programs()):
+        in_words(programs[name], words)
 
-        shell_digests.run(name, words)
-    else:
-        from wasm_kernel_agent import shell_archives, shell_basics, shell_text
 
-        programs = shell_archives.PROGRAMS | shell_basics.PROGRAMS | shell_text.PROGRAMS
-        programs[name](words)
+def _programs() -> dict[str, Program]:
+    from wasm_kernel_agent import shell_archives, shell_basics, shell_digests, shell_text
+
+    tables = (shell_archives, shell_basics, shell_digests, shell_text)
+    return {name: run for table in tables for name, run in table.PROGRAMS.items()}

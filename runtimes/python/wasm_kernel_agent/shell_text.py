@@ -17,13 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wasm_kernel_agent.shell_archives import in_words, options_of
-from wasm_kernel_agent.shell_commands import Usage
-
-
-def content_of(name: str) -> bytes:
-    """Returns the bytes of a file; `-` is the standard input."""
-    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+from wasm_kernel_agent.shell_options import Usage, content_of, number_of, options_of
 
 
 def _text(name: str) -> str:
@@ -40,14 +34,6 @@ def lines_of(names: Sequence[str]) -> list[str]:
     for text in map(_text, names or ["-"]):
         found += text.removesuffix("\n").split("\n") if text else []
     return found
-
-
-def number_of(values: dict[str, str], option: str) -> int | None:
-    """Returns the whole number of an option; None without the option."""
-    try:
-        return int(values[option]) if option in values else None
-    except ValueError:
-        raise Usage(f"invalid number: {values[option]!r}") from None
 
 
 # -- sort
@@ -423,7 +409,5 @@ def _range(start: int, end: int) -> str:
     return str(start + 1) if length == 1 else f"{start + (length > 0)},{length}"
 
 
-PROGRAMS = {
-    name: in_words(run) for name, run in {"sort": sort, "tr": translate, "diff": diff}.items()
-}
+PROGRAMS = {"sort": sort, "tr": translate, "diff": diff}
 """All programs, by name."""

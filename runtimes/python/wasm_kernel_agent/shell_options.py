@@ -1,0 +1,73 @@
+"""The options, files and errors of the programs that a shell's scripts run in this interpreter."""
+
+from __future__ import annotations
+
+import getopt
+import io
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+Program = Callable[[list[str]], int | None]
+"""A program takes its words; it returns its exit status, None for 0."""
+
+_NO_LONG: Mapping[str, str] = {}
+
+
+class Usage(Exception):
+    """A program was called in a way that it does not know, or can't do; `str()` says why."""
+
+
+class Kept(io.BytesIO):
+    """Bytes that are there after a program has closed them."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def options_of(
+    words: list[str], letters: str, long: Mapping[str, str] = _NO_LONG
+) -> tuple[dict[str, str], list[str]]:
+    """Returns a command's options, with their values, and the other words.
+
+    A colon follows the letters that have a value; the values of a repeated option are lines. `long`
+    names the letters of long options. Raises `Usage` for an option that is not known.
+    """
+    wanted = [f"{name}=" if f"{letter}:" in letters else name for name, letter in long.items()]
+    try:
+        found, names = getopt.gnu_getopt(words, letters, wanted)
+    except getopt.GetoptError as problem:
+        raise Usage(problem.msg) from None
+    values: dict[str, str] = {}
+    for option, value in found:
+        letter = long[option[2:]] if option.startswith("--") else option[1:]
+        values[letter] = f"{values[letter]}\n{value}" if letter in values else value
+    return values, names
+
+
+def content_of(name: str) -> bytes:
+    """Returns the bytes of a file; `-` is the standard input."""
+    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+
+
+def number_of(values: dict[str, str], option: str) -> int | None:
+    """Returns the whole number of an option; None without the option."""
+    try:
+        return int(values[option]) if option in values else None
+    except ValueError:
+        raise Usage(f"invalid number: {values[option]!r}") from None
+
+
+def in_words(program: Program, words: list[str]) -> None:
+    """Runs a program; its errors are sentences, and its result is the exit status."""
+    try:
+        status = program(words)
+    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as problem:
+        name = getattr(problem, "filename", None)
+        reason = getattr(problem, "strerror", None) or problem
+        raise Usage(f"{name}: {reason}" if name else str(reason)) from None
+    if status:
+        raise SystemExit(status)
