@@ -23,6 +23,7 @@ NAMES = {
     *("export_session", "import_session", "Exported", "Imported", "ArchiveError", "SessionExists"),
     *("list_session_files", "read_session_file", "write_session_file", "delete_session_path"),
     *("SessionIdError", "SessionInUse", "SessionPathError", "WorkspaceError"),
+    "CellFuture",
     *("ExecutionPolicy", "Mount", "RuntimeType", "SandboxResult", "CellError", "SandboxLogger"),
     *("WasmKernelError", "PolicyError", "SandboxClosed", "BundleError", "CompileError"),
     *(
