@@ -230,6 +230,15 @@ const edit = defineCommand("sed", async (args, context) => {
   return context.origCommand(args.map((word) => (/^(-i|--in-place=)/.test(word) && word.endsWith(ending) ? "-i" : word)));
 });
 
+/** Exports the variables that `env` sets: just-bash sets them for the shell alone, and programs don't get them. */
+const withVariables = defineCommand("env", (args, context) => {
+  const isExport = args[0]?.includes("=") && args.some((word) => !word.includes("="));
+  if (!isExport || args[0].startsWith("-")) return context.origCommand(args);
+  const script = 'while [[ $1 == *=* ]]; do export "$1"; shift; done; command "$@"';
+  const { cwd, stdin, signal, exportedEnv } = context;
+  return context.exec("bash", { cwd, stdin, stdinKind: "bytes", signal, env: exportedEnv, args: ["-c", script, "env", ...args] });
+});
+
 const SIGNALS = /^(SIG)?(HUP|INT|QUIT|PIPE|TERM|USR1|USR2)$|^([1-9]|1[0-5])$/; // none of which comes
 
 /** Sets the command that runs at the end of a script; `just_bash.py` asks for it by its name. */
@@ -283,7 +292,7 @@ const bash = new Bash({
   fs: files,
   cwd: "/",
   customCommands: [
-    list, repeat, copy, agree, compare, count, paste, edit, rest, trap, measure, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
+    list, repeat, copy, agree, compare, count, paste, edit, rest, trap, withVariables, measure, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
     ...[...BY_PYTHON, ...Object.keys(PARTLY_BY_PYTHON)].map(byPython), ...LEFT_OUT.map(missing),
   ],
   executionLimits: {

@@ -47,6 +47,10 @@ def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
         ("!grep -Hn csv a.csv; grep --color=never -c csv < b.csv", "a.csv:1:a.csv\n1\n"),
         ("!timeout 0.1 sleep 5; echo $?", "124\n"),
         (
+            """!env A='b c' sh -c 'echo $A'; env A=1 B=2 python -c 'import os; print(os.environ["B"])'""",
+            "b c\n2\n",
+        ),
+        (
             "!cp a.csv b.csv; cp -af b.csv c.txt; mv c.txt a.csv; cat *; cp a.csv ./a.csv 2>&1",
             "a.csv\na.csv\ncp: 'a.csv' and '/app/a.csv' are the same file\n",
         ),
