@@ -80,6 +80,10 @@ _LEAST_ADDRESS = 1024
 _FOR_CODECS = b"\0"  # the first byte of a request for a codec, which no frame begins with
 _FOR_SHELL = b"\1"  # and of a request for the shell
 _REFUSED = 1  # the guest's `_host.call` raises OSError for any answer but 0
+_UNPREPARED = (
+    "{said}\nthe sandbox could not be prepared: its interpreter did not start. `pip check` says "
+    "whether the packages installed here, such as IPython, have the versions that it needs"
+)
 
 
 class PythonAddresses(Struct, frozen=True):
@@ -337,11 +341,10 @@ class PythonImageBuilder:
             try:
                 ended = guest.run(BOOT.encode())
             except GuestStopped as stopped:
-                raise ImageError(
-                    f"the sandbox could not be prepared: {stopped.happened} {booting.said[-2000:]}"
-                ) from stopped
+                said = f"{booting.said[-2000:]} {stopped.happened}"
+                raise ImageError(_UNPREPARED.format(said=said)) from stopped
             if not (ended and booting.booted):
-                raise ImageError(f"the sandbox could not be prepared: {booting.said[-2000:]}")
+                raise ImageError(_UNPREPARED.format(said=booting.said[-2000:]))
             make_immortal(guest.instance.memory, booting.immortal)
             size, build = guest.instance.memory.size, os.urandom(8).hex()
             cache.write(name, lambda path: image.save(guest.instance, path))
