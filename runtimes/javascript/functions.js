@@ -11,6 +11,7 @@ const SLICE = 0.05; // seconds between two looks for timers and interrupts
 const made = new Map(); // the offered functions, by name, with their descriptions
 const network = new Map(); // those for connections, by their short names
 const awaited = new Map(); // the calls that the host has begun, by number
+const REST = 2, KEYWORD = 3; // kinds of parameters: the rest of the arguments, and those by name
 const TABLE = "the function returned a table, which cells in JavaScript can't read; let it return a list of records";
 const lost = { refused: "a call ends with its cell, at the latest" };
 
@@ -33,8 +34,9 @@ export function offerFunctions(all, Interrupted) {
   }
   for (const each of described) {
     if (made.has(each.name)) continue;
-    const called = functionOf(each, Interrupted);
+    const called = functionOf(each, Interrupted), shown = `${shownCall(each)}${each.doc && `\n\n${each.doc}`}`;
     Object.defineProperty(called, "name", { value: each.name });
+    Object.defineProperty(called, "toString", { value: () => shown, writable: true, configurable: true });
     Object.defineProperty(globalThis, each.name, { value: called, writable: true, configurable: true, enumerable: false });
     made.set(each.name, { text: texts.get(each.name), called });
   }
@@ -60,11 +62,31 @@ export function waitForCalls(milliseconds, Interrupted) {
   }
 }
 
-function functionOf({ name, is_async: isAsync, is_stream: isStream }, Interrupted) {
+const isNamed = ({ kind }) => kind === KEYWORD;
+
+/** Returns a call of a function with its parameters, as it is written in a cell. */
+function shownCall({ name, parameters, returns }) {
+  const words = parameters.map(({ name: word, kind, type, default: value }) =>
+    `${kind === REST ? "..." : ""}${word}${type ? `: ${type}` : ""}${value === undefined ? "" : ` = ${value}`}`);
+  const named = words.filter((_, at) => isNamed(parameters[at])), others = words.filter((_, at) => parameters[at].kind < KEYWORD);
+  const all = named.length > 0 ? [...others, `{ ${named.join(", ")} }`] : others;
+  return `${name}(${all.join(", ")})${returns ? `: ${returns}` : ""}`;
+}
+
+/** Returns the arguments by name: a function that has such parameters takes an object with their names behind the others. */
+function popNamed(values, parameters) {
+  const last = values.at(-1), names = parameters.filter(isNamed).map((each) => each.name);
+  const isObject = typeof last === "object" && last !== null && Object.getPrototypeOf(last) === Object.prototype;
+  const keys = isObject ? Object.keys(last) : [];
+  return keys.length > 0 && keys.every((key) => names.includes(key)) ? values.pop() : {};
+}
+
+function functionOf({ name, parameters, is_async: isAsync, is_stream: isStream }, Interrupted) {
   const ask = ({ raw, ...frame }) => answerOf(name, send({ ...frame, function: name }, raw), Interrupted);
   const call = (values) => {
-    const data = [], args = values.map((each) => encoded(each, data));
-    return { op: "call", args, kwargs: {}, raw: data.length > 0 ? joined(data) : undefined };
+    const data = [], named = Object.entries(popNamed(values, parameters)), args = values.map((each) => encoded(each, data));
+    const kwargs = Object.fromEntries(named.map(([key, value]) => [textOf(key), encoded(value, data)]));
+    return { op: "call", args, kwargs, raw: data.length > 0 ? joined(data) : undefined };
   };
   const later = async (frame) => {
     const { call: number } = ask({ ...frame, later: true });

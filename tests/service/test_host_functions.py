@@ -671,6 +671,7 @@ console.log([...numbers(3)].join(), (await Promise.all([meet(2), meet(2)])).join
 for await (const n of slow_numbers(9)) { console.log(n); break; }
 try { put_off({ number: -1, due: "2026-01-01" }) } catch (problem) { console.log(`${problem}`); }
 try { echo({ "odd\\udc80name": 1 }) } catch (problem) { console.log(`${problem}`); }
+console.log(put_off({ number: 1, due: "2026-01-01" }, 2, { why: "snow" }).due, `${put_off}`);
 """,
     )
     assert said.splitlines() == [
@@ -679,6 +680,9 @@ try { echo({ "odd\\udc80name": 1 }) } catch (problem) { console.log(`${problem}`
         "0",
         "UnknownOrder: there is no order -1",
         "TypeError: a text with a lone surrogate can't be sent to the host",
+        "2026-01-03 put_off(order: Order, days: int = 1, { why: str = 'rain' }): Order",
+        "",
+        "Puts an order off.",
     ]
     wait_for(lambda: sorted(streams.closed) == ["numbers", "slow_numbers"], "the streams' ends")
 
