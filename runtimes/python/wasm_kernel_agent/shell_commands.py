@@ -60,8 +60,9 @@ def end_programs() -> None:
     """Gives a cell its own streams, folder and modules back if interrupts cut programs short."""
     _waiting.clear()
     if running:
-        running[0].end()
-        running.clear()
+        outermost = running[0]
+        running.clear()  # first: a failure is told once, not at the end of all later cells
+        outermost.end()
 
 
 def words_for_pip(line: str) -> str | None:

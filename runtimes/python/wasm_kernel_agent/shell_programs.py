@@ -48,8 +48,8 @@ def run_program(asked: Mapping[str, Any], running: list[Any]) -> dict[str, Any]:
     process = _Process()
     running.append(process)
     try:
-        process.begin(streams, asked["cwd"], asked["env"], [name, *words])
         try:
+            process.begin(streams, asked["cwd"], asked["env"], [name, *words])
             _run(name, words)
             status = 0
         except SystemExit as end:
@@ -93,7 +93,7 @@ class _Process:
     def __init__(self) -> None:
         names = ("stdin", "stdout", "stderr", "argv", "path")
         self._kept = {name: getattr(sys, name) for name in names}
-        self._cwd, self._variables = Path.cwd(), dict(os.environ)
+        self._cwd, self._environ, self._variables = Path.cwd(), os.environ, dict(os.environ)
         self._modules, self._asks = dict(sys.modules), builtins.input
 
     def begin(
@@ -116,11 +116,12 @@ class _Process:
         for name, value in self._kept.items():
             setattr(sys, name, value)
         builtins.input = self._asks
+        os.environ = self._environ
         os.environ.clear()
         os.environ.update(self._variables)
-        os.chdir(self._cwd)
         _leave_out_session_modules()
         sys.modules.update(self._modules)
+        os.chdir(next(filter(Path.is_dir, (self._cwd, *self._cwd.parents))))  # it may be removed
 
 
 def _leave_out_session_modules() -> None:
