@@ -116,7 +116,7 @@ class _Process:
         for name, value in self._kept.items():
             setattr(sys, name, value)
         builtins.input = self._asks
-        os.environ = self._environ
+        os.environ = self._environ  # noqa: B003 - a program may have set another
         os.environ.clear()
         os.environ.update(self._variables)
         _leave_out_session_modules()
