@@ -131,7 +131,7 @@ class PreparedFiles(Generic[_Addresses]):
     def being_imported(self) -> Iterator[Mapping[str, Check | None]]:
         """Yields the names of workers' files, each with the check of a file from another machine.
 
-        The check is None for a file that is there already: it stays, because sessions need it.
+        The check is None for an existing file, which stays because sessions need it.
         """
         self._cache.prepare()
         known: dict[str, Check | None] = {}

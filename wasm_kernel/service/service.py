@@ -132,7 +132,7 @@ class Service(SandboxHome[Sandbox]):
     ) -> Sandbox:
         """Makes a new session, and begins to start its guest; does not wait for that.
 
-        Where another session would have to sleep for it, its first call starts it.
+        If another session would have to sleep to make room, the guest starts at the first call.
 
         Args:
             language: The guest's language, or its name.

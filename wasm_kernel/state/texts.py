@@ -182,7 +182,7 @@ def untaken(cell: int, label: str, problem: Exception) -> str:
 
 
 def lost_untaken(head: Commit | None) -> str:
-    """Returns what is kept if the guest is lost while its last cell's state is not kept."""
+    """Returns the sentence for a lost guest whose last cell's state could not be kept."""
     where = "fresh" if head is None else f"as they were after {_place(head)}"
     return (
         f"Later changes could not be kept and are lost: the variables are {where}. The files in "

@@ -368,7 +368,7 @@ _serve_files("Move", files.move)
 _serve_files("Remove", files.remove)
 
 
-# -- commands, and what is refused
+# -- commands, and refused calls
 
 
 @_serves(Plane.RPC, "POST", f"{_PROCESSES}/Start")

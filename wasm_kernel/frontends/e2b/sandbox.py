@@ -81,7 +81,7 @@ class Context:
     folder: str = HOME
 
     async def enter_folder(self) -> None:
-        """Takes a context without variables to its folder; raises `Refusal` if there is none."""
+        """Makes the context's folder the current one; raises `Refusal` if it does not exist."""
         if self.folder == HOME:
             return
         code = _ENTERING[self.language].format(json.dumps(self.folder, ensure_ascii=False))

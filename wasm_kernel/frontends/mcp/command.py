@@ -92,7 +92,7 @@ def add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def add_service_options(command: argparse.ArgumentParser, **defaults: float) -> None:
-    """Adds the options of sessions, and of a server over HTTP; `defaults` go before the own."""
+    """Adds the options of sessions, and of a server over HTTP; `defaults` replace some."""
     command.add_argument(
         "--token-file",
         type=Path,

@@ -1,4 +1,4 @@
-"""Parts of just-bash that other code stands for in the shell's guest.
+"""Replaces parts of just-bash for the shell's guest.
 
 just-bash is made for an engine that compiles JavaScript. In this guest's interpreter a loop over
 the characters of a text takes some hundred nanoseconds for each, and a promise some microseconds.
@@ -22,7 +22,7 @@ for(const each of e)found.push(await n.evalExpr(each));return strftime(...found)
 
 _EXPONENT = rb"let S=y.toExponential(x).replace(/e([+-])(\d)$/,'e$10$2');"
 
-# the texts that begin and end each part, and what is there in its place
+# for each part: the text at its beginning, the text behind it, and the code that replaces it
 _PARTS = (
     # conversions of bytes, by the host
     (b"function _(e){let t=0;", b"async function Wt(e,t)", _BYTES),
