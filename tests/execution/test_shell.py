@@ -46,6 +46,10 @@ def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
         ("!seq 3 | xargs -n1 echo - ; seq 2 | xargs -I{} echo n{}", "- 1\n- 2\n- 3\nn1\nn2\n"),
         ("!grep -Hn csv a.csv; grep --color=never -c csv < b.csv", "a.csv:1:a.csv\n1\n"),
         ("!timeout 0.1 sleep 5; echo $?", "124\n"),
+        (
+            """!printf 'a 1\\nb 2\\n' | awk '{print $2 > "out_" $1}'; cat out_a; cat out_b""",
+            "1\n2\n",
+        ),
         ("!env A='b c' sh -c 'echo $A'", "b c\n"),
         ("!env A=1 B=2 python -c 'import os; print(os.environ[\"B\"])'", "2\n"),
         (
