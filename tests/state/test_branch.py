@@ -16,8 +16,7 @@ from wasm_kernel.linux.task import QUIET
 from wasm_kernel.state.folding import fold
 from wasm_kernel.state.fork import copy_states, whole_states
 from wasm_kernel.state.history import History
-from wasm_kernel.state.index import Commit, ForkOrigin
-from wasm_kernel.wasi_files.open_files import OpenFile
+from wasm_kernel.state.index import ForkOrigin
 
 Making = Callable[..., Session]
 
@@ -85,7 +84,7 @@ def test_folding_in_one_leaves_the_other_alone(session: Session, branched: Branc
 def test_branching_while_the_parent_folds(session_of: Making, branched: Branching) -> None:
     session = session_of(keep=1)
     expected: dict[int, str] = {}
-    for number in range(30):
+    for number in range(12):
         session.cell(**{f"p{number % 7}": f"cell {number}"})
         expected[number % 7] = f"cell {number}"
         branch = branched(session)
@@ -121,18 +120,3 @@ def test_a_new_beginning_has_no_origin(
     with contextlib.closing(History(Folder.open(branch.folder), IMAGE)) as again:
         again.load(crashed=True)
         assert again.tree.origin == ForkOrigin()
-
-
-def opened(identity: str) -> OpenFile:
-    return OpenFile(9, "/app", "x", 0, 0, 0, 0, identity)
-
-
-def commit(one: int, *identities: str) -> Commit:
-    files = tuple(map(opened, identities))
-    return Commit(one, one - 1, one, one + 1, "", 0.0, 4096, files=files)
-
-
-def test_inherited_files_are_called_as_their_copies() -> None:
-    origin = ForkOrigin(5, False, {"1:a": "2:b", "3:c": "gone"})
-    found = [file.identity for file in origin.files_of(commit(5, "1:a", "3:c", "4:d", ""))]
-    assert found == ["2:b", "gone", "4:d", ""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -64,10 +65,6 @@ def test_one_line_is_folded_to_what_is_kept(data: st.DataObject) -> None:
     assert sorted(left) == list(range(max(1, count - keep), count + 1))
 
 
-def test_nothing_to_fold_is_no_step() -> None:
-    assert plan({1: commit(1, 0)}, 1, (), 3) == []
-
-
 @given(st.data())
 def test_chains_fold_the_same_as_the_steps(data: st.DataObject) -> None:
     tree = data.draw(trees())
@@ -90,24 +87,18 @@ def of_size(one: int, mebibytes: int) -> Commit:
     return commit(one, one - 1, runs=((0, mebibytes * 256),))
 
 
-def test_a_far_larger_state_is_not_rewritten_for_small_ones() -> None:
-    tree = {1: of_size(1, 1000), 2: of_size(2, 3), 3: of_size(3, 4)}
-    assert spared(tree, [1, 2], 3) == [2]
-
-
-def test_a_far_larger_state_is_rewritten_when_small_ones_add_up() -> None:
-    tree = {1: of_size(1, 1000), 2: of_size(2, 100), 3: of_size(3, 160)}
-    assert spared(tree, [1, 2], 3) == [1, 2]
-
-
-def test_a_small_state_is_always_folded() -> None:
-    tree = {1: of_size(1, 30), 2: of_size(2, 0), 3: of_size(3, 0)}
-    assert spared(tree, [1, 2], 3) == [1, 2]
-
-
-def test_several_large_ones_stay_in_their_tiers() -> None:
-    tree = {1: of_size(1, 3000), 2: of_size(2, 400), 3: of_size(3, 5), 4: of_size(4, 5)}
-    assert spared(tree, [1, 2, 3], 4) == [3]
+@pytest.mark.parametrize(
+    ("mebibytes", "folded"),
+    [
+        ([1000, 3, 4], [2]),  # a far larger state is not rewritten for small ones
+        ([1000, 100, 160], [1, 2]),  # but it is when small ones add up
+        ([30, 0, 0], [1, 2]),  # a small state is always folded
+        ([3000, 400, 5, 5], [3]),  # several large ones stay in their tiers
+    ],
+)
+def test_large_states_are_rewritten_seldom(mebibytes: list[int], folded: list[int]) -> None:
+    tree = {one: of_size(one, size) for one, size in enumerate(mebibytes, start=1)}
+    assert spared(tree, [*tree][:-1], len(tree)) == folded
 
 
 CONTENT = st.lists(st.sampled_from(["leave", "zero", 1, 2, 3]), min_size=SIZE, max_size=SIZE)
@@ -147,21 +138,12 @@ def test_merging_equals_laying_one_over_the_other(a: list[object], b: list[objec
     assert len(content) == merged.page_bytes
 
 
-def test_the_merged_commit_is_the_child_on_its_grandparent() -> None:
-    merged, _ = merge([commit(5, 4, clock=9), commit(4, 3)])
-    assert (merged.id, merged.parent, merged.cell, merged.clock) == (5, 3, 5, 9)
-
-
-def test_it_knows_how_many_cells_it_holds() -> None:
-    merged, _ = merge([commit(5, 4), commit(4, 3, cells=3)])
-    assert merged.cells == 4
-
-
-def test_a_larger_child_keeps_its_size() -> None:
-    parent = commit(4, 3, size=2 * PAGE, runs=((1, 1),))
-    child = commit(5, 4, size=5 * PAGE, runs=((4, 1),))
+def test_a_larger_child_keeps_its_size_and_the_number_of_its_cells() -> None:
+    parent = commit(4, 3, size=2 * PAGE, runs=((1, 1),), cells=3)
+    child = commit(5, 4, size=5 * PAGE, runs=((4, 1),), clock=9)
     merged, pieces = merge([child, parent])
-    assert (merged.size, merged.runs) == (5 * PAGE, ((4, 1), (1, 1)))
+    assert (merged.id, merged.parent, merged.cell, merged.clock) == (5, 3, 5, 9)
+    assert (merged.size, merged.runs, merged.cells) == (5 * PAGE, ((4, 1), (1, 1)), 4)
     assert pieces == [Piece(5, 0, PAGE), Piece(4, 0, PAGE)]
 
 

@@ -4,7 +4,6 @@ damaged.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import random
@@ -89,14 +88,6 @@ def test_what_is_written_is_read(folder: Folder, written: Path) -> None:
     assert written.stat().st_mode & 0o077 == 0, "its owner's alone"
 
 
-def test_a_later_process_goes_on(folder: Folder, written: Path) -> None:
-    index = Index(folder, "image")
-    index.go_on(read_index(folder))
-    index.append(Name("later", 8))
-    index.close()
-    assert entries(folder) == [*RECORDS, Name("later", 8)]
-
-
 def test_a_last_line_without_its_end_was_never_written(folder: Folder, written: Path) -> None:
     whole = written.read_bytes()
     last = whole[:-1].rindex(b"\n") + 1
@@ -141,28 +132,6 @@ def test_no_cut_is_believed(folder: Folder, written: Path) -> None:
         damaged(written, folder, whole[:length])
 
 
-@pytest.mark.parametrize("at", [1, len(RECORDS) // 2, len(RECORDS)])
-@pytest.mark.parametrize("kind", ["taken out", "doubled", "exchanged", "of another index", "x"])
-def test_no_line_out_of_its_place_is_believed(
-    folder: Folder, written: Path, at: int, kind: str
-) -> None:
-    lines = written.read_bytes().splitlines(keepends=True)
-    line = lines.pop(at)
-    if kind == "doubled":
-        lines[at:at] = [line, line]
-    elif kind == "exchanged":
-        lines.insert(max(at - 1, 1), line)
-    elif kind == "of another index":
-        with contextlib.closing(Index(folder, "image")) as index:
-            index.rewrite(RECORDS)
-        lines.insert(at, written.read_bytes().splitlines(keepends=True)[at])
-    elif kind == "x":
-        lines.insert(at, b"x" * 100 + b"\n")
-    damaged(written, folder, b"".join(lines))
-    if kind in ("of another index", "x"):
-        assert None in entries(folder)
-
-
 def test_a_huge_index_is_not_read(folder: Folder, written: Path) -> None:
     os.truncate(written, 8 << 30)
     with pytest.raises(HistoryError, match="damaged"):
@@ -171,7 +140,7 @@ def test_a_huge_index_is_not_read(folder: Folder, written: Path) -> None:
 
 def test_empty_lines_without_end_are_one_damage(folder: Folder, written: Path) -> None:
     with written.open("ab") as file:
-        file.write(b"\n" * 200_000)
+        file.write(b"\n" * 20_000)
     assert entries(folder) == [*RECORDS, None]
 
 
@@ -186,19 +155,6 @@ def test_an_index_without_its_header_is_refused(folder: Folder, written: Path, h
 def test_another_format_version_is_refused_in_words(folder: Folder, written: Path) -> None:
     written.write_bytes(written.read_bytes().replace(b'"index":2', b'"index":3', 1))
     with pytest.raises(HistoryError, match="format version 3, this is 2"):
-        read_index(folder)
-
-
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "/dev/zero"])
-def test_an_index_that_is_not_a_file_is_not_read(folder: Folder, written: Path, kind: str) -> None:
-    written.rename(written.with_name("aside"))
-    if kind == "pipe":
-        os.mkfifo(written)
-    elif kind == "folder":
-        written.mkdir()
-    else:
-        written.symlink_to("aside" if kind == "link" else kind)
-    with pytest.raises(OSError, match="not a regular file"):
         read_index(folder)
 
 
@@ -384,11 +340,6 @@ def test_a_failed_write_leaves_nothing(
         assert list(tmp_path.iterdir()) == []
 
 
-def test_no_pages_make_no_file(folder: Folder, tmp_path: Path) -> None:
-    assert write_content(folder, []) == ("", ())
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -403,30 +354,3 @@ def test_a_number_that_no_later_commit_could_follow_is_refused(text: str) -> Non
     assert decode(text.replace(str(ID_MOST + 1), str(ID_MOST)).encode()) is not None
     with pytest.raises(HistoryError):
         decode(text.encode())
-
-
-def test_an_index_is_wasteful_by_bytes_long_before_it_is_full(
-    folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 40_000)
-    with contextlib.closing(Index(folder, "image")) as index:
-        index.go_on(read_index(folder))
-        assert not index.is_wasteful(10)
-        while not index.is_wasteful(10**6):
-            index.append(COMMIT)
-        assert written.stat().st_size < 10_000
-        index.rewrite(RECORDS)
-        assert not index.is_wasteful(10**6)
-
-
-def test_a_full_index_asks_to_be_rewritten_and_is_as_it_was(
-    folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", written.stat().st_size + 10)
-    with contextlib.closing(Index(folder, "image")) as index:
-        index.go_on(read_index(folder))
-        with pytest.raises(RewriteNeeded):
-            index.append(Name("x", 7))
-        with pytest.raises(OSError, match="too long"):
-            index.rewrite([*RECORDS, *RECORDS[1:]])
-    assert entries(folder) == RECORDS

@@ -110,12 +110,6 @@ def moved(folder: Path, **changes: Any) -> Commit:
     return moved_from(made(folder, **changes), folder, folder / "history", soil)
 
 
-def test_a_later_commit_is_not_made_larger(tmp_path: Path) -> None:
-    fitted = moved(tmp_path)
-    assert fitted.runs == ((1, 1),)
-    assert (tmp_path / "history" / fitted.content).stat().st_size == PAGE
-
-
 @pytest.mark.parametrize(
     "changes", [{"id": 1 << 31}, {"runs": ((1, 2),)}, {"runs": ((1, 1), (3, 1))}]
 )
@@ -126,27 +120,18 @@ def test_impossible_commits_are_refused(tmp_path: Path, changes: dict[str, Any])
     assert list((tmp_path / "history").iterdir()) == []
 
 
-def damaged(folder: Path, content: str, data: bytes | None) -> None:
-    path, soil = folder, ImagePair(memoryview(b""), memoryview(b""), frozenset())
-    commit = made(folder)
-    (folder / "history").mkdir()
-    if data is not None:
-        (path / commit.content).chmod(0o600)
-        (path / commit.content).write_bytes(data)
+@pytest.mark.parametrize("data", [b"", bytes(PAGE), bytes(PAGE - 1), b"\7" * PAGE + b"\7", None])
+def test_a_changed_or_missing_content_is_found(tmp_path: Path, data: bytes | None) -> None:
+    commit, pair = made(tmp_path), ImagePair(memoryview(b""), memoryview(b""), frozenset())
+    (tmp_path / "history").mkdir()
+    if data is None:
+        commit = replace(commit, content="")
     else:
-        commit = msgspec.structs.replace(commit, content=content)
+        (tmp_path / commit.content).chmod(0o600)
+        (tmp_path / commit.content).write_bytes(data)
     with pytest.raises(HistoryError, match=r"damaged|cut off|no content"):
-        moved_from(commit, folder, folder / "history", soil)
-    assert list((folder / "history").iterdir()) == []
-
-
-@pytest.mark.parametrize("data", [b"", bytes(PAGE), bytes(PAGE - 1), b"\7" * PAGE + b"\7"])
-def test_a_changed_content_is_found(tmp_path: Path, data: bytes) -> None:
-    damaged(tmp_path, "", data)
-
-
-def test_pages_without_a_content_are_refused(tmp_path: Path) -> None:
-    damaged(tmp_path, "", None)
+        moved_from(commit, tmp_path, tmp_path / "history", pair)
+    assert list((tmp_path / "history").iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -26,34 +26,21 @@ def labels(travel: TravelPlan) -> list[str]:
     return [one.label for one in travel.cells]
 
 
-def test_undo_leads_before_the_last_cell() -> None:
-    travel = line(3).plan("undo", 1)
-    assert (travel.target, labels(travel)) == (3, ["cell 3"])
+@pytest.mark.parametrize(("count", "target"), [(1, 3), (2, 2), (3, 1)])
+def test_undo_names_its_cells_oldest_first_and_remembers_where_it_came_from(
+    count: int, target: int
+) -> None:
+    travel = line(3).plan("undo", count)
+    assert labels(travel) == ["cell 1", "cell 2", "cell 3"][3 - count :]
+    assert (travel.target, travel.undone) == (target, (4,))
 
 
-def test_undo_names_its_cells_oldest_first() -> None:
-    assert labels(line(3).plan("undo", 2)) == ["cell 2", "cell 3"]
-
-
-def test_undo_remembers_where_it_came_from() -> None:
-    assert line(3).plan("undo", 2).undone == (4,)
-
-
-def test_every_cell_can_be_undone_and_the_beginning_not() -> None:
-    assert line(3).plan("undo", 3).target == 1
-    with pytest.raises(TravelError, match="Only 3 cells"):
-        line(3).plan("undo", 4)
-
-
-@pytest.mark.parametrize("cells", [0, -1, -(2**31)])
-def test_undo_takes_a_number_of_cells(cells: int) -> None:
-    with pytest.raises(TravelError):
+@pytest.mark.parametrize("cells", [4, 0, -(2**31)])
+def test_what_is_no_number_of_cells_before_is_not_undone(cells: int) -> None:
+    with pytest.raises(TravelError, match="Only 3 cells" if cells == 4 else None):
         line(3).plan("undo", cells)
-
-
-def test_before_the_first_cell_there_is_nothing_to_undo() -> None:
-    with pytest.raises(TravelError, match="No cell can be undone"):
-        Tree({}, 0, {}).plan("undo", 1)
+    with pytest.raises(TravelError, match="No cell can be undone" if cells == 4 else None):
+        Tree({}, 0, {}).plan("undo", cells)
 
 
 def test_undo_stops_at_what_older_cells_were_folded_into() -> None:
@@ -84,14 +71,10 @@ def test_each_undo_is_redone_by_itself() -> None:
     assert (back.target, back.undone) == (3, (4,))
 
 
-def test_without_an_undo_there_is_nothing_to_redo() -> None:
+@pytest.mark.parametrize("undone", [(), (99,)], ids=["without an undo", "its state is gone"])
+def test_there_is_nothing_to_redo(undone: tuple[int, ...]) -> None:
     with pytest.raises(TravelError, match="nothing to redo"):
-        line(3).plan("redo")
-
-
-def test_a_state_that_is_gone_can_not_be_redone() -> None:
-    with pytest.raises(TravelError, match="nothing to redo"):
-        line(3, undone=(99,)).plan("redo")
+        line(3, undone=undone).plan("redo")
 
 
 def test_a_restore_can_be_redone_too() -> None:
@@ -105,17 +88,12 @@ def test_redo_over_branches_names_the_cells_of_its_own_branch_only() -> None:
     assert labels(Tree(commits, 4, {}, (3,)).plan("redo")) == ["cell 2"]
 
 
-def test_restore_takes_a_name() -> None:
-    assert Tree(line(3).commits, 4, {"early": 2}).plan("restore", name="early").target == 2
-
-
-@pytest.mark.parametrize("where", ["2", " 2 ", "In[2]", "In 2", "[2]"])
-def test_restore_takes_a_cells_number(where: str) -> None:
-    assert line(3).plan("restore", name=where).target == 3
-
-
-def test_a_name_comes_before_a_number() -> None:
-    assert Tree(line(3).commits, 4, {"3": 2}).plan("restore", name="3").target == 2
+@pytest.mark.parametrize(
+    ("where", "target"), [("early", 2), ("3", 2), ("2", 3), (" 2 ", 3), ("In[2]", 3), ("[2]", 3)]
+)
+def test_restore_takes_a_name_or_else_a_cells_number(where: str, target: int) -> None:
+    tree = Tree(line(3).commits, 4, {"early": 2, "3": 2})
+    assert tree.plan("restore", name=where).target == target
 
 
 def test_the_latest_cell_of_a_number_is_meant() -> None:
