@@ -218,42 +218,25 @@ def test_a_pipe_is_neither_waited_for_nor_replaced(root: Path, app: Path, link: 
     delete_session_path(ID, "pipe", root)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
-def test_a_device_is_not_opened(root: Path, app: Path) -> None:
-    os.mknod(app / "zero", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
-    with pytest.raises(OSError, match="a pipe, a socket or a device"):
-        read_session_file(ID, "zero", root)
-
-
-def test_a_folder_is_no_file(root: Path, app: Path) -> None:
-    (app / "a").mkdir()
-    with pytest.raises(IsADirectoryError):
-        read_session_file(ID, "a", root)
-    with pytest.raises(IsADirectoryError):
-        write_session_file(ID, "a", b"", root)
-
-
-def test_a_file_is_no_folder(root: Path) -> None:
+def test_a_folder_is_no_file_and_a_file_no_folder(root: Path, app: Path) -> None:
+    (app / "folder").mkdir()
     write_session_file(ID, "a", b"", root)
-    with pytest.raises(NotADirectoryError):
-        read_session_file(ID, "a/b", root)
-    with pytest.raises(NotADirectoryError):
-        write_session_file(ID, "a/b", b"", root)
+    for path, error in (("folder", IsADirectoryError), ("a/b", NotADirectoryError)):
+        with pytest.raises(error):
+            read_session_file(ID, path, root)
+        with pytest.raises(error):
+            write_session_file(ID, path, b"", root)
 
 
 # -- sizes, depths, crowds
 
 
-def test_a_sparse_file_is_not_read_into_memory(root: Path, app: Path) -> None:
+def test_a_file_above_a_bound_is_not_read(root: Path, app: Path) -> None:
     with (app / "huge").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(OSError, match="1,099,511,627,776 bytes are over 1,073,741,824") as caught:
         read_session_file(ID, "huge", root)
     assert caught.value.errno == errno.EFBIG
-    assert listed(root) == ["huge"]
-
-
-def test_the_most_that_is_read_can_be_chosen(root: Path) -> None:
     write_session_file(ID, "a", b"12345", root)
     assert read_session_file(ID, "a", root, max_bytes=5) == b"12345"
     with pytest.raises(OSError, match="5 bytes are over 4"):
@@ -274,7 +257,7 @@ def test_a_very_deep_folder_is_listed_read_and_deleted(root: Path) -> None:
     assert listed(root) == []
 
 
-ODD = ["a\nb", "\x1b[31mred", "COM1", "nul.txt", "ž" * 120, "x" * 255, "-rf", "~", "$HOME", "ab:c "]
+ODD = ["a\nb", "\x1b[31mred", "COM1", "nul.txt", "x" * 255, "-rf", "~", "$HOME", "ab:c ", "\udcff"]
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -287,24 +270,6 @@ def test_odd_names_are_carried_and_never_acted_on(root: Path, app: Path, name: s
     with pytest.raises(FileNotFoundError) as caught:
         read_session_file(ID, name, root)
     assert str(caught.value).isprintable()
-
-
-def test_a_name_that_is_no_utf_8_is_carried(root: Path, app: Path) -> None:
-    (app / os.fsdecode(b"\xff\xfe")).write_bytes(b"odd")
-    [name] = listed(root)
-    assert read_session_file(ID, name, root) == b"odd"
-    delete_session_path(ID, name, root)
-    assert listed(root) == []
-
-
-def test_a_name_that_is_too_long_is_told(root: Path) -> None:
-    for act in (
-        lambda: read_session_file(ID, "x" * 256, root),
-        lambda: write_session_file(ID, "x" * 256, b"", root),
-    ):
-        with pytest.raises(OSError, match="too long") as caught:
-            act()
-        assert caught.value.errno == errno.ENAMETOOLONG
 
 
 # -- writing

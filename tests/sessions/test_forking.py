@@ -34,7 +34,7 @@ from wasm_kernel.sessions.removal import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.state.commits import CONTENTS, write_content
-from wasm_kernel.state.index import Commit, ForkOrigin, Head, Index, Record
+from wasm_kernel.state.index import Commit, ForkOrigin, Head, Record
 from wasm_kernel.state.stored import StoredState, write_state
 from wasm_kernel.state.tree import Tree
 from wasm_kernel.wasi_files.open_files import OpenFile
@@ -387,17 +387,3 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(
         trees.remove_tree(made)
     assert number > 12
     assert [path for path in open_files() if "/.removed-" in path] == []
-
-
-def test_a_fork_whose_end_can_not_be_recorded_is_refused(
-    parent: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its first user would take its states for damaged."""
-
-    def full(*args: object) -> None:
-        raise OSError(errno.ENOSPC, "no room")
-
-    monkeypatch.setattr(Index, "rewrite", full)
-    with pytest.raises(ForkError, match="no room"):
-        fork(parent)
-    assert [path.name for path in parent.parent.iterdir()] == ["parent"]

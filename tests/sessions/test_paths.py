@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import shutil
-import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -129,79 +127,6 @@ def leads_inside(place: Path, root: Path) -> bool:
     return True
 
 
-class OpenHow(ctypes.Structure):
-    """Source: openat2(2)."""
-
-    _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("how", ctypes.c_uint64)]
-
-
-_OPENAT2, _RESOLVE_BENEATH, _O_PATH = 437, 0x08, 0o10000000
-
-
-def beneath(root: Path, path: str) -> Path | int:
-    """The real place that Linux finds without ever leaving a folder, or its error number.
-
-    Linux refuses a `..` by EAGAIN while anything is renamed or mounted on the system.
-    """
-    while (found := _beneath(root, path)) == errno.EAGAIN:
-        pass
-    return found
-
-
-def _beneath(root: Path, path: str) -> Path | int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    how = OpenHow(_O_PATH | os.O_CLOEXEC, 0, _RESOLVE_BENEATH)
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fd = libc.syscall(_OPENAT2, folder, path.encode(), ctypes.byref(how), ctypes.sizeof(how))
-        if fd < 0:
-            return ctypes.get_errno()
-        try:
-            return Path(os.readlink(f"/proc/self/fd/{fd}"))  # noqa: PTH115
-        finally:
-            os.close(fd)
-    finally:
-        os.close(folder)
-
-
-def has_openat2(folder: Path) -> bool:
-    return sys.platform == "linux" and beneath(folder, ".") == folder.resolve()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _knows_openat2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bool]:
-    yield has_openat2(tmp_path_factory.mktemp("here"))
-
-
-@given(TREES, PATHS)
-def test_it_agrees_with_openat2(
-    _knows_openat2: bool, tree: list[tuple[str, str, str]], path: str
-) -> None:
-    if not _knows_openat2:
-        pytest.skip("this system has no openat2")
-    with World(tree) as world:
-        theirs = beneath(world.root, path)
-        try:
-            ours = world.validated(path)
-        except OSError as problem:
-            # missing files are taken by their names, and links may lead in circles behind them
-            assert problem.errno == errno.ELOOP
-            assert theirs in (errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.EXDEV)
-            return
-        if isinstance(theirs, Path):
-            assert ours == theirs
-        elif theirs == errno.EXDEV and ours is not None:
-            # beyond that, only an absolute link to the workspace's own real path is allowed
-            assert ours == Path(os.path.realpath(world.root / path))
-            assert any(
-                os.readlink(link).startswith(str(world.root))  # noqa: PTH115
-                for link in world.root.rglob("*")
-                if link.is_symlink()
-            )
-        elif theirs in (errno.ENOENT, errno.ENOTDIR) and ours is not None:
-            assert ours == Path(os.path.realpath(world.root / path))
-
-
 @given(TREES, PATHS, st.sampled_from(["read", "write", "delete", "clear"]))
 def test_no_operation_reaches_outside(
     tree: list[tuple[str, str, str]], path: str, what: str
@@ -225,31 +150,20 @@ def test_no_operation_reaches_outside(
         assert (world.top / "out" / "secret").read_text() == "secret"
 
 
-@pytest.mark.parametrize("path", ["", "/", "/a", "\\a", "a\0b", "C:", "c:\\x", "z:a", "//a"])
-def test_an_invalid_path_is_refused(path: str) -> None:
-    with pytest.raises(SessionPathError):
+@pytest.mark.parametrize(
+    "path", ["", "/", "/a", "\\a", "a\0b", "C:", "c:\\x", "z:a", "//a", Path("a")]
+)
+def test_an_invalid_path_is_refused(path: Any) -> None:
+    with pytest.raises(TypeError if isinstance(path, Path) else SessionPathError):
         normalize(path)
 
 
 @pytest.mark.parametrize(
     ("path", "parts"),
-    [
-        ("a/b", ["a", "b"]),
-        ("a\\b/c", ["a", "b", "c"]),
-        ("./a//b/.", ["a", "b"]),
-        ("a/../b", ["a", "..", "b"]),
-        (".", []),
-        ("ab:c", ["ab:c"]),
-        ("a\nb", ["a\nb"]),
-    ],
+    [("./a\\b//c/.", "a b c"), ("a/../b", "a .. b"), (".", ""), ("ab:c", "ab:c"), ("é", "é")],
 )
-def test_the_names_along_a_path(path: str, parts: list[str]) -> None:
-    assert normalize(path) == parts
-
-
-def test_a_path_that_is_not_text_is_a_type_error() -> None:
-    with pytest.raises(TypeError):
-        normalize(Path("a"))  # type: ignore[arg-type]
+def test_the_names_along_a_path(path: str, parts: str) -> None:
+    assert normalize(path) == parts.split()
 
 
 def test_an_error_escapes_what_a_terminal_would_obey() -> None:

@@ -14,6 +14,7 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.guests.base import AfterCellAction, CommandLine, CommandRefused
 from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.linux.task import QUIET, Cancelled
+from wasm_kernel.sessions import pruning
 from wasm_kernel.sessions.pruning import (
     Pruned,
     PruneError,
@@ -95,14 +96,17 @@ def test_an_interrupt_ends_it_between_two_sessions(tmp_path: Path) -> None:
     assert old.is_dir()
 
 
-def test_a_result_of_thousands_fits_into_a_message_and_all_events_come(tmp_path: Path) -> None:
-    for _ in range(600):
+def test_a_result_of_thousands_fits_into_a_message_and_all_events_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "_SHOWN_MOST", 5)
+    for _ in range(8):
         aged_session(tmp_path, 72)
     pruned = prune(SessionsRoot(tmp_path))(PruneSessions(24), QUIET)
-    assert len(pruned.reply["deleted"]) == 500
-    assert pruned.reply["summary"].endswith("Of 600 sessions, only the first are listed.")
+    assert len(pruned.reply["deleted"]) == 5
+    assert pruned.reply["summary"].endswith("Of 8 sessions, only the first are listed.")
     names = [event for event, _ in pruned.events]
-    assert names.count("session.prune.candidate") == 600
+    assert names.count("session.prune.candidate") == 8
     assert names[-1] == "session.prune.completed"
 
 

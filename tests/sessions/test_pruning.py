@@ -102,13 +102,10 @@ def test_a_link_to_the_root_is_a_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "text"),
     [
-        (0, "0 bytes"),
         (1, "1 byte"),
         (1023, "1023 bytes"),
-        (1024, "1.0 KiB"),
         (1024 * 1024 - 1, "1.0 MiB"),
         (1_572_864, "1.5 MiB"),
-        (10**12, "931.3 GiB"),
         (2**75, "32768.0 EiB"),
     ],
 )

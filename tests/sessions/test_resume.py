@@ -191,24 +191,6 @@ def test_states_that_are_lost_are_counted_and_the_one_that_is_used_is_named(
     assert "that may not be where the session was left" in result.stderr
 
 
-def test_a_fork_of_a_session_is_opened_by_its_id_in_another_process(
-    here: Callable[[], BaseSandbox], root: Path, warm: None
-) -> None:
-    sandbox = here()
-    sandbox.execute("x = 1")
-    (fork,) = sandbox.fork()
-    fork.execute("x += 1")
-    assert fork.session_id is not None
-    fork.close()
-    process = Other(root, fork.session_id)
-    try:
-        assert process.run("print(x)")["stdout"] == "2\n"
-        assert process.run("%undo 2")["error"] == ""
-        assert process.run("print(x)")["stdout"] == "1\n"
-    finally:
-        process.end()
-
-
 def test_variables_that_were_given_up_are_not_found(here: Callable[[], BaseSandbox]) -> None:
     sandbox = here()
     sandbox.execute("x = 1; open('file', 'w').write('kept')")

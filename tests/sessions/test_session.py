@@ -49,11 +49,6 @@ def test_a_workspace_is_for_its_owner_alone(workspace_of: Opening, tmp_path: Pat
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_a_workspace_is_found_again_with_its_files(workspace_of: Opening, tmp_path: Path) -> None:
-    (workspace_of(tmp_path, "one") / "kept").touch()
-    assert (workspace_of(tmp_path, "one") / "kept").exists()
-
-
 def test_a_link_in_a_workspaces_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "root").mkdir()

@@ -113,12 +113,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     ),
     "session-design": (
         "Stateless session helpers",
-        "Session ID as directory name",
         "File operations as standalone functions",
-        "Session id in the result's metadata",
-        "Lifecycle: create, use, clean up",
-        "Attack vectors prevented",
-        "Log events added",
         "Exports of the public API",
         "Signatures of the API",
         "Both patterns work simultaneously",

@@ -34,4 +34,4 @@ def test_the_documents_have_their_numbers_of_scenarios() -> None:
     assert counts["workspace-operations"] == 35
     assert counts["metadata-and-pruning"] == 20
     assert counts["automatic-sessions"] == 13
-    assert counts["session-design"] == 10
+    assert counts["session-design"] == 5
