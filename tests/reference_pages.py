@@ -41,6 +41,8 @@ _MAGICS = """\
 The magics that this kernel adds to IPython's own, or replaces. `%undo?` in a cell shows the same
 text. [JavaScript](javascript.md#what-cells-find) has some of them, at the top of a cell. This page
 is written from the code (`python -m tests.reference_pages`).
+
+`%ls`, `%ll`, `%cat`, `%mkdir`, `%rmdir`, `%rm`, `%cp` and `%mv` run the commands of a shell.
 """
 
 _EVENTS = """\
@@ -64,7 +66,7 @@ _MAGICS_OF = {
     "session": "The session and its limits",
     "pip": "Packages",
     "scripts": "Scripts",
-    "basics": "Limits of one cell, and commands of a shell",
+    "basics": "Limits of one cell, and files",
 }
 _EVENTS_OF = {
     "execution": "Cells",

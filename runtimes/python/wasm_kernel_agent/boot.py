@@ -30,6 +30,7 @@ _SETTINGS = {
     "IPYTHONDIR": "/tmp/ipython",
     "MPLCONFIGDIR": "/tmp/matplotlib",
 }
+_COMMANDS = ("ls", "cat", "mkdir", "rmdir", "rm", "cp", "mv")  # of the shell, as magics
 _FOLDERS = (
     "/usr/local/lib/wasm-kernel",
     "/usr/local/lib/python{}.{}/site-packages",
@@ -57,7 +58,7 @@ def configuration() -> Config:
     config.InteractiveShell.colors = "neutral"
     config.Completer.use_jedi = False
     config.ScriptMagics.script_magics = []
-    config.AliasManager.default_aliases = []
+    config.AliasManager.default_aliases = [("ll", "ls -l"), *((name, name) for name in _COMMANDS)]
     config.IPKernelApp.connection_file = ""  # tqdm and others recognize a notebook by this
     return config
 

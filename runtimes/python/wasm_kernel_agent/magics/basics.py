@@ -55,7 +55,7 @@ def parse_limits(line: str) -> dict[str, Any]:
 
 @magics_class
 class BasicMagics(Magics):
-    """Limits, paging, notebooks, and a shell's few file commands."""
+    """Limits, paging and notebooks."""
 
     shell: Any
 
@@ -114,46 +114,3 @@ class BasicMagics(Magics):
     def autosave(self, line: str) -> None:
         """The notebook's front end saves on its own; there is nothing to set in the kernel."""
         print("The autosave interval is set in the notebook's front end.")
-
-    def _command(self, name: str, line: str) -> None:
-        self.shell.system(f"{name} {line}")
-
-    @line_magic
-    def ls(self, line: str) -> None:
-        """List files: `%ls [-a] [-l] [FILE ...]`."""
-        self._command("ls", line)
-
-    @line_magic
-    def ll(self, line: str) -> None:
-        """List files with their sizes and times."""
-        self._command("ls -l", line)
-
-    @line_magic
-    def cat(self, line: str) -> None:
-        """Print files: `%cat FILE ...`."""
-        self._command("cat", line)
-
-    @line_magic
-    def mkdir(self, line: str) -> None:
-        """Make folders: `%mkdir [-p] FOLDER ...`."""
-        self._command("mkdir", line)
-
-    @line_magic
-    def rmdir(self, line: str) -> None:
-        """Remove empty folders: `%rmdir FOLDER ...`."""
-        self._command("rmdir", line)
-
-    @line_magic
-    def rm(self, line: str) -> None:
-        """Remove files: `%rm [-r] [-f] FILE ...`."""
-        self._command("rm", line)
-
-    @line_magic
-    def cp(self, line: str) -> None:
-        """Copy files: `%cp [-r] FILE ... TARGET`."""
-        self._command("cp", line)
-
-    @line_magic
-    def mv(self, line: str) -> None:
-        """Move or rename files: `%mv FILE ... TARGET`."""
-        self._command("mv", line)
