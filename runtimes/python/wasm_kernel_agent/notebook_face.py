@@ -1,6 +1,4 @@
-"""The kernel's interface inside the guest, for libraries that look for one, and notebooks as
-files.
-"""
+"""The kernel's interface inside the guest, for libraries that look for one, and `%notebook`."""
 
 from __future__ import annotations
 
@@ -11,8 +9,6 @@ from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any, NoReturn
-
-from IPython.core.error import UsageError
 
 _IPYKERNEL = (7, 0, 0)  # the version whose interface this is a part of
 _INFO = {
@@ -91,31 +87,11 @@ def _module(name: str, **names: Any) -> Any:
     return made
 
 
-def code_cells(path: Path) -> list[str]:
-    """Returns the sources of the code cells of a notebook of format 3 or 4.
-
-    Raises:
-        UsageError: The file is not such a notebook.
-    """
-    try:
-        book = json.loads(path.read_text(encoding="utf-8"))
-        sheets = book.get("worksheets") or [book]
-        cells = [cell for sheet in sheets for cell in sheet["cells"]]
-        return [_source(cell) for cell in cells if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise UsageError(f"{path.name} is not a notebook") from problem
-
-
-def _source(cell: dict[str, Any]) -> str:
-    text = cell["source"] if "source" in cell else cell["input"]
-    return text if isinstance(text, str) else "".join(text)
-
-
 def notebook_of(manager: Any) -> dict[str, Any]:
     """Returns this session's inputs, results and errors as a notebook of format 4.5.
 
-    The last input is left out: it is the cell that asks. IPython would use nbformat here, which
-    needs compiled packages that the sandbox does not have.
+    The last input is left out: it is the cell that asks. IPython would sign the
+    notebook, by packages that the sandbox does not have.
     """
     cells = []
     for _, number, source in list(manager.get_range())[:-1]:

@@ -34,7 +34,6 @@ from wasm_kernel_agent.magics.scripts import ScriptMagics
 from wasm_kernel_agent.magics.session import SessionMagics
 from wasm_kernel_agent.magics.store import StoredValues
 from wasm_kernel_agent.magics.travel import TravelMagics
-from wasm_kernel_agent.notebook_face import code_cells
 from wasm_kernel_agent.shell_commands import output_of, run_and_print, words_for_pip
 from wasm_kernel_agent.tracebacks import text_of
 
@@ -258,19 +257,6 @@ class GuestShell(_Base):  # type: ignore[misc]
                 self._run_pip(words)
             return SList(text.getvalue().splitlines()) if split else LSString(text.getvalue())
         return output_of(self.var_expand(cmd, depth=depth + 1), split=split)
-
-    def safe_execfile_ipy(
-        self, fname: Any, shell_futures: bool = False, raise_exceptions: bool = False
-    ) -> None:
-        """Runs `%run FILE` for a notebook, or for Python with magics in it (`.ipy`)."""
-        path = Path(fname).expanduser()
-        is_notebook = path.suffix == ".ipynb"
-        for cell in code_cells(path) if is_notebook else [path.read_text("utf-8")]:
-            result = self.run_cell(cell, silent=True, shell_futures=shell_futures)
-            if raise_exceptions:
-                result.raise_error()
-            elif not result.success:
-                break
 
     def run_cell(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a cell, with no traceback or interrupt left over from an earlier one."""
