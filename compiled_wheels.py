@@ -154,10 +154,8 @@ def image_wheel(language: PythonLanguage, javascript: JavaScriptLanguage, licenc
         *((f"{bundle}/lib/{path.relative_to(lib).as_posix()}", path) for path in _files_in(lib)),
     ]
     summary = "The base images of wasm-kernel: Python with pandas and matplotlib, JavaScript"
-    added_licences = [pair for name in added for pair in _licences_of(distribution(name))]
-    return Wheel(
-        "wasm-kernel-compiled-image", "py3-none-any", summary, files, [*licences, *added_licences]
-    )
+    licences = [*licences, *added_licences()]
+    return Wheel("wasm-kernel-compiled-image", "py3-none-any", summary, files, licences)
 
 
 def _files_in(lib: Path) -> Iterator[Path]:
@@ -170,6 +168,12 @@ def _licences_of(package: Distribution) -> Iterator[tuple[str, Path]]:
     for file in package.files or ():
         if ".dist-info" in file.parts[0] and _LICENCE.match(file.name):
             yield f"{package.name}/{file.name}", Path(str(file.locate()))
+
+
+def added_licences() -> Iterator[tuple[str, Path]]:
+    """Yields the licences of this environment's packages that Python's image holds."""
+    for name in guest_files.added_packages().keys() - guest_files.OWN_PACKAGES.keys():
+        yield from _licences_of(distribution(name))
 
 
 def guest_licences() -> Iterator[tuple[str, Path]]:

@@ -67,6 +67,11 @@ def test_code_of_another_guest_or_wasmtime_is_not_used(
     assert "compiling" in told[0]
 
 
+def test_the_image_has_the_licences_of_all_packages_in_it() -> None:
+    names = {name.partition("/")[0] for name, _ in compiled_wheels.added_licences()}
+    assert {"ipython", "jedi", "rpds-py"} <= names
+
+
 def test_a_wheel_that_pypi_does_not_take_is_refused(
     tmp_path: Path, binary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

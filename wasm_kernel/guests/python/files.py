@@ -64,7 +64,7 @@ PACKAGES = (
 _STAND_INS = ("rpds_py",)
 """Compiled packages whose interface the agent brings in pure Python (its folder `stand_ins`)."""
 
-_OWN_PACKAGES = {"jiter": "0.99.0"}
+OWN_PACKAGES = {"jiter": "0.99.0"}
 """Stand-ins of packages that are not installed here; the versions suit clients of AI services."""
 
 _METADATA = r"([^/-]+)-([^/-]+)\.dist-info/METADATA"
@@ -215,7 +215,7 @@ def _installed_packages(cache: Cache, binary: str, stdlib: str) -> dict[str, str
 def added_packages() -> dict[str, str]:
     """Returns the packages of this environment that are added to the guest's own, with versions."""
     found = {_distribution(package): _version(package) for package in PACKAGES + _STAND_INS}
-    return found | _OWN_PACKAGES
+    return found | OWN_PACKAGES
 
 
 def _distribution(package: str) -> str:
@@ -321,7 +321,7 @@ def _add_packages(files: PythonFiles, lib: Path) -> None:
 
 def _metadata(files: PythonFiles) -> Iterator[tuple[str, str]]:
     """Yields the metadata files that `importlib.metadata` reads of the guest's packages."""
-    ours = {*map(_distribution, PACKAGES + _STAND_INS), *_OWN_PACKAGES}
+    ours = {*map(_distribution, PACKAGES + _STAND_INS), *OWN_PACKAGES}
     for name in sorted(ours & set(files.packages)):
         version = files.packages[name]
         folder = f"{name.replace('-', '_')}-{version}.dist-info"
