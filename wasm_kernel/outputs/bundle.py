@@ -90,7 +90,7 @@ def _keep(kept: dict[str, Any], mime: str, content: Any, removals: Removals) -> 
         if html is not None:
             kept.setdefault("text/html", html)
         else:
-            kept[mime] = rule.clean(content, removals)
+            kept[mime] = rule(content, removals)
     except NotShowable as refused:
         removals.add(str(refused))
     except (MemoryError, KeyboardInterrupt):
@@ -148,17 +148,6 @@ def transient(fields: Mapping[str, Any]) -> dict[str, Any]:
 # -- the MIME types that an output may have, and the rule of `safe` mode for each
 
 Clean = Callable[[Any, Removals], Any]
-
-
-class MimeRule(msgspec.Struct, frozen=True):
-    """The rule of `safe` mode for one MIME type, with its reason.
-
-    `clean` returns the content that may be shown, or raises `NotShowable`. `why` is about
-    JupyterLab's own renderers, or those of the extension that people use.
-    """
-
-    why: str
-    clean: Clean
 
 
 def _text(content: Any, _: Removals) -> Any:
@@ -243,74 +232,60 @@ def _as_text(content: Any) -> str:
     return content
 
 
-_RASTER = "An image: pixels. Base64 to its end, so that it can't leave the address it is put into."
-_SCRIPT = "It is a script, and JupyterLab runs it in its own page."
-_BOKEH = "Its renderer runs the JavaScript that comes with it."
-_CHART = (
-    "Its renderer compiles expressions to JavaScript, fetches data and pictures by address, and "
-    "takes options from the chart. Charts of inline data that use none of this pass, whole; the "
-    "menu that shows a chart's source in a window of its own, unescaped, is turned off."
-)
+def _each(kind: str, parts: Iterable[str], clean: Clean) -> dict[str, Clean]:
+    return {kind % part: clean for part in parts}
 
-_VEGA = "Made of expressions and event handlers."
-_ACTS = ("load", "exec")
+
 _SCRIPTS = "application/javascript text/javascript application/x-javascript"
 _SCRIPTS += " application/ecmascript text/ecmascript"
 
-
-def _each(kind: str, parts: Iterable[str], why: str, clean: Clean) -> dict[str, MimeRule]:
-    return {kind % part: MimeRule(why, clean) for part in parts}
-
-
-MIME_RULES: dict[str, MimeRule] = {
-    "text/plain": MimeRule("Text. Colours stay, other terminal control goes.", _text),
-    "text/html": MimeRule(
-        "JupyterLab trusts fresh HTML and runs its scripts: written anew.", _html
-    ),
-    "image/svg+xml": MimeRule("An image to JupyterLab, a part of the page elsewhere: anew.", _svg),
-    "text/latex": MimeRule(
-        "MathJax. Commands that link, style, load or define are disarmed.", _latex
-    ),
-    "text/markdown": MimeRule(
-        "HTML can hide in it, and renderers differ: plain formatting passes, all else is rendered "
-        "here and passes as HTML.",
-        _markdown,
-    ),
-    **{kind: MimeRule(_RASTER, _picture(kind)) for kind in media.IMAGE_SIGNATURES},
-    "application/json": MimeRule("A tree of texts, shown as texts.", lambda content, _: content),
-    **_each("application/vnd.vegalite.v%s+json", "3456", _CHART, _charts("clean_vegalite")),
-    "application/vnd.plotly.v1+json": MimeRule(
-        "Plotly runs nothing. Maps and pictures are fetched by address, and colours may become "
-        "rules of a style sheet: such figures are refused. Labels are pseudo-HTML whose "
-        "styles reach the page: of their tags those stay that format. Settings can send the figure "
-        "away: only those for looks pass.",
-        _charts("clean_plotly"),
-    ),
-    WIDGET_VIEW: MimeRule(
-        "Names a widget's model; which models there are is decided where comms are opened.", _widget
-    ),
-    **_each("application/vnd.vega.v%s+json", "56", _VEGA, _never("a Vega chart")),
-    "application/geo+json": MimeRule(
-        "Its renderer builds HTML from the properties: they are escaped. The map's server is the "
-        "front end's own; one that the output names is dropped.",
-        _charts("clean_geojson"),
-    ),
-    "application/pdf": MimeRule(
-        "A browser's PDF viewer runs the document's scripts, forms and links.",
-        _never("a PDF document"),
-    ),
-    "text/vnd.mermaid": MimeRule(
-        "Rendered into the page, with styles from the text, before it becomes an image.",
-        _never("a Mermaid diagram"),
-    ),
-    **_each("%s", _SCRIPTS.split(), _SCRIPT, _never("scripts")),
-    **_each("application/vnd.bokehjs_%s.v0+json", _ACTS, _BOKEH, _never("a Bokeh plot")),
-    **_each("application/vnd.holoviews_%s.v0+json", _ACTS, _BOKEH, _never("a HoloViews plot")),
-    "application/vnd.jupyter.widget-state+json": MimeRule(
-        "A notebook's own record of its widgets, which no output has a reason to hold.",
-        _never("widget states"),
-    ),
+# A cleaner returns the content that may be shown, or raises `NotShowable`. The reasons are about
+# JupyterLab's own renderers, or those of the extension that people use.
+MIME_RULES: dict[str, Clean] = {
+    # Colours stay, other terminal control goes.
+    "text/plain": _text,
+    # JupyterLab trusts fresh HTML and runs its scripts: written anew.
+    "text/html": _html,
+    # An image to JupyterLab, a part of the page elsewhere: anew.
+    "image/svg+xml": _svg,
+    # MathJax. Commands that link, style, load or define are disarmed.
+    "text/latex": _latex,
+    # HTML can hide in it, and renderers differ: plain formatting passes, all else is rendered here
+    # and passes as HTML.
+    "text/markdown": _markdown,
+    # Pixels. Base64 to its end, so that it can't leave the address it is put into.
+    **{kind: _picture(kind) for kind in media.IMAGE_SIGNATURES},
+    # A tree of texts, shown as texts.
+    "application/json": lambda content, _: content,
+    # Its renderer compiles expressions to JavaScript, fetches data and pictures by address, and
+    # takes options from the chart. Charts of inline data that use none of this pass, whole; the
+    # menu that shows a chart's source in a window of its own, unescaped, is turned off.
+    **_each("application/vnd.vegalite.v%s+json", "3456", _charts("clean_vegalite")),
+    # Plotly runs nothing. Maps and pictures are fetched by address, and colours may become rules of
+    # a style sheet: such figures are refused. Labels are pseudo-HTML whose styles reach the page:
+    # of their tags those stay that format. Settings can send the figure away: only those for looks
+    # pass.
+    "application/vnd.plotly.v1+json": _charts("clean_plotly"),
+    # Names a widget's model; which models there are is decided where comms are opened.
+    WIDGET_VIEW: _widget,
+    # Its renderer builds HTML from the properties: they are escaped. The map's server is the front
+    # end's own; one that the output names is dropped.
+    "application/geo+json": _charts("clean_geojson"),
+    # Made of expressions and event handlers.
+    **_each("application/vnd.vega.v%s+json", "56", _never("a Vega chart")),
+    # A browser's PDF viewer runs the document's scripts, forms and links.
+    "application/pdf": _never("a PDF document"),
+    # Rendered into the page, with styles from the text, before it becomes an image.
+    "text/vnd.mermaid": _never("a Mermaid diagram"),
+    # JupyterLab runs it in its own page.
+    **_each("%s", _SCRIPTS.split(), _never("scripts")),
+    # Their renderers run the JavaScript that comes with them.
+    **_each("application/vnd.bokehjs_%s.v0+json", ("load", "exec"), _never("a Bokeh plot")),
+    **_each("application/vnd.holoviews_%s.v0+json", ("load", "exec"), _never("a HoloViews plot")),
+    # A notebook's own record of its widgets, which no output has a reason to hold.
+    "application/vnd.jupyter.widget-state+json": _never("widget states"),
 }
+"""The rule of `safe` mode for each MIME type."""
 
 STATIC = frozenset(media.IMAGE_SIGNATURES) | {"text/plain"}
 """The types that are shown in `static` mode."""
