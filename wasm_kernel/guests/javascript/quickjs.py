@@ -8,10 +8,10 @@ reads stay inside its memory, whatever the handle.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from wasm_kernel.engine.host_calls import GuestMemory, OutOfBounds
+from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import GuestCrashed
 
 OK, FAILED = 0, 1
@@ -30,17 +30,6 @@ _ARGUMENTS_AT = 16
 _ARGUMENTS_MOST = (_SLOT_BYTES - _ARGUMENTS_AT) // 4
 
 
-class Exports(Protocol):
-    """The caller of a guest's exports: an instance, or a guest as its host functions see it."""
-
-    @property
-    def memory(self) -> GuestMemory:
-        """The guest's memory."""
-
-    def call(self, export: str, *args: int) -> int:
-        """Calls an export; raises `GuestStopped` if the export does not return."""
-
-
 class QuickJs:
     """The interpreter in one instance. Only the guest's thread uses it.
 
@@ -48,15 +37,15 @@ class QuickJs:
     name that scripts have in stack traces.
     """
 
-    def __init__(self, exports: Exports, slot: int, script_name: int = 0) -> None:
-        self._call = exports.call
-        self._memory = exports.memory
+    def __init__(self, instance: Instance, slot: int, script_name: int = 0) -> None:
+        self._call = instance.call
+        self._memory = instance.memory
         self._slot, self._script_name = slot, script_name
 
     @staticmethod
-    def new_slot(exports: Exports) -> int:
+    def new_slot(instance: Instance) -> int:
         """Returns the address of memory in the guest to which exports write their results."""
-        return _given(exports.call("qjs_alloc", _SLOT_BYTES))
+        return _given(instance.call("qjs_alloc", _SLOT_BYTES))
 
     def evaluate(self, source: bytes, name: str) -> tuple[int, int]:
         """Evaluates a script that may use `await`; its name in stacks has `NAME_BYTES`.
@@ -219,7 +208,7 @@ class QuickJs:
 class _Given:
     """Bytes in the guest's memory for the time of a `with` block."""
 
-    def __init__(self, call: _CallExport, memory: GuestMemory, data: bytes) -> None:
+    def __init__(self, call: Callable[..., int], memory: GuestMemory, data: bytes) -> None:
         self._call, self._memory, self._data = call, memory, data
 
     def __enter__(self) -> int:
@@ -233,10 +222,6 @@ class _Given:
     def __exit__(self, problem: object, *_: object) -> None:
         if problem is None:
             self._call("qjs_free", self._at, len(self._data))
-
-
-class _CallExport(Protocol):
-    def __call__(self, export: str, *args: int) -> int: ...
 
 
 def _given(address: int) -> int:
