@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 
 from wasm_kernel.errors import FrameError
 from wasm_kernel.guests import protocol
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.guests.protocol import FRAME_DEPTH, decode, encode
 from wasm_kernel.linux.channel import FRAME_BYTES, FRAME_NODES
 
@@ -46,9 +47,9 @@ GOOD: list[tuple[dict[str, Any], protocol.Frame]] = [
     ({"op": "input", "prompt": "> ", "password": True}, protocol.Input("> ", True)),
     ({"op": "limit", "fuel": 10, "seconds": 2}, protocol.Limit(10, 2.0)),
     ({"op": "limit", "fuel": None}, protocol.Limit(None, None)),
-    ({"op": "command", "name": "undo"}, protocol.Command("undo")),
-    ({"op": "command", "name": "pip", "line": "x"}, protocol.Command("pip", "x")),
-    ({"op": "command", "name": "a", "line": "", "cell": "b"}, protocol.Command("a", "", "b")),
+    ({"op": "command", "name": "undo"}, CommandLine("undo")),
+    ({"op": "command", "name": "pip", "line": "x"}, CommandLine("pip", "x")),
+    ({"op": "command", "name": "a", "line": "", "cell": "b"}, CommandLine("a", "", "b")),
     (
         {"op": "call", "function": "f", "args": [1], "kwargs": {"a": None}, "later": True},
         protocol.CallFunction("f", [1], {"a": None}, later=True),

@@ -48,7 +48,7 @@ _LOGGED_BYTES = 400  # bytes of each frame and answer that are logged, at level 
 _FOR_RUNNING_CODE = (
     protocol.Input,
     protocol.Limit,
-    protocol.Command,
+    CommandLine,
     *get_args(protocol.FunctionFrame),
 )
 _BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, NeverBegan)
@@ -250,10 +250,9 @@ class Turn:
                 return self._ask(frame)
             case protocol.Limit():
                 self._lower(frame)
-            case protocol.Command():
+            case CommandLine():
                 self._check_running()
-                asked = CommandLine(frame.name, frame.line, frame.cell, frame.files)
-                return self._commands.answer(asked)
+                return self._commands.answer(frame)
             case protocol.Immortal():
                 raise FrameError("only the base image may say so")
             case protocol.Terminate():

@@ -42,8 +42,10 @@ Json = Any
 # -- host commands
 
 
-class CommandLine(Struct, frozen=True):
+class CommandLine(Struct, frozen=True, tag_field="op", tag="command"):
     """A command as it stands in a cell: its name, the words behind it, and the cell below `%%name`.
+
+    It is also the frame by which a magic asks for it.
 
     Nothing in `line` was expanded: `$x` and `{x}` stand for themselves. `files` are the names and
     the texts of files that the words name, as the guest read them; the cell does not hold them.

@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
 from wasm_kernel.errors import FrameError
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.linux.channel import check_size, read
 from wasm_kernel.result import CommKind, CommMessage
 
@@ -105,19 +106,6 @@ class Limit(_Frame, frozen=True, tag="limit"):
 
     fuel: Count | None = None
     seconds: Seconds | None = None
-
-
-class Command(_Frame, frozen=True, tag="command"):
-    """A magic asks the host for something that the guest can't do, such as to undo cells or fork.
-
-    `line` holds the words behind the magic's name, `cell` the text below a cell magic, `files` the
-    names and the texts of files that the words name.
-    """
-
-    name: str
-    line: str = ""
-    cell: str | None = None
-    files: tuple[tuple[str, str], ...] = ()
 
 
 class Terminate(_Frame, frozen=True, tag="terminate"):
@@ -234,7 +222,7 @@ Output = Stream | Display | ClearOutput | Result | Error
 CommFrame = CommMessage | CommTarget | CommNext | CommDone
 _CommWords = _CommOpen | _CommMsg | _CommClose | CommTarget | CommNext | CommDone
 _Shown = Display | UpdateDisplay | ClearOutput | Result | Error
-_Asked = Next | Input | Limit | Command | FunctionFrame | Terminate | Immortal | Done
+_Asked = Next | Input | Limit | CommandLine | FunctionFrame | Terminate | Immortal | Done
 Frame = _Shown | _Asked | CommFrame
 
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Shown | _Asked | _CommWords)

@@ -165,11 +165,7 @@ def note(text: str) -> None:
 
 
 def run_host_command(
-    shell: Any,
-    name: str,
-    line: str,
-    cell: str | None = None,
-    files: Mapping[str, str] | None = None,
+    shell: Any, name: str, line: str, files: Mapping[str, str] | None = None
 ) -> Any:
     """Has the host run the command behind a magic, and returns its result, a JSON value.
 
@@ -181,7 +177,6 @@ def run_host_command(
         shell: The shell whose cell runs.
         name: The magic's name.
         line: Its words.
-        cell: The text below a cell magic.
         files: The texts of files that the words name, by name.
 
     Raises:
@@ -190,8 +185,6 @@ def run_host_command(
     """
     __tracebackhide__ = True
     frame: dict[str, Any] = {"op": "command", "name": name, "line": line}
-    if cell is not None:
-        frame["cell"] = cell
     if files:
         frame["files"] = list(files.items())
     flush()
