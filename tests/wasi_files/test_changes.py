@@ -6,11 +6,6 @@ from tests.engine.tiny import APP, OTHER, Guest
 from wasm_kernel.engine import abi
 
 
-def test_a_new_file_that_is_written_is_both(guest: Guest) -> None:
-    guest.make("a", b"x")
-    assert guest.told == ({"a"}, {"a"}, set())
-
-
 def test_a_temporary_file_renamed_into_place_is_one_created_file(guest: Guest) -> None:
     guest.make("a.tmp", b"x")
     guest.rename("a.tmp", "a")
@@ -26,12 +21,6 @@ def test_a_file_that_comes_in_from_another_folder_is_created(guest: Guest) -> No
     guest.open("a", abi.O_CREAT, fd=OTHER)
     guest.call("path_rename", OTHER, *guest.text("a"), APP, *guest.text("b"))
     assert guest.told[0] == {"b"}
-
-
-def test_a_new_cell_begins_with_nothing(guest: Guest) -> None:
-    guest.make("a", b"x")
-    guest.changes.clear()
-    assert guest.told == (set(), set(), set())
 
 
 def test_writing_to_a_file_that_lost_its_name_modifies_what_it_has_left(guest: Guest) -> None:

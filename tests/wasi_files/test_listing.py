@@ -14,35 +14,23 @@ from wasm_kernel.wasi_files import listing
 from wasm_kernel.wasi_files.listing import FolderEntry, Listing
 
 
-@pytest.mark.parametrize("room", [48, 64, 80, 100, 128, 200, 400, 4096])
 @pytest.mark.parametrize("files", [0, 1, 7, 40])
-def test_every_room_shows_every_file_once(guest: Guest, room: int, files: int) -> None:
+def test_every_room_shows_every_file_once_and_no_hidden_one(guest: Guest, files: int) -> None:
     names = [f"file{i:03}" for i in range(files)]
     for name in [*names, ".metadata.json"]:
         (guest.app / name).touch()
-    assert sorted(guest.names(APP, room)) == names
+    for room in (48, 64, 80, 100, 200, 4096):
+        assert sorted(guest.names(APP, room)) == names
 
 
-@pytest.mark.parametrize("around", range(12))
-def test_a_hidden_name_at_any_position_is_left_out(guest: Guest, around: int) -> None:
-    """The order is the file system's: files made before and after move the hidden name about."""
-    for i in range(around):
-        (guest.app / f"a{i}").touch()
-    (guest.app / ".metadata.json").touch()
-    for i in range(12 - around):
-        (guest.app / f"b{i}").touch()
-    for room in (50, 60, 70, 90, 150):
-        assert len(guest.names(APP, room)) == 12
-
-
-@pytest.mark.parametrize("room", range(0, 120, 7))
-def test_no_buffer_of_any_size_holds_a_hidden_name(guest: Guest, room: int) -> None:
+def test_no_buffer_of_any_size_holds_a_hidden_name(guest: Guest) -> None:
     for name in (".metadata.json", "a", "b"):
         (guest.app / name).touch()
-    for cookie in range(6):
-        errno, data = guest.read_folder(APP, room, cookie)
-        assert errno == abi.SUCCESS
-        assert b".meta" not in data
+    for room in range(0, 120, 7):
+        for cookie in range(6):
+            errno, data = guest.read_folder(APP, room, cookie)
+            assert errno == abi.SUCCESS
+            assert b".meta" not in data
 
 
 def test_a_buffer_outside_the_memory_is_a_bad_address(guest: Guest) -> None:
@@ -92,23 +80,23 @@ def test_a_removed_folder_is_empty_whatever_has_its_name(guest: Guest) -> None:
     assert guest.names(fd) == []
 
 
-@pytest.mark.parametrize("cookie", [2, 3, 1000, 2**63, 2**64 - 1])
-def test_beyond_the_last_entry_is_nothing(guest: Guest, cookie: int) -> None:
+def test_beyond_the_last_entry_is_nothing(guest: Guest) -> None:
     _, before = guest.read_folder(APP, 4096)
-    errno, data = guest.read_folder(APP, 4096, cookie)
-    assert (errno, data) == (abi.SUCCESS, b"")
+    for cookie in (2, 3, 1000, 2**63, 2**64 - 1):
+        assert guest.read_folder(APP, 4096, cookie) == (abi.SUCCESS, b"")
     assert guest.read_folder(APP, 4096) == (abi.SUCCESS, before)
 
 
-def test_a_long_listing_takes_bounded_memory() -> None:
+def test_a_long_listing_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of a million long names took 700 MB."""
-    entries = (FolderEntry(f"{number:0250}", number, abi.FILE_TYPE) for number in range(100_000))
+    monkeypatch.setattr(listing, "MOST_BYTES", 2_000_000)
+    entries = (FolderEntry(f"{number:0250}", number, abi.FILE_TYPE) for number in range(20_000))
     found, cookie, names = Listing(1, entries), 0, 0
     while part := found.part(cookie, 65_536):
         whole = [entry for entry in entries_of(part) if entry.name != "."]
         cookie, names = whole[-1].next, names + len(whole)
         assert found.size <= listing.MOST_BYTES + 512
-    assert names == 100_001  # with ".."
+    assert names == 20_001  # with ".."
     assert found.part(5, 512) is None
     assert found.part(2**63, 512) == b""
 

@@ -98,7 +98,7 @@ def found_place(root: Path, path: str, *, follow: bool) -> tuple[str, ...] | str
         return None
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(path=PATHS, follow=st.booleans())
 def test_a_path_leads_where_the_file_system_says(tree: Path, path: str, follow: bool) -> None:
     true = true_place(tree, path, follow=follow)
@@ -134,11 +134,6 @@ def test_a_spelling_that_some_file_system_takes_for_a_hidden_name(name: str) -> 
 @pytest.mark.parametrize("name", ["metadata.json", ".metadata.jso", ".wasm-kernel", "a", "", "é"])
 def test_other_names_are_not_hidden(name: str) -> None:
     assert not is_hidden_name(name)
-
-
-@given(name=st.text(max_size=40))
-def test_any_text_has_one_spelling(name: str) -> None:
-    is_hidden_name(name)
 
 
 @pytest.mark.parametrize("follow", [True, False])

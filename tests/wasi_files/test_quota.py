@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -258,14 +257,6 @@ def test_what_the_host_puts_there_between_turns_counts(limited: Making) -> None:
     assert written(guest, fd, KB) == KB
 
 
-def test_a_file_that_the_host_cut_is_counted_from_there(limited: Making) -> None:
-    guest = limited()
-    fd = opened(guest, "a")
-    assert written(guest, fd, 8 * KB) == 8 * KB
-    os.truncate(guest.app / "a", 0)
-    assert written(guest, opened(guest, "b"), 10 * KB) == 2 * KB + 8 * KB
-
-
 def test_a_renumbered_file_is_still_counted(limited: Making) -> None:
     guest = limited()
     one, two = opened(guest, "a"), opened(guest, "b")
@@ -296,14 +287,6 @@ class Measured:
         self.looks += 1
         self.time += 1
         return self.time
-
-
-def test_nothing_is_looked_at_before_something_grows(tmp_path: Path) -> None:
-    folder = Measured(tmp_path)
-    folder.quota.begin_turn()
-    assert folder.looks == 0
-    folder.quota.reserve(1)
-    assert folder.looks == 2
 
 
 def test_looking_again_takes_a_small_part_of_the_time(tmp_path: Path) -> None:

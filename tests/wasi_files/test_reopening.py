@@ -10,7 +10,6 @@ import pytest
 
 from tests.engine.tiny import APP, FOLLOW, RIGHTS, Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.linux import files
 
 Making = Callable[[], Guest]
 
@@ -50,22 +49,18 @@ def opened(guest: Guest, name: str, how: int = 0) -> int:
     return fd
 
 
-def test_a_file_goes_on_where_it_was_read(make: Making) -> None:
+def test_a_file_goes_on_where_it_was_read_and_written(make: Making) -> None:
     guest = make()
     (guest.app / "f").write_text("hello world")
-    fd = opened(guest, "f")
+    fd, other = opened(guest, "f"), opened(guest, "f")
+    made = opened(guest, "made", abi.O_CREAT)
     read(guest, fd, 6)
+    read(guest, other, 9)
+    guest.write(made, b"one ")
     new, lost = restored(make, guest)
-    assert (read(new, fd), lost) == (b"world", [])
-
-
-def test_a_file_goes_on_where_it_was_written(make: Making) -> None:
-    guest = make()
-    fd = opened(guest, "f", abi.O_CREAT)
-    guest.write(fd, b"one ")
-    new, _ = restored(make, guest)
-    new.write(fd, b"two")
-    assert (new.app / "f").read_text() == "one two"
+    assert (read(new, fd), read(new, other), lost) == (b"world", b"ld", [])
+    new.write(made, b"two")
+    assert (new.app / "made").read_text() == "one two"
 
 
 def test_appending_goes_on_appending(make: Making) -> None:
@@ -94,16 +89,6 @@ def test_numbers_stay_with_gaps_between(make: Making) -> None:
     new, _ = restored(make, guest)
     assert {fd: read(new, fd) for fd in kept} == {fd: n.encode() for fd, n in kept.items()}
     assert opened(new, "f0") in {fd for fd in fds if fd not in kept}
-
-
-def test_two_descriptors_of_one_file_have_their_own_places(make: Making) -> None:
-    guest = make()
-    (guest.app / "f").write_text("abcdef")
-    one, two = opened(guest, "f"), opened(guest, "f")
-    read(guest, one, 2)
-    read(guest, two, 4)
-    new, _ = restored(make, guest)
-    assert (read(new, one), read(new, two)) == (b"cdef", b"ef")
 
 
 def test_an_open_folder_comes_back(make: Making) -> None:
@@ -187,30 +172,6 @@ def test_a_link_in_a_files_place_is_not_followed(make: Making, tmp_path: Path) -
     (guest.app / "f").symlink_to(tmp_path / "secret")
     new, lost = restored(make, guest)
     assert (isinstance(read(new, fd), int), lost) == (True, ["f"])
-
-
-def test_a_file_whose_content_changed_is_the_same_file(make: Making) -> None:
-    guest = make()
-    (guest.app / "f").write_text("old content")
-    fd = opened(guest, "f")
-    (guest.app / "f").write_text("new content")
-    new, _ = restored(make, guest)
-    assert read(new, fd) == b"new content"
-
-
-def test_identity_survives_a_rename_and_not_a_new_file(tmp_path: Path) -> None:
-    path, moved = tmp_path / "f", tmp_path / "g"
-    path.touch()
-    before = files.file_identity(str(path))
-    path.rename(moved)
-    path.touch()
-    assert files.file_identity(str(moved)) == before
-    assert files.file_identity(str(path)) != before
-
-
-def test_what_is_not_there_has_no_identity(tmp_path: Path) -> None:
-    assert files.file_identity(str(tmp_path / "missing")) == ""
-    assert files.file_identity("nul\0byte") == ""
 
 
 def test_a_file_swapped_for_a_hidden_one_is_not_opened_again(make: Making) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.tiny import APP, FOLLOW, READ_ONLY, RIGHTS, ROOT, Guest
+from tests.engine.tiny import APP, FOLLOW, READ_ONLY, RIGHTS, Guest
 from wasm_kernel.engine import abi
 
 OK, EXIST, ISDIR, NOTDIR, NOTEMPTY, LOOP, ROFS, BUSY = 0, 20, 31, 54, 55, 32, 69, 10
@@ -115,12 +115,6 @@ def test_p1_dir_fd_op_failures(facts: Facts) -> None:
         assert call("fd_filestat_set_size", fd, 0) == abi.EBADF
 
 
-def test_p1_directory_seek(facts: Facts) -> None:
-    assert facts.mkdir("d") == OK
-    fd = facts.opened("d", DIRECTORY, READ | 1 << 2)
-    assert facts.guest.call("fd_seek", fd, 0, 1, 96) == abi.EBADF
-
-
 def test_p1_fd_flags_set(facts: Facts) -> None:
     """Appending can be turned on and off: a write at a position then is one at the end, or not."""
     fd = facts.opened("f", CREAT, READ | WRITE)
@@ -148,12 +142,6 @@ def test_p1_file_allocate(facts: Facts) -> None:
     fd = facts.opened("f", CREAT, READ | WRITE)
     assert facts.guest.call("fd_allocate", fd, 0, 100) == abi.ENOTSUP
     assert (facts.guest.app / "f").stat().st_size == 0
-
-
-def test_p1_file_truncation(facts: Facts) -> None:
-    (facts.guest.app / "f").write_text("content")
-    facts.opened("f", TRUNC, WRITE)
-    assert (facts.guest.app / "f").read_text() == ""
 
 
 def test_p1_file_truncation_readonly(facts: Facts, tmp_path: Path) -> None:
@@ -213,12 +201,6 @@ def test_p1_nofollow_errors(facts: Facts) -> None:
     assert facts.open("link", follow=FOLLOW) == OK
 
 
-def test_p1_overwrite_preopen(facts: Facts) -> None:
-    assert facts.guest.call("fd_prestat_get", APP, 96) == OK
-    assert facts.guest.call("fd_prestat_get", ROOT, 96) == OK
-    assert facts.guest.call("fd_prestat_get", ROOT + 1, 96) == abi.EBADF
-
-
 def test_p1_path_exists(facts: Facts) -> None:
     assert facts.mkdir("dir") == OK
     facts.file("file")
@@ -260,17 +242,6 @@ def test_p1_path_open_create_existing(facts: Facts) -> None:
 def test_p1_path_open_dirfd_not_dir(facts: Facts) -> None:
     fd = facts.opened("file", CREAT)
     assert facts.open("foo", CREAT, fd=fd) == NOTDIR
-
-
-def test_p1_path_open_lots(facts: Facts) -> None:
-    facts.file("file")
-    for _ in range(2000):
-        assert facts.guest.call("fd_close", facts.opened("file")) == OK
-
-
-def test_p1_path_open_missing(facts: Facts) -> None:
-    assert facts.open("file") == abi.ENOENT
-    assert facts.open("dir/file", CREAT) == abi.ENOENT
 
 
 def test_p1_path_open_read_write(facts: Facts) -> None:
@@ -346,12 +317,8 @@ def test_p1_remove_directory(facts: Facts) -> None:
     assert facts.rmdir("file/") in (NOTDIR, abi.ENOENT)
     assert facts.rmdir(".") in (abi.EINVAL, BUSY, abi.EPERM, NOTEMPTY)
     assert facts.rmdir("..") in (abi.EPERM, abi.ENOENT)
-
-
-def test_p1_remove_nonempty_directory(facts: Facts) -> None:
-    assert facts.mkdir("dir") == OK
-    assert facts.mkdir("dir/nested") == OK
-    assert facts.rmdir("dir") == NOTEMPTY
+    assert facts.mkdir("full") == facts.mkdir("full/nested") == OK
+    assert facts.rmdir("full") == NOTEMPTY
 
 
 def test_p1_renumber(facts: Facts) -> None:
@@ -362,15 +329,6 @@ def test_p1_renumber(facts: Facts) -> None:
     assert call("fd_renumber", one, two) == abi.EBADF
     assert call("fd_renumber", two, two) == OK
     assert call("fd_close", two) == OK
-
-
-def test_p1_symlink_create(facts: Facts) -> None:
-    facts.file("target")
-    assert facts.symlink("target", "link") == OK
-    assert facts.open("link", follow=FOLLOW) == OK
-    assert facts.mkdir("dir") == OK
-    assert facts.symlink("dir", "way") == OK
-    assert facts.open("way", DIRECTORY, follow=FOLLOW) == OK
 
 
 def test_p1_symlink_filestat(facts: Facts) -> None:
