@@ -111,15 +111,6 @@ def lock_of(tmp_path: Path) -> Iterator[Callable[[], HistoryLock]]:
         yield lambda: HistoryLock(opened.enter_context(Folder.open(tmp_path)))
 
 
-def test_a_history_has_one_keeper(lock_of: Callable[[], HistoryLock]) -> None:
-    first, second = lock_of(), lock_of()
-    assert first.acquire()
-    assert not second.acquire()
-    first.release()
-    assert second.acquire()
-    second.release()
-
-
 def test_a_history_is_kept_for_the_kernel_that_owns_it(
     lock_of: Callable[[], HistoryLock], private: Folder
 ) -> None:
@@ -161,26 +152,26 @@ def test_a_kernel_that_ends_in_its_sleep_has_crashed_unless_it_notes_its_end(
     last.release()
 
 
-def test_a_keeper_learns_how_the_last_one_ended(lock_of: Callable[[], HistoryLock]) -> None:
-    first = lock_of()
-    first.acquire()
-    first.settled()
-    first.release()
-    ended = lock_of()
-    ended.acquire()
-    assert (ended.crashed, ended.wants(Resume.CRASH), ended.wants(Resume.ALWAYS)) == (
-        False,
-        False,
-        True,
-    )
-    ended.release(ended=False)
+def left(lock: HistoryLock, *, settled: bool = True, ended: bool = True) -> HistoryLock:
+    """Keeps the history for a while; returns the lock."""
+    lock.acquire()
+    if settled:
+        lock.settled()
+    lock.release(ended=ended)
+    return lock
+
+
+@pytest.mark.parametrize(
+    ("settled", "ended", "crashed"), [(True, True, False), (True, False, True), (False, True, True)]
+)
+def test_a_keeper_learns_how_the_last_one_ended(
+    lock_of: Callable[[], HistoryLock], settled: bool, ended: bool, crashed: bool
+) -> None:
+    left(lock_of(), settled=settled, ended=ended)
     later = lock_of()
     later.acquire()
-    assert (later.crashed, later.wants(Resume.CRASH), later.wants(Resume.NEVER)) == (
-        True,
-        True,
-        False,
-    )
+    assert later.crashed is later.wants(Resume.CRASH) is crashed
+    assert later.wants(Resume.ALWAYS) and not later.wants(Resume.NEVER)
     later.release()
 
 
@@ -194,20 +185,6 @@ def test_a_lock_that_is_not_held_wants_nothing(
     assert not any(second.wants(resume) for resume in Resume)
     assert Holder.of(private).alive
     first.release()
-
-
-@pytest.mark.parametrize("settled", [False, True])
-def test_an_end_that_was_not_as_it_should_be_counts_as_a_crash(
-    lock_of: Callable[[], HistoryLock], settled: bool
-) -> None:
-    first, later = lock_of(), lock_of()
-    first.acquire()
-    if settled:
-        first.settled()
-    first.release(ended=not settled)
-    assert later.acquire()
-    assert later.crashed
-    later.release()
 
 
 def test_a_keeper_may_ask_for_the_next_one_to_begin_anew(

@@ -21,32 +21,24 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def limit(group: Path, most: str, current: int) -> None:
-    (group / "memory.max").write_text(f"{most}\n")
-    (group / "memory.current").write_text(f"{current}\n")
-
-
-def test_without_limits_it_is_what_the_system_has(system: Path) -> None:
-    limit(system / "groups" / "a", "max", 10**9)
-    assert memory.available_memory() == 8_000_000 * 1024
-
-
-@pytest.mark.parametrize("group", ["a", "a/b"])
-def test_a_groups_limit_counts(system: Path, group: str) -> None:
-    limit(system / "groups" / group, str(3 * 10**9), 10**9)
-    assert memory.available_memory() == 2 * 10**9
-
-
-def test_a_group_beyond_its_limit_leaves_nothing(system: Path) -> None:
-    limit(system / "groups" / "a", "1000", 2000)
-    assert memory.available_memory() == 0
+@pytest.mark.parametrize(
+    ("group", "most", "current", "left"),
+    [
+        ("a", "max", 10**9, 8_000_000 * 1024),  # without a limit it is what the system has
+        ("a", str(3 * 10**9), 10**9, 2 * 10**9),
+        ("a/b", str(3 * 10**9), 10**9, 2 * 10**9),
+        ("a", "1000", 2000, 0),
+    ],
+)
+def test_a_groups_limit_counts(
+    system: Path, group: str, most: str, current: int, left: int
+) -> None:
+    (system / "groups" / group / "memory.max").write_text(f"{most}\n")
+    (system / "groups" / group / "memory.current").write_text(f"{current}\n")
+    assert memory.available_memory() == left
 
 
 def test_a_system_that_tells_nothing(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (system / "meminfo").unlink()
     (system / "cgroup").unlink()
     assert memory.available_memory() >= 0
-
-
-def test_this_system_tells() -> None:
-    assert memory.available_memory() > 0

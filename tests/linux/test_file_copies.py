@@ -12,7 +12,7 @@ import pytest
 from wasm_kernel.linux.files import link_or_copy
 
 BLOCK = 10_000
-ROUNDS = 10_000  # without a defence, some in a thousand fail
+ROUNDS = 3_000  # without a defence, some in a thousand fail
 
 
 @pytest.fixture

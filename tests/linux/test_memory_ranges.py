@@ -22,31 +22,17 @@ def stretch() -> Iterator[Stretch]:
     made.close()
 
 
-def test_ranges_come_one_after_the_other(stretch: Stretch) -> None:
-    ranges = [(page * PAGE, (page + 1) * PAGE) for page in (9, 2, 250)]
-    assert bytes(read_ranges(stretch.address, ranges)) == b"".join(
-        stretch.read(a, b - a) for a, b in ranges
-    )
-
-
-def test_no_ranges_copy_nothing(stretch: Stretch) -> None:
-    assert not read_ranges(stretch.address, [])
-
-
-def test_more_ranges_than_one_call_takes(monkeypatch: pytest.MonkeyPatch, stretch: Stretch) -> None:
-    monkeypatch.setattr(memory, "RANGES_MOST", 3)
-    ranges = [(page * PAGE, (page + 1) * PAGE) for page in range(0, PAGES, 2)]
-    assert bytes(read_ranges(stretch.address, ranges)) == b"".join(
-        stretch.read(a, b - a) for a, b in ranges
-    )
-
-
-def test_more_bytes_than_one_call_takes(monkeypatch: pytest.MonkeyPatch, stretch: Stretch) -> None:
-    monkeypatch.setattr(memory, "COPIED_MOST", 5 * PAGE)
-    ranges = [(0, 3 * PAGE), (10 * PAGE, 40 * PAGE), (50 * PAGE, 51 * PAGE)]
-    assert bytes(read_ranges(stretch.address, ranges)) == b"".join(
-        stretch.read(a, b - a) for a, b in ranges
-    )
+@pytest.mark.parametrize(("most_ranges", "most_pages"), [(1000, 1000), (3, 1000), (1000, 5)])
+def test_ranges_come_one_after_the_other_in_any_number_of_calls(
+    monkeypatch: pytest.MonkeyPatch, stretch: Stretch, most_ranges: int, most_pages: int
+) -> None:
+    monkeypatch.setattr(memory, "RANGES_MOST", most_ranges)
+    monkeypatch.setattr(memory, "COPIED_MOST", most_pages * PAGE)
+    alone = [(page, page + 1) for page in range(80, PAGES, 2)]
+    for pages in ([], [(9, 10), (2, 3), (250, 251)], [(0, 3), (10, 40), (50, 51)], alone):
+        ranges = [(first * PAGE, end * PAGE) for first, end in pages]
+        expected = b"".join(stretch.read(a, b - a) for a, b in ranges)
+        assert bytes(read_ranges(stretch.address, ranges)) == expected
 
 
 def test_the_room_for_a_copy_is_not_filled_first(

@@ -139,18 +139,6 @@ def test_a_wide_and_deep_tree_comes_back_to_where_it_was(here: Path, there: Path
     assert names == sorted(f"{name}{level}" for name in ("a", "z") for level in range(40))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
-def test_what_can_not_be_read_is_left_out_and_named(here: Path, there: Path) -> None:
-    (here / "closed").write_text("x")
-    (here / "closed").chmod(0)
-    (here / "folder").mkdir(0o000)
-    (here / "open").write_text("y")
-    left = copied(here, there)
-    assert sorted(one.path for one in left) == ["closed", "folder"]
-    assert {one.why for one in left} == {"Permission denied"}
-    assert [path.name for path in there.iterdir()] == ["open"]
-
-
 def test_an_unreadable_file_is_left_out_also_for_root(
     here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,9 +182,3 @@ def test_a_walk_whose_way_is_gone_ends(here: Path) -> None:
         with pytest.raises(OSError, match=r"moved|No such"):
             for _ in range(40):
                 way.leave()
-
-
-def test_a_folder_that_became_a_link_is_not_entered(here: Path, tmp_path: Path) -> None:
-    (here / "a").symlink_to(tmp_path)
-    with FolderWalk(here) as way, pytest.raises(OSError, match=r"directory|levels"):
-        way.enter("a")

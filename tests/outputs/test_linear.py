@@ -229,16 +229,7 @@ def tell(message: CommMessage) -> None:
     gate().out(message, Removals())
 
 
-TRAITS = (
-    "value",
-    "description",
-    "options",
-    "_options_labels",
-    "layout",
-    "width",
-    "tooltip",
-    "format",
-)
+TRAITS = ("value", "description", "options", "_options_labels", "layout", "width", "tooltip")
 
 
 @pytest.mark.parametrize("widget", ["HTML", "Label", "Dropdown", "Image"])

@@ -106,12 +106,6 @@ def test_once_a_session_a_cell_is_told_that_its_files_are_not_beside_the_noteboo
     assert cell.wrote("next.csv") == EndedCell(one).wrote("next.csv") == ""
 
 
-def test_where_no_notebook_is_known_the_notice_names_the_setting(one: Publishing) -> None:
-    one.place = replace(one.place, folder=())
-    one.write("r.csv")
-    assert "`c.WasmKernel.publish_folder = " in EndedCell(one).wrote("r.csv")
-
-
 def test_results_are_copied_and_linked(one: Publishing) -> None:
     one.write("r.csv", "1")
     one.write("a/b c.json", "2")
@@ -266,6 +260,8 @@ def test_a_cell_names_files_in_every_way(one: Publishing) -> None:
 
 def test_where_no_notebook_is_known_the_setting_is_named(one: Publishing) -> None:
     one.place = replace(one.place, folder=())
+    one.write("r.csv")
+    assert "`c.WasmKernel.publish_folder = " in EndedCell(one).wrote("r.csv")
     with pytest.raises(CommandRefused, match=r"WasmKernel\.publish_folder"):
         Cell(one).says("r.csv")
     with pytest.raises(PublishError):
