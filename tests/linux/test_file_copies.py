@@ -22,12 +22,6 @@ def folder(tmp_path: Path) -> Iterator[int]:
     os.close(descriptor)
 
 
-def test_a_shared_file_is_the_very_file(folder: int, tmp_path: Path) -> None:
-    (tmp_path / "one").write_text("content")
-    link_or_copy(folder, "one", tmp_path / "other")
-    assert (tmp_path / "one").samefile(tmp_path / "other")
-
-
 def test_a_file_that_is_replaced_all_the_time_is_always_there(folder: int, tmp_path: Path) -> None:
     """For example an old commit, which a folded one replaces while a fork is made."""
     file, aside, target = (tmp_path / name for name in ("file", "aside", "target"))
@@ -51,13 +45,3 @@ def test_a_file_that_is_replaced_all_the_time_is_always_there(folder: int, tmp_p
     finally:
         done.set()
         replacing.join()
-
-
-@pytest.mark.parametrize("missing", ["file", "folder"])
-def test_a_file_that_is_not_there_is_an_error(folder: int, tmp_path: Path, missing: str) -> None:
-    if missing == "folder":
-        (tmp_path / "file").touch()
-    with pytest.raises(FileNotFoundError):
-        link_or_copy(
-            folder, "file", tmp_path / "nowhere" / "x" if missing == "folder" else tmp_path / "x"
-        )

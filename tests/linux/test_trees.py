@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.faces import full_disk
 from tests.tasks import cancelled_after
 from wasm_kernel.linux import files, trees
 from wasm_kernel.linux.task import Cancelled
@@ -154,16 +153,6 @@ def test_an_unreadable_file_is_left_out_also_for_root(
     monkeypatch.setattr(os, "open", refused)
     assert copied(here, there) == [trees.LeftOut("closed", "Permission denied")]
     assert [path.name for path in there.iterdir()] == ["open"]
-
-
-def test_a_full_disk_ends_the_copy(
-    here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (here / "a").write_text("x")
-
-    monkeypatch.setattr(files.FileCopier, "copy", full_disk)
-    with pytest.raises(OSError, match="No space"):
-        copied(here, there)
 
 
 def test_a_walk_comes_back_from_a_folder_that_is_moved(here: Path) -> None:

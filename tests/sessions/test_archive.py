@@ -171,12 +171,6 @@ def test_the_id_is_new_kept_or_chosen(here: Path, there: Path, archive: Path) ->
         import_session(archive, there, session_id="../x")
 
 
-def test_an_archive_does_not_lie_in_its_own_session(here: Path) -> None:
-    write_session_file(ID, "a", b"x", here)
-    with pytest.raises(ArchiveError):
-        export_session(ID, here / ID / "x.tar.gz", here)
-
-
 def test_a_full_disk_leaves_no_half_archive(
     here: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,20 +84,6 @@ def fields_in(file: Path) -> dict[str, Any]:
     return found
 
 
-def test_times_have_microseconds_also_if_those_are_zero() -> None:
-    even = Metadata.new(ID, THEN.replace(microsecond=0)).render()
-    assert b'"created_at": "2024-02-29T12:30:45.000000+00:00"' in even
-
-
-def test_it_is_made_once(workspace: Path, private: Path | None) -> None:
-    create(workspace)
-    before = (workspace / ".metadata.json").read_bytes()
-    with pytest.raises(FileExistsError):
-        create(workspace)
-    assert (workspace / ".metadata.json").read_bytes() == before
-    assert left_aside(workspace, private) == []
-
-
 def test_time_goes_forward_also_where_the_clock_steps_back(
     file: Path, workspace: Path, private: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,11 +206,6 @@ def test_what_is_no_file_is_left_as_it_is(
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
     elsewhere = workspace.parent / "elsewhere"
     assert not elsewhere.exists() or elsewhere.read_bytes() == WHOLE
-
-
-def test_a_session_without_metadata_gets_none(workspace: Path, private: Path | None) -> None:
-    assert touch(workspace, private) is None
-    assert not (workspace / ".metadata.json").exists()
 
 
 def _long(file: Path) -> None:

@@ -227,21 +227,6 @@ def test_deleting_closes_what_is_open_here(root: Path) -> None:
     assert get(root).execute("print('x' in globals())").stdout == "False\n"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "error"), [({"runtime": "ruby"}, ValueError), ({"policy": {}}, TypeError)]
-)
-def test_a_session_that_can_not_be_made_leaves_nothing(
-    root: Path, wrong: dict[str, Any], error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        create_session_sandbox(workspace_root=root, **wrong)
-    assert not root.exists() or list(root.iterdir()) == []
-    with pytest.raises(error):
-        get(root, **wrong)
-    delete_session_workspace(ID, root)  # nothing of it is open
-    assert not root.exists() or list(root.iterdir()) == []
-
-
 def test_sandboxes_left_open_are_saved_when_the_process_ends(root: Path) -> None:
     for number in ("1", "2"):
         command = [sys.executable, "-W", "error", "-c", NEVER_CLOSED, str(root)]

@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.aged import aged_session
 from wasm_kernel import PruneError, prune_sessions
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.result import readable
-from wasm_kernel.sessions import ids, metadata
-
-KINDS = ["old", "young", "chosen", "unmarked", "corrupted"]
-
-
-@given(sessions=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 10**4)), max_size=6))
-def test_what_is_older_goes_the_oldest_first_and_all_is_accounted_for(
-    sessions: list[tuple[str, int]],
-) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        made = [(kind, hours, made_as(kind, Path(folder), hours)) for kind, hours in sessions]
-        result = prune_sessions(24, folder, dry_run=True)
-    old = sorted(((h, name) for kind, h, name in made if kind == "old"), reverse=True)
-    assert sorted(result.deleted_sessions) == sorted(name for _, name in old)
-    hours = {name: h for _, h, name in made}
-    assert [hours[name] for name in result.deleted_sessions] == [h for h, _ in old]
-    assert set(result.skipped_sessions) == {
-        name for kind, _, name in made if kind in ("chosen", "unmarked", "corrupted")
-    }
-    assert not result.errors
-
-
-def made_as(kind: str, root: Path, hours: int) -> str:
-    """Makes a session that was used a day and this many hours ago; returns its id."""
-    name = f"chosen-{ids.new()}" if kind == "chosen" else ""
-    workspace = aged_session(root, 0 if kind == "young" else 24 + hours, name=name)
-    if kind == "unmarked":
-        (workspace / ".metadata.json").unlink()
-    elif kind == "corrupted":
-        (workspace / ".metadata.json").write_text("{")
-    return workspace.name
+from wasm_kernel.sessions import metadata
 
 
 @pytest.mark.parametrize(

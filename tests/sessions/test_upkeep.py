@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.aged import aged
 from tests.faces import says, wait_for
 from tests.private import folders_of, private_of
-from tests.sessions.other_process import ROOT, Other
+from tests.sessions.other_process import ROOT
 from wasm_kernel import get_session_sandbox
 from wasm_kernel.engine.cache import ENVIRONMENT
 from wasm_kernel.folders.folders import SandboxFolders
@@ -27,7 +27,7 @@ from wasm_kernel.sessions import disk_use, ids, removal, upkeep
 from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.notebooks import bind
 from wasm_kernel.sessions.root import SessionsRoot
-from wasm_kernel.sessions.upkeep import Record, Upkeep, fair_share, to_evict
+from wasm_kernel.sessions.upkeep import Record, Upkeep, to_evict
 
 KIB = 1024
 HOUR, DAY = 3600.0, 24 * 3600.0
@@ -85,18 +85,6 @@ def opened(root: Path, name: str) -> SandboxFolders:
 
 
 # -- the order of removal
-
-
-@given(st.lists(st.integers(0, 1000), max_size=30), st.integers(0, 20_000))
-def test_a_fair_share_fills_the_bound(sizes: list[int], most: int) -> None:
-    share = fair_share(sizes, most)
-    taken = sum(min(size, share) for size in sizes)
-    assert taken <= most
-    if sum(sizes) > most:
-        assert taken > most - len(sizes)  # except for the indivisible rest
-        assert any(size > share for size in sizes)
-    else:
-        assert taken == sum(sizes)
 
 
 def a_record(total: int, idle: float, *, history: int | None = None, busy: bool = False) -> Record:
@@ -465,24 +453,6 @@ def test_a_session_whose_history_went_says_so(warm: None, root: Path) -> None:
     with get_session_sandbox("b", workspace_root=root) as sandbox:
         result = sandbox.execute("print(x)")
         assert (result.stdout, result.stderr) == ("1\n", "")
-
-
-def test_another_process_keeps_what_it_uses(warm: None, root: Path) -> None:
-    other = Other(root, "used")
-    try:
-        assert other.run("x = [1] * 100")["stderr"] == ""
-        left(root, "used", DAY)
-        kept(root, 1, days=0.1)
-        assert has_history(root, "used")
-        other.run("y = 2")
-        other.run("%undo 2")
-        assert other.run("print('x' in globals())") == {
-            "stdout": "False\n",
-            "stderr": "",
-            "error": "",
-        }
-    finally:
-        other.end()
 
 
 _KERNEL = """

@@ -24,7 +24,6 @@ from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.folding import fold
 from wasm_kernel.state.index import Head, Index, read_index
-from wasm_kernel.state.stored import StateFolder
 
 Making = Callable[..., Session]
 
@@ -311,18 +310,6 @@ def test_what_an_index_must_forget_is_not_forgotten_if_it_can_not_be_rewritten(
     again = session_of(load=True)
     assert again.found is not None
     assert (sorted(again.history.tree.commits), again.found.is_damaged) == ([1, 2], False)
-
-
-def test_a_state_that_can_not_be_set_aside_is_forgotten_all_the_same(
-    session_of: Making, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = session_of()
-    for number in range(1, 4):
-        session.cell(p0=str(number))
-    session.flush()
-    monkeypatch.setattr(StateFolder, "set_contents_aside", _full)
-    assert session.history.forget(3) == 1
-    assert sorted(session.history.tree.commits) == [1, 2]
 
 
 def test_closing_tries_again_what_could_not_be_written(

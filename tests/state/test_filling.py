@@ -12,7 +12,6 @@ from tests.state.session import Session, three
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
 from wasm_kernel.state.commits import GuestPages, Source
-from wasm_kernel.state.folding import fold
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
 
@@ -44,20 +43,6 @@ def test_writes_over_a_mapped_commit_stay_out_of_its_file(session: Session) -> N
     session.cell(p100="other")
     assert session.content(1).read_bytes() == before
     assert session.go(1)[100] == "one 100"
-
-
-def test_a_mapped_commit_may_be_folded_away(session: Session) -> None:
-    session.grow(40)
-    session.cell(**{f"p{page}": f"one {page}" for page in range(200)})
-    session.cell(p0="two")
-    session.flush()
-    session.go(2)
-    session.cell(p1="three")
-    session.flush()
-    fold(session.history, 1)
-    expected = {0: "two", 1: "three"} | {p: f"one {p}" for p in range(2, 200)}
-    assert session.state == expected
-    assert session.go(3) == expected
 
 
 def test_pages_outside_of_the_memory_are_refused(session: Session) -> None:

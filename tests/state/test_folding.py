@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from wasm_kernel.state.commits import Piece, merge
-from wasm_kernel.state.folding import chains, plan, spared
+from wasm_kernel.state.folding import plan
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
 
@@ -63,42 +62,6 @@ def test_one_line_is_folded_to_what_is_kept(data: st.DataObject) -> None:
     tree = {one: commit(one, one - 1) for one in range(1, count + 1)}
     left = folded(tree, plan(tree, count, (), keep))
     assert sorted(left) == list(range(max(1, count - keep), count + 1))
-
-
-@given(st.data())
-def test_chains_fold_the_same_as_the_steps(data: st.DataObject) -> None:
-    tree = data.draw(trees())
-    head = data.draw(st.sampled_from(sorted(tree)))
-    kept = data.draw(st.sets(st.sampled_from(sorted(tree))))
-    steps = plan(tree, head, kept, data.draw(st.integers(1, 5)))
-    left, once = folded(tree, steps), dict(tree)
-    for child, chain in chains(steps).items():
-        assert chain == sorted(chain)
-        for one in reversed(chain):
-            below = [c.id for c in once.values() if c.parent == one]
-            assert set(below) <= {child}
-            if child is not None:
-                once[child] = replace(once[child], parent=once[one].parent)
-            del once[one]
-    assert once == left
-
-
-def of_size(one: int, mebibytes: int) -> Commit:
-    return commit(one, one - 1, runs=((0, mebibytes * 256),))
-
-
-@pytest.mark.parametrize(
-    ("mebibytes", "folded"),
-    [
-        ([1000, 3, 4], [2]),  # a far larger state is not rewritten for small ones
-        ([1000, 100, 160], [1, 2]),  # but it is when small ones add up
-        ([30, 0, 0], [1, 2]),  # a small state is always folded
-        ([3000, 400, 5, 5], [3]),  # several large ones stay in their tiers
-    ],
-)
-def test_large_states_are_rewritten_seldom(mebibytes: list[int], folded: list[int]) -> None:
-    tree = {one: of_size(one, size) for one, size in enumerate(mebibytes, start=1)}
-    assert spared(tree, [*tree][:-1], len(tree)) == folded
 
 
 CONTENT = st.lists(st.sampled_from(["leave", "zero", 1, 2, 3]), min_size=SIZE, max_size=SIZE)

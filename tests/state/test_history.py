@@ -61,15 +61,6 @@ def test_memory_that_grew_comes_back_as_large_and_goes_back_as_small(
     assert (again.go(1), again.guest.instance.memory.size) == ({0: "a"}, small)
 
 
-def test_a_branch_begins_where_memory_stood(session: Session) -> None:
-    three(session)
-    session.go(1)
-    branch = session.cell(p5="branch")
-    assert branch.parent == 1
-    assert session.go(3) == {0: "A", 1: "b", 2: "c"}
-    assert session.go(branch.id) == {0: "a", 5: "branch"}
-
-
 def test_no_number_is_given_twice(session: Session) -> None:
     three(session)
     session.history.forget(3)
@@ -156,15 +147,6 @@ def test_what_killed_writers_left_is_swept(session_of: Making, session: Session)
     assert len(before) == 1 + 3
 
 
-def test_clearing_leaves_an_empty_folder(session: Session) -> None:
-    three(session)
-    session.history.name("here", 1)
-    session.history.save()
-    session.history.clear()
-    assert session.files() == ["index"]
-    assert len((session.folder / "index").read_bytes().splitlines()) == 3, "and says nothing"
-
-
 def test_clearing_that_is_killed_leaves_nothing_usable(
     session_of: Making, session: Session
 ) -> None:
@@ -186,14 +168,6 @@ def test_clearing_that_is_killed_leaves_nothing_usable(
             session.history.clear()
     with pytest.raises(HistoryError):
         reopened(session_of, session)
-
-
-def test_forgetting_takes_all_that_stands_on_it(session: Session) -> None:
-    three(session)
-    session.history.name("here", 3)
-    session.history.forget(2)
-    assert (sorted(session.history.tree.commits), session.history.tree.head) == ([1], 1)
-    assert session.history.tree.names == {}
 
 
 def test_a_pinned_commit_is_not_folded_away(session: Session) -> None:

@@ -218,25 +218,6 @@ def test_what_is_mapped_and_what_is_clear_are_known_of_kept_memory(
     assert used == [True] * 3
 
 
-def test_zeros_in_kept_memory_take_none(
-    session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder, "FREE_WORTH", 1)
-    session.grow(40)
-    session.cell(**{f"p{page}": f"v{page}" for page in range(0, 600, 30)})  # zeros between them
-    session.flush()
-    session.free.runs = [(0, 600)]
-    session.cell()
-    session.stand_at(1, keep=True)
-    address = session.guest.instance.memory.address
-    with Path("/proc/self/pagemap").open("rb") as pagemap:
-        pagemap.seek(8 * (address // PAGE + FIRST))
-        entries = memoryview(pagemap.read(8 * 600)).cast("Q")
-    assert sum(entry >> 63 for entry in entries) < 200
-    assert session.state == {page: f"v{page}" for page in range(0, 600, 30)}
-    assert used == [True]
-
-
 def test_kept_memory_is_given_back(session: Session, used: list[bool]) -> None:
     session.grow(40)
     session.cell(**BIG)

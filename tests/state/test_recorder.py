@@ -151,32 +151,6 @@ def test_a_state_above_the_cap_is_not_rewritten_for_each_cell(
     assert session.go(session.history.tree.head)[99] == "large"
 
 
-def test_a_disk_that_fails_is_told_once_and_rollback_works(session: Session, disk: Disk) -> None:
-    session.cell(p0="a")
-    session.flush()
-    disk.broken = errno.EIO
-    for text in "bcd":
-        session.cell(p1=text)
-        session.flush()
-    assert len(session.troubles) == 1
-    assert session.go(session.history.tree.head) == {0: "a", 1: "d"}
-    assert session.go(3) == {0: "a", 1: "c"}
-
-
-def test_with_room_again_everything_is_written(
-    session_of: Making, session: Session, disk: Disk
-) -> None:
-    session.cell(p0="a")
-    disk.broken = errno.ENOSPC
-    session.cell(p1="b")
-    session.cell(p2="c")
-    session.flush()
-    disk.broken = 0
-    session.cell(p3="d")
-    session.close()
-    assert session_of(load=True).state == {0: "a", 1: "b", 2: "c", 3: "d"}
-
-
 def test_a_second_failure_is_told_again(session: Session, disk: Disk) -> None:
     for broken in (errno.ENOSPC, 0, errno.ENOSPC, errno.ENOSPC):
         disk.broken = broken
@@ -294,20 +268,6 @@ def test_a_head_that_fails_is_written_with_the_next_commit(
 
 def _no_room(*args: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_folding_a_damaged_commit_does_not_end_the_writer(session_of: Making) -> None:
-    session = session_of(keep=1)
-    for number in range(3):
-        session.cell(p0=f"v{number}")
-    session.flush()
-    for path in (session.folder / "contents").iterdir():
-        path.chmod(0o600)
-        path.write_bytes(b"x")
-    for number in range(3, 9):
-        session.cell(p0=f"v{number}")
-        session.flush()
-    assert not session.history.waiting
 
 
 def test_a_commit_that_could_not_be_taken_is_in_the_next(

@@ -177,13 +177,6 @@ def test_a_state_that_a_cell_asked_for_is_not_folded_away_during_the_cell(opened
     assert says(sandbox, "print(x)") == "0"
 
 
-def test_a_name_that_is_a_path_is_refused(sandbox: Sandbox) -> None:
-    for name in ("../../x", "a\\b"):
-        assert "was not used" in str(sandbox.execute(f"%checkpoint {name}").error)
-        with pytest.raises(TravelError):
-            sandbox.checkpoint(name)
-
-
 def test_two_names_of_one_state_are_both_listed(sandbox: Sandbox) -> None:
     sandbox.execute("x = 1")
     sandbox.checkpoint("one")

@@ -6,12 +6,6 @@ from tests.engine.tiny import APP, OTHER, Guest
 from wasm_kernel.engine import abi
 
 
-def test_a_temporary_file_renamed_into_place_is_one_created_file(guest: Guest) -> None:
-    guest.make("a.tmp", b"x")
-    guest.rename("a.tmp", "a")
-    assert guest.told == ({"a"}, {"a"}, set())
-
-
 def test_other_folders_are_not_told(guest: Guest) -> None:
     guest.open("a", abi.O_CREAT, fd=OTHER)
     assert guest.told == (set(), set(), set())
@@ -31,15 +25,6 @@ def test_writing_to_a_file_that_lost_its_name_modifies_what_it_has_left(guest: G
     guest.one_path("path_unlink_file", "a")
     guest.write(fd, b"y")
     assert guest.told == (set(), {"b"}, {"a"})
-
-
-def test_writing_to_a_file_without_a_name_is_no_change(guest: Guest) -> None:
-    (guest.app / "a").write_text("x")
-    _, fd = guest.open("a")
-    guest.one_path("path_unlink_file", "a")
-    guest.changes.clear()
-    guest.write(fd, b"y")
-    assert guest.told == (set(), set(), set())
 
 
 def test_writing_by_a_name_elsewhere_modifies(guest: Guest) -> None:

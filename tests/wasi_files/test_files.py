@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import stat
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.engine.tiny import APP, FOLLOW, OTHER, READ_ONLY, RIGHTS, ROOT, Guest
+from tests.engine.tiny import APP, FOLLOW, OTHER, ROOT, Guest
 from wasm_kernel.engine import abi
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.wasi_files.preopens import Preopen
-
-
-@pytest.fixture
-def secret(guest: Guest) -> Guest:
-    """A guest whose workspace holds the host's own names."""
-    (guest.app / ".metadata.json").write_text("secret")
-    (guest.app / "sub").mkdir()
-    (guest.app / "plain").write_text("plain")
-    return guest
-
-
-def test_an_opened_folder_that_is_moved_up_still_hides(secret: Guest) -> None:
-    (secret.app / "sub" / "deep").mkdir()
-    _, fd = secret.open("sub/deep", abi.O_DIRECTORY)
-    assert secret.rename("sub/deep", "deep") == abi.SUCCESS
-    assert secret.open("../.metadata.json", fd=fd)[0] != abi.SUCCESS
 
 
 @pytest.mark.parametrize(
@@ -104,24 +85,6 @@ def test_a_file_that_moved_out_of_the_workspace_is_no_change_there(guest: Guest)
     assert guest.told == (set(), set(), {"a"})
 
 
-def test_rights_do_not_widen_below_a_read_only_folder(guest: Guest, tmp_path: Path) -> None:
-    (tmp_path / "ro" / "given").write_text("given")
-    at = guest.text("given")
-    guest.call("path_open", READ_ONLY, 1, *at, abi.O_TRUNC, RIGHTS, RIGHTS, 0, 64)
-    assert (tmp_path / "ro" / "given").read_text() == "given"
-
-
-@pytest.mark.parametrize("end", ["/", "/.", "//", "/./", "/./."])
-def test_a_link_with_a_slash_behind_it_is_followed_for_the_hidden_names(
-    secret: Guest, end: str
-) -> None:
-    secret.symlink(".", "here")
-    errno, fd = secret.open("here" + end, abi.O_DIRECTORY, follow=0)
-    assert errno == abi.SUCCESS
-    assert secret.open(".metadata.json", fd=fd)[0] == abi.ENOENT
-    assert sorted(secret.names(fd)) == ["here", "plain", "sub"]
-
-
 def deep(guest: Guest, name: str, levels: int, fd: int = APP) -> int:
     """Folders of one name inside each other; the descriptor of the innermost."""
     for _ in range(levels):
@@ -153,16 +116,6 @@ def test_an_interrupt_ends_the_look_at_a_folder_that_is_to_be_renamed(
     assert (tmp_path / "other" / "big" / "0").exists()
 
 
-def test_no_rename_takes_a_folder_deeper_than_the_host_can_look(guest: Guest) -> None:
-    one, two = deep(guest, "a" * 200, 11), deep(guest, "b" * 200, 11)
-    assert guest.open("file", abi.O_CREAT, fd=two)[0] == abi.SUCCESS
-    at = guest.text("b" * 200)
-    assert guest.call("path_rename", APP, *at, one, *guest.text("in")) == abi.ENAMETOOLONG
-    assert guest.stat("/".join(["b" * 200] * 11)) == abi.SUCCESS
-    guest.call("path_rename", APP, *guest.text("b" * 200), APP, *guest.text("c"))
-    assert guest.stat("c") == abi.SUCCESS
-
-
 def test_many_levels_are_fine(guest: Guest) -> None:
     fd = deep(guest, "d", 1100)
     assert guest.open("end", abi.O_CREAT, fd=fd)[0] == abi.SUCCESS
@@ -173,65 +126,8 @@ def test_many_levels_are_fine(guest: Guest) -> None:
     trees.remove_tree(guest.app / "e")  # pytest's removal of folders gives up at 1,000 levels
 
 
-SPECIAL = ["pipe", "socket", "device"]
-
-
-@pytest.fixture(params=SPECIAL)
-def special(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Path], None]]:
-    """Makes a special file: neither file nor folder nor link."""
-    found: list[socket.socket] = []
-
-    def make(path: Path) -> None:
-        if request.param == "pipe":
-            os.mkfifo(path)
-        elif request.param == "socket":
-            found.append(socket.socket(socket.AF_UNIX))
-            with contextlib.chdir(path.parent):  # an address is short
-                found[-1].bind(path.name)
-        else:
-            try:
-                os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))
-            except PermissionError:
-                pytest.skip("only root makes devices")
-
-    yield make
-    for one in found:
-        one.close()
-
-
-@pytest.mark.parametrize("folder", [APP, OTHER, READ_ONLY])
-def test_what_is_no_file_is_refused_at_once(
-    guest: Guest, special: Callable[[Path], None], folder: int
-) -> None:
-    """Opening a pipe would block the host until another process opens its other end."""
-    host = guest.app.parent / {APP: "app", OTHER: "other", READ_ONLY: "ro"}[folder]
-    (host / "sub").mkdir()
-    special(host / "it")
-    (host / "way").symlink_to("it")
-    for name, rights in (("it", 2), ("it", 66), ("way", 2), ("way", 66)):
-        for how in (0, abi.O_CREAT, abi.O_TRUNC):
-            at = guest.text(name)
-            errno = guest.call("path_open", folder, FOLLOW, *at, how, rights, rights, 0, 64)
-            assert errno == abi.ENOTSUP
-        assert guest.stat(name, fd=folder) == abi.SUCCESS
-    assert "it" in guest.names(folder)
-    assert guest.rename("it", "that") in ((abi.SUCCESS,) if folder == APP else (abi.ENOENT,))
-
-
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-@pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_what_the_guest_makes_has_the_hosts_umask_and_never_runs(guest: Guest, mask: int) -> None:
-    before = os.umask(mask)
-    try:
-        guest.make("a", b"#!/bin/sh")
-        guest.one_path("path_create_directory", "d")
-    finally:
-        os.umask(before)
-    assert mode(guest.app / "a") == 0o666 & ~mask
-    assert mode(guest.app / "d") == 0o777 & ~mask
 
 
 @pytest.mark.parametrize("how", [0, abi.O_TRUNC, abi.O_CREAT])

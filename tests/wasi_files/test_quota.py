@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -171,38 +170,12 @@ def test_renaming_one_name_of_a_file_over_another_changes_nothing(limited: Makin
     assert written(guest, opened(guest, "c"), 8 * KB) == 2 * KB
 
 
-@pytest.mark.parametrize("what", ["file", "folder", "link", "second name"])
-def test_names_are_counted(limited: Making, what: str) -> None:
-    guest = limited(files=5)
-    guest.make("first")
-    makings: dict[str, Callable[[str], int]] = {
-        "file": guest.make,
-        "folder": lambda name: guest.one_path("path_create_directory", name),
-        "link": lambda name: guest.symlink("first", name),
-        "second name": lambda name: guest.link("first", name),
-    }
-    making = makings[what]
-    assert [making(f"n{i}") for i in range(6)] == [0] * 4 + [abi.ENOSPC] * 2
-    assert len(list(guest.app.iterdir())) == 5
-    gone = "path_remove_directory" if what == "folder" else "path_unlink_file"
-    guest.one_path(gone, "n0")
-    assert [making(f"m{i}") for i in range(2)] == [0, abi.ENOSPC]
-
-
 def test_what_is_there_can_be_opened_when_no_more_files_may_come(limited: Making) -> None:
     guest = limited(files=1)
     guest.make("a")
     assert guest.open("a", abi.O_CREAT)[0] == abi.SUCCESS
     assert guest.rename("a", "b") == abi.SUCCESS
     assert guest.open("a", abi.O_CREAT)[0] == abi.ENOSPC
-
-
-def test_replacing_by_a_rename_gives_a_name_back(limited: Making) -> None:
-    guest = limited(files=2)
-    for _ in range(5):
-        assert guest.make("a.new", b"x" * 2 * KB) == abi.SUCCESS
-        assert guest.rename("a.new", "a") == abi.SUCCESS
-    assert written(guest, opened(guest, "b"), 9 * KB) == 8 * KB
 
 
 def test_a_call_that_fails_costs_nothing(limited: Making) -> None:
@@ -244,17 +217,6 @@ def test_the_hosts_own_names_do_not_count(limited: Making) -> None:
     (guest.app / ".metadata.json").write_bytes(bytes(50 * KB))
     assert guest.make("a") == abi.SUCCESS
     assert written(guest, opened(guest, "a"), 11 * KB) == 10 * KB
-
-
-def test_what_the_host_puts_there_between_turns_counts(limited: Making) -> None:
-    guest = limited()
-    fd = opened(guest, "a")
-    assert written(guest, fd, KB) == KB
-    (guest.app / "b").write_bytes(bytes(9 * KB))
-    time.sleep(0.2)  # on a machine so busy that the first count took long
-    assert written(guest, fd, KB) == -abi.ENOSPC
-    (guest.app / "b").unlink()
-    assert written(guest, fd, KB) == KB
 
 
 def test_a_renumbered_file_is_still_counted(limited: Making) -> None:
