@@ -118,10 +118,6 @@ class NetworkSocket(socket.socket):
         for start in range(0, len(view), PIECE):
             self.send(view[start : start + PIECE])
 
-    def sendfile(self, file: Any, offset: int = 0, count: int | None = None) -> int:
-        """Sends a file."""
-        return self._sendfile_use_send(file, offset, count)  # type: ignore[attr-defined, no-any-return]
-
     def _check_connected(self) -> None:
         if not self.wire.number:
             raise OSError(errno.ENOTCONN, "the socket is not connected")

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 _SEED_BYTES = 32
@@ -33,7 +34,7 @@ def reseed(*, everything: bool = False) -> None:
         everything: Also reseed generators that cells made for themselves, seeded or not.
     """
     steps: list[Callable[[], None]] = [
-        _reseed_random,
+        partial(_reseed, _global),
         _reseed_numpy,
         _forget_names,
         _reseed_process,
@@ -43,17 +44,9 @@ def reseed(*, everything: bool = False) -> None:
             step()
 
 
-def _seed() -> int:
-    return int.from_bytes(os.urandom(_SEED_BYTES), "little")
-
-
-def _reseed_random() -> None:
-    _reseed(_global)
-
-
 def _reseed(generator: Any) -> None:
     """Reseeds like `Random.seed`, whatever a subclass or a cell put in its place."""
-    _random.Random.seed(generator, _seed())
+    _random.Random.seed(generator, int.from_bytes(os.urandom(_SEED_BYTES), "little"))
     object.__setattr__(generator, "gauss_next", None)
 
 

@@ -107,7 +107,6 @@ class GuestShell(_Base):  # type: ignore[misc]
         self.displayhook.outbox = outbox
         self.loop_runner = self.awaiter
         allow_tasks(self.awaiter)
-        self.Completer.use_jedi = False
         self.object_before_dot = ObjectBeforeDot(self.Completer)
         self.extension_manager.load_extension("storemagic")
         self.input_transformer_manager.cleanup_transforms.insert(0, limit_in_place)

@@ -281,14 +281,9 @@ def _dates(array: Array) -> list[Any]:
 
 
 def _times(array: Array) -> list[Any]:
-    parts = _A_SECOND[array.field.type.unit]
-    made = []
-    for value in array.values.tolist():
-        seconds, rest = divmod(value % (86_400 * parts), parts)
-        micros = rest * 10**6 // parts
-        hours, minutes = divmod(seconds // 60, 60)
-        made.append(datetime.time(hours, minutes, seconds % 60, micros))
-    return made
+    unit = array.field.type.unit
+    moments = (array.values.astype("i8") % (86_400 * _A_SECOND[unit])).view(f"M8[{unit}]")
+    return [each.time() for each in moments.astype("M8[us]").tolist()]
 
 
 def _lists(array: Array) -> list[Any]:

@@ -148,27 +148,17 @@ def _read_type(name: str, table: Table | None) -> Type:
     return Type(name) if table is None or read is None else read(name, table)
 
 
-def _decimal(name: str, table: Table) -> Type:
-    precision, scale = table.number(0, "i"), table.number(1, "i")
-    return Type(name, table.number(2, "i", 128), precision=precision, scale=scale)
-
-
-def _date(name: str, table: Table) -> Type:
-    is_days = table.number(0, "h", 1) == 0
-    return Type(name, 32 if is_days else 64, unit="D" if is_days else "ms")
-
-
-def _timestamp(name: str, table: Table) -> Type:
-    return Type(name, 64, unit=_unit(table, 0), zone=table.text(1) or "")
-
-
 _READERS: dict[str, Callable[[str, Table], Type]] = {
     "int": lambda _, table: _int(table),
     "float": lambda name, table: Type(name, (16, 32, 64)[table.number(0, "h")]),
-    "decimal": _decimal,
-    "date": _date,
+    "decimal": lambda name, table: Type(
+        name, table.number(2, "i", 128), precision=table.number(0, "i"), scale=table.number(1, "i")
+    ),
+    "date": lambda name, table: (
+        Type(name, 64, unit="ms") if table.number(0, "h", 1) else Type(name, 32, unit="D")
+    ),
     "time": lambda name, table: Type(name, table.number(1, "i", 32), unit=_unit(table, 1)),
-    "timestamp": _timestamp,
+    "timestamp": lambda name, table: Type(name, 64, unit=_unit(table, 0), zone=table.text(1) or ""),
     "duration": lambda name, table: Type(name, 64, unit=_unit(table, 1)),
     "fixed_binary": lambda name, table: Type(name, table.number(0, "i")),
     "fixed_list": lambda name, table: Type(name, table.number(0, "i")),

@@ -301,14 +301,6 @@ def _plain(kind: str) -> Callable[[list[Any], Any], _Made]:
     return write
 
 
-def _as_times(values: list[Any], _missing: Any) -> _Made:
-    return _column(pandas.Series(pandas.to_datetime(values)))
-
-
-def _as_durations(values: list[Any], _missing: Any) -> _Made:
-    return _column(pandas.Series(pandas.to_timedelta(values)))
-
-
 def _as_dates(values: list[Any], missing: Any) -> _Made:
     epoch = datetime.date(1970, 1, 1).toordinal()
     days = [
@@ -385,8 +377,8 @@ _WRITERS: dict[str, Callable[[list[Any], Any], _Made]] = {
     "int": _plain("int"),
     "float": _plain("float"),
     "decimal": _as_decimals,
-    "timestamp": _as_times,
-    "duration": _as_durations,
+    "timestamp": lambda values, _: _column(pandas.Series(pandas.to_datetime(values))),
+    "duration": lambda values, _: _column(pandas.Series(pandas.to_timedelta(values))),
     "date": _as_dates,
     "time": _as_day_times,
     "struct": _as_structs,
