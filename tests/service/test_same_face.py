@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -63,6 +63,27 @@ def test_what_no_message_can_carry_is_replaced_or_refused(sandbox: Sandbox) -> N
     with pytest.raises(FrameError, match="surrogates"):
         sandbox.query({"op": "complete", "code": "\ud800", "cursor_pos": 1}).result(30)
     assert not sandbox.busy
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda sandbox: sandbox.comm(CommMessage("ask", "c")).result(30),  # type: ignore[arg-type]
+        lambda sandbox: sandbox.comm(CommMessage("open", "c"), parent={"msg_id": 1}).result(30),
+        lambda sandbox: sandbox.execute("kept = 2", user_expressions={"n": 1}),
+        lambda sandbox: sandbox.checkpoint(5),
+        lambda sandbox: sandbox.undo(1.5),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_refused_and_nothing_is_lost(
+    sandbox: Sandbox, call: Callable[[Any], object]
+) -> None:
+    """Before, the worker ended, and with it a cell that was not on disk yet."""
+    sandbox.execute("kept = 1")
+    with pytest.raises(FrameError, match=r"request\..*Nothing was run"):
+        call(sandbox)
+    after = sandbox.execute("print(kept)")
+    assert (after.stdout, after.stderr) == ("1\n", "")
 
 
 def test_input_is_answered_refused_and_interrupted(sandbox: Sandbox) -> None:

@@ -27,6 +27,7 @@ FRAME_DEPTH = 64
 NAME_CHARACTERS = 200  # characters of a comm's id, or of its target's name
 
 _REASON_CHARACTERS = 150
+_BYTES = (bytes, bytearray, memoryview)
 
 Json = Any
 Object = dict[str, Json]
@@ -335,3 +336,10 @@ def check_depth(frame: Struct) -> None:
         ]
     if containers:
         raise FrameError("it is nested too deeply")
+
+
+def check_request(request: Struct) -> None:
+    """Raises `FrameError`, `TypeError` or `ValueError` if a worker could not read a request."""
+    check_depth(request)
+    plain = msgspec.to_builtins(request, builtin_types=_BYTES, str_keys=True)
+    msgspec.convert(plain, type(request))

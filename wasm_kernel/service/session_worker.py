@@ -29,7 +29,7 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.guests.broker_handlers import FetchedBytes
-from wasm_kernel.guests.protocol import check_depth
+from wasm_kernel.guests.protocol import check_request
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Handlers, log_failure
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
@@ -210,15 +210,15 @@ class SessionWorker:
     def _send(self, worker: Worker, message: Struct, *, waits: bool) -> bool:
         """Sends a message, or refuses it; returns False if that needs a wait that is not wanted."""
         try:
-            check_depth(message)  # the worker would be lost
+            check_request(message)  # the worker would be lost
             if not waits:
                 return worker.channel.send_at_once(message)
             worker.channel.send(message)
             return True
         except FrameError as problem:
             why = problem
-        except (ValueError, TypeError, RecursionError) as problem:  # not expressible in JSON
-            why = FrameError(describe(problem))
+        except (ValueError, TypeError, RecursionError) as problem:  # a caller's wrong type
+            why = FrameError(f"{describe(problem)}. Nothing was run.")
         with self._changed:
             pending = self._calls.remove(message.call if isinstance(message, messages.Call) else 0)
         if pending is not None:
