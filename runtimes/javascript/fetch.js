@@ -4,7 +4,7 @@
 import { AbortController } from "wasm-kernel:abort";
 import { networkCalls } from "wasm-kernel:functions";
 import { encode, joined, latin1, parse, stringify } from "wasm-kernel:host";
-import { URL, URLSearchParams } from "wasm-kernel:url";
+import { Pairs, URL, URLSearchParams } from "wasm-kernel:url";
 import { bytesOf, textOf } from "wasm-kernel:web";
 
 const NO_NETWORK = "fetch is not available: cells have no network. Put the data into a file in /app, and read it with readFile of node:fs/promises.";
@@ -16,10 +16,11 @@ const PRIVATE = ["authorization", "cookie"]; // not for another host that a redi
 const OF_BODIES = ["content-type", "content-encoding", "content-language", "content-location"];
 const WITHOUT_BODY = [101, 204, 205, 304], REDIRECTS = [301, 302, 303, 307, 308];
 
-export class Headers {
+export class Headers extends Pairs {
   #values = new Map();
 
   constructor(given = []) {
+    super();
     const pairs = typeof given[Symbol.iterator] === "function" ? given : Object.entries(given);
     for (const [name, value] of pairs) this.append(name, value);
   }
@@ -56,27 +57,11 @@ export class Headers {
     return [...(this.#values.get("set-cookie") ?? [])];
   }
 
-  forEach(callback, self) {
-    for (const [name, value] of this) callback.call(self, value, name, this);
-  }
-
   *entries() {
     for (const name of [...this.#values.keys()].sort()) {
       if (name === "set-cookie") for (const each of this.getSetCookie()) yield [name, each];
       else yield [name, this.get(name)];
     }
-  }
-
-  *keys() {
-    for (const [name] of this) yield name;
-  }
-
-  *values() {
-    for (const [, value] of this) yield value;
-  }
-
-  [Symbol.iterator]() {
-    return this.entries();
   }
 }
 

@@ -240,11 +240,31 @@ function serialize(record, withFragment = true) {
   return withFragment && record.fragment !== null ? `${text}#${record.fragment}` : text;
 }
 
-export class URLSearchParams {
+/** A list of names and values, which a subclass yields as its `entries`. */
+export class Pairs {
+  forEach(callback, self) {
+    for (const [name, value] of this) callback.call(self, value, name, this);
+  }
+
+  *keys() {
+    for (const [name] of this) yield name;
+  }
+
+  *values() {
+    for (const [, value] of this) yield value;
+  }
+
+  [Symbol.iterator]() {
+    return this.entries();
+  }
+}
+
+export class URLSearchParams extends Pairs {
   #pairs = [];
   #changed = () => {};
 
   constructor(init = "", changed) {
+    super();
     if (typeof changed === "function") this.#changed = changed;
     if (typeof init === "object" && init !== null) {
       const pairs = typeof init[Symbol.iterator] === "function" ? [...init] : Object.entries(init);
@@ -297,24 +317,8 @@ export class URLSearchParams {
     this.#set([...this.#pairs].sort(([one], [other]) => (one < other ? -1 : one > other ? 1 : 0)));
   }
 
-  forEach(callback, self) {
-    for (const [name, value] of this.#pairs) callback.call(self, value, name, this);
-  }
-
   *entries() {
     for (let index = 0; index < this.#pairs.length; index += 1) yield [...this.#pairs[index]];
-  }
-
-  *keys() {
-    for (const [name] of this.entries()) yield name;
-  }
-
-  *values() {
-    for (const [, value] of this.entries()) yield value;
-  }
-
-  [Symbol.iterator]() {
-    return this.entries();
   }
 
   toString() {
