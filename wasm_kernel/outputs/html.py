@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from hashlib import blake2s
 from html import unescape
+from typing import Any
 
 import nh3
 
@@ -169,18 +170,13 @@ def clean_html(html: str, removals: Removals) -> str:
 
 def _written_anew(html: str, removals: Removals) -> str:
     note_removals(html, removals)
-    cleaner = nh3.Cleaner(
-        tags=set(HTML_ELEMENTS | SVG_ELEMENTS),
-        clean_content_tags=set(REMOVED_WHOLE),
-        attributes={name: set(allowed) for name, allowed in ATTRIBUTES.items()},
-        attribute_filter=Attributes(removals, clean_svg),
+    return _cleaned(
+        html,
+        HTML_ELEMENTS | SVG_ELEMENTS,
+        Attributes(removals, clean_svg),
         tag_attribute_values={"input": {"type": {"checkbox"}}},
         set_tag_attribute_values={"a": {"target": "_blank"}},
-        url_schemes=SCHEMES,
     )
-    clean = cleaner.clean(html)
-    check_stopped()
-    return clean
 
 
 def _checkbox(element: str, removals: Removals) -> str:
@@ -205,17 +201,9 @@ def clean_svg(svg: str, removals: Removals) -> str:
     """
     svg = parseable(svg)
     note_removals(svg, removals)
-    cleaner = nh3.Cleaner(
-        tags=set(SVG_ELEMENTS),
-        clean_content_tags=set(REMOVED_WHOLE),
-        attributes={name: set(allowed) for name, allowed in ATTRIBUTES.items()},
-        attribute_filter=Attributes(removals),
-        url_schemes=SCHEMES,
-    )
     scope = scope_of(svg)
     # style sheets first: their text may look like an image until it is cleaned of `<`
-    text = cleaner.clean(svg)
-    check_stopped()
+    text = _cleaned(svg, SVG_ELEMENTS, Attributes(removals))
     root = _first_image(clean_styles(text, scope, removals, escaped=True))
     if not root:
         return ""
@@ -263,6 +251,21 @@ def parseable(document: str) -> str:
         small = documents.SMALL_DOCUMENT // 2**10
         raise NotShowable(f"a document of more than {small} KiB with unclosed elements")
     return documents.in_short_runs(document)
+
+
+def _cleaned(document: str, elements: frozenset[str], check: Attributes, **more: Any) -> str:
+    """Returns a document written anew by nh3, with the allowed elements and attributes alone."""
+    cleaner = nh3.Cleaner(
+        tags=set(elements),
+        clean_content_tags=set(REMOVED_WHOLE),
+        attributes={name: set(allowed) for name, allowed in ATTRIBUTES.items()},
+        attribute_filter=check,
+        url_schemes=SCHEMES,
+        **more,
+    )
+    clean = cleaner.clean(document)
+    check_stopped()
+    return clean
 
 
 def scope_of(document: str) -> str:

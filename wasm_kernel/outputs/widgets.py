@@ -86,13 +86,9 @@ class WidgetGate:
             removals.add(f"a channel to {_named(message.target_name)}, which is not a widget's")
             return None
         state, buffers = self._entered(message.comm_id, message.data, message.buffers, removals)
-        return CommMessage(
-            "open",
-            message.comm_id,
-            {"state": state, "buffer_paths": [path for path, _ in buffers]},
-            target_name=WIDGETS,
-            metadata=_versioned(message.metadata),
-            buffers=tuple(data for _, data in buffers),
+        metadata = _versioned(message.metadata)
+        return _with_buffers(
+            message, {"state": state}, buffers, target_name=WIDGETS, metadata=metadata
         )
 
     def _entered(
@@ -148,11 +144,7 @@ class WidgetGate:
         else:
             placed = _placed(data.get("buffer_paths"), message.buffers)
             clean, buffers = clean_state(model, state, placed, self._find, removals)
-        paths = [path for path, _ in buffers]
-        content = {"method": method, "state": clean, "buffer_paths": paths}
-        return CommMessage(
-            message.kind, message.comm_id, content, buffers=tuple(data for _, data in buffers)
-        )
+        return _with_buffers(message, {"method": method, "state": clean}, buffers)
 
     def _custom(self, message: CommMessage) -> CommMessage | None:
         """Passes on the two custom messages that core widgets know: about the focus."""
@@ -191,14 +183,16 @@ class WidgetGate:
                 )
             shown[comm_id] = _entry(clean)
             every += [([comm_id, "state", *path], data) for path, data in buffers]
-        content = {
-            "method": "update_states",
-            "states": shown,
-            "buffer_paths": [path for path, _ in every],
-        }
-        return CommMessage(
-            message.kind, message.comm_id, content, buffers=tuple(data for _, data in every)
-        )
+        return _with_buffers(message, {"method": "update_states", "states": shown}, every)
+
+
+def _with_buffers(
+    message: CommMessage, content: dict[str, Any], buffers: Buffers, **more: Any
+) -> CommMessage:
+    """Returns a message with another content, and the buffers that belong into it."""
+    content["buffer_paths"] = [path for path, _ in buffers]
+    data = tuple(data for _, data in buffers)
+    return CommMessage(message.kind, message.comm_id, content, buffers=data, **more)
 
 
 def _entry(state: Mapping[str, Any]) -> dict[str, Any]:
