@@ -26,6 +26,8 @@ _PIECE_BYTES = 65_536
 _OUTPUT_CHARACTERS = 200_000
 MEMORY_BYTES = 1024**3
 """The most memory that a fetching program may take: it reads hostile files and archives whole."""
+BYTES_MOST = 300 * 1024**2
+"""The most bytes that one request may fetch, unfinished files among it."""
 TOTAL_BYTES = 3 * 1024**3
 """The most bytes that one sandbox may fetch: the program's own cache keeps the fetched files."""
 _NO_MEMORY = re.compile(r"MemoryError|out of memory|Allocation failed|ENOMEM")
@@ -42,13 +44,12 @@ def run_fetcher(
     *,
     fetched: FetchedBytes,
     env: Mapping[str, str],
-    most: int,
     on_line: Callable[[str], None],
 ) -> tuple[str, int]:
     """Runs a program that fetches packages; returns its output, and its exit status.
 
     Each argument is ours or checked. `env` is added to this process's own variables. The folder is
-    empty and may grow to `most` bytes. `on_line` gets each line of output. Raises `PackageError` if
+    empty and may grow to `BYTES_MOST`. `on_line` gets each line of output. Raises `PackageError` if
     the program was stopped, fetched too much, or needed too much memory.
     """
     left = TOTAL_BYTES - fetched.bytes
@@ -71,7 +72,7 @@ def run_fetcher(
     )
     try:
         resource.prlimit(process.pid, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-        said = _output(process, folder, task, most=min(most, left), on_line=on_line)
+        said = _output(process, folder, task, most=min(BYTES_MOST, left), on_line=on_line)
         if (code := process.wait()) and _NO_MEMORY.search(said):
             raise PackageError(
                 f"fetching this takes more memory than the {MEMORY_BYTES >> 20:,} MiB allowed."

@@ -27,7 +27,6 @@ from wasm_kernel.linux.broker import tied_command
 from wasm_kernel.linux.folders import Folder, TooLong
 from wasm_kernel.linux.task import Task
 
-BYTES_MOST = 300 * 1024 * 1024
 FILES_MOST = 30_000
 _INSTALL = (
     *("install", "--ignore-scripts", "--no-bin-links", "--no-audit", "--no-fund", "--omit=dev"),
@@ -69,7 +68,6 @@ def install(
         task,
         fetched=fetched,
         env=_QUIET,
-        most=BYTES_MOST,
         on_line=lambda line: None,
     )
     if "FileNotFoundError" in said:

@@ -170,7 +170,7 @@ def test_too_much_is_not_fetched(
     index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index("big", files={"big.bin": os.urandom(300_000)})
-    monkeypatch.setattr(pip, "BYTES_MOST", 100_000)
+    monkeypatch.setattr(fetcher, "BYTES_MOST", 100_000)
     assert "more than" in refusal("big", into=tmp_path / "to")
 
 

@@ -19,9 +19,6 @@ from wasm_kernel.guests.python.packages.requirements import requirement
 from wasm_kernel.linux.broker import tied_command
 from wasm_kernel.linux.task import Task
 
-BYTES_MOST = 300 * 1024 * 1024
-"""The most that one request may fetch, unfinished files among it."""
-
 _DOWNLOAD = (
     *("download", "--no-deps", "--only-binary=:all:", "--implementation", "py", "--abi", "none"),
     *("--platform", "any", "--dest", "."),
@@ -115,7 +112,6 @@ class Pip:
             task,
             fetched=self._fetched,
             env=_QUIET,
-            most=BYTES_MOST,
             on_line=report,
         )
 
