@@ -25,36 +25,20 @@ _ALLOCATE, _CONSTRUCT = "U", "Q"
 _ENCODE = 34  # the places in the table
 _DEFAULTS, _DESTINATION, _START, _ROWS, _FINISH = 647, 641, 648, 651, 652
 _COPY, _GROW = "C", "y"
-_CALLS = {  # functions that are called by way of the host
-    "q": "ii>i",
-    "g": "iii>i",
-    "j": "iiii>i",
-    "a": "iiiii>i",
-    "D": "iiiiiii>i",
-    "f": "ii>",
-    "E": "iii>",
-    "d": "iiii>",
-    "p": "iiiii>",
-}
-_IGNORED = {  # they announce classes and types to JavaScript, and ask for the environment
-    "A": "ii>i",
-    "G": "iiiiii>",
-    "H": "i>",
-    "I": "ii>",
-    "J": "iiii>",
-    "K": "ii>",
-    "b": "iii>",
-    "c": "iiiiiiiiii>",
-    "e": "iiiii>",
-    "i": "iiiiiiiiii>",
-    "k": "iii>",
-    "m": "iiiiii>",
-    "n": "iiiiiiiiiiiii>",
-    "r": "iii>",
-    "u": "i>",
-    "v": "iiiiiii>",
-    "z": "ii>i",
-}
+
+
+def _shapes(table: str) -> dict[str, str]:
+    words = table.split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+# functions that are called by way of the host
+_CALLS = _shapes("q ii>i g iii>i j iiii>i a iiiii>i D iiiiiii>i f ii> E iii> d iiii> p iiiii>")
+# functions that announce classes and types to JavaScript, and ask for the environment
+_IGNORED = _shapes("""
+A ii>i G iiiiii> H i> I ii> J iiii> K ii> b iii> c iiiiiiiiii> e iiiii> i iiiiiiiiii> k iii>
+m iiiiii> n iiiiiiiiiiiii> r iii> u i> v iiiiiii> z ii>i
+""")
 _SHAPES = {_COPY: "iii>", _GROW: "i>i", **_CALLS, **_IGNORED}
 
 # The class: the pixels and the file as vectors, width, height, bits, channels, and settings.

@@ -11,62 +11,22 @@ import sys
 from operator import is_ as _is
 from typing import Any
 
-_ATTRIBUTES = (
-    "alias_manager",
-    "builtin_trap",
-    "compile",
-    "Completer",
-    "display_formatter",
-    "display_pub",
-    "display_trap",
-    "displayhook",
-    "events",
-    "extension_manager",
-    "history_manager",
-    "hooks",
-    "input_transformer_manager",
-    "inspector",
-    "InteractiveTB",
-    "kernel",
-    "loop_runner",
-    "magics_manager",
-    "outbox",
-    "awaiter",
-    "payload_manager",
-    "prefilter_manager",
-    "SyntaxTB",
-    "user_module",
-    "user_ns_hidden",
-    "ast_transformers",
-    "meta",
-)
+_words = str.split
+_ATTRIBUTES = _words("""
+    alias_manager builtin_trap compile Completer display_formatter display_pub display_trap
+    displayhook events extension_manager history_manager hooks input_transformer_manager inspector
+    InteractiveTB kernel loop_runner magics_manager outbox awaiter payload_manager prefilter_manager
+    SyntaxTB user_module user_ns_hidden ast_transformers meta
+    """)
 _MODULES = ("sys", "builtins", "os", "os.path", "IPython", "wasm_kernel_agent", "traitlets")
-_METHODS = {
-    "run_cell",
-    "_run_cell",
-    "run_cell_async",
-    "run_ast_nodes",
-    "run_code",
-    "transform_cell",
-    "transform_ast",
-    "should_run_async",
-    "showtraceback",
-    "_showtraceback",
-    "showsyntaxerror",
-    "push",
-    "system",
-    "getoutput",
-    "run_line_magic",
-    "run_cell_magic",
-    "user_expressions",
-    "object_inspect_mime",
-    "get_ipython",
-    "var_expand",
-    "find_magic",
-    "find_line_magic",
-    "_get_exc_info",
-    "excepthook",
-}
+_METHODS = frozenset(
+    _words("""
+    run_cell _run_cell run_cell_async run_ast_nodes run_code transform_cell transform_ast
+    should_run_async showtraceback _showtraceback showsyntaxerror push system getoutput
+    run_line_magic run_cell_magic user_expressions object_inspect_mime get_ipython var_expand
+    find_magic find_line_magic _get_exc_info excepthook
+    """)
+)
 _setattr, _callable, _isinstance, _type = setattr, callable, isinstance, type
 _all, _map = all, map
 

@@ -34,8 +34,7 @@ _SECONDS = {"sec": 1, "second": 1, "min": 60, "minute": 60, "hour": 3600, "day":
 _DAYS = ["mon", "tues", "wednes", "thurs", "fri", "satur", "sun"]
 
 
-_DATE = {"utc": "u", "universal": "u", "date": "d", "reference": "r", "iso-8601": "I"}
-_DATE["rfc-email"] = "R"
+_DATE = "utc u universal u date d reference r iso-8601 I rfc-email R"
 
 
 def date(words: list[str]) -> None:
@@ -131,7 +130,7 @@ def _stepped(moment: datetime, step: re.Match[str]) -> datetime:
 # -- bytes and lines
 
 
-_OD = {"address-radix": "A", "format": "t", "read-bytes": "N", "skip-bytes": "j", "width": "w"}
+_OD = "address-radix A format t read-bytes N skip-bytes j width w"
 
 
 def octal_dump(words: list[str]) -> None:
@@ -190,7 +189,7 @@ def head(words: list[str]) -> None:
         sys.stdout.buffer.write(kept)
 
 
-_SHUF = {"echo": "e", "head-count": "n", "input-range": "i", "repeat": "r"}
+_SHUF = "echo e head-count n input-range i repeat r"
 
 
 def shuffle(words: list[str]) -> None:
@@ -278,14 +277,9 @@ def _plain(number: Decimal) -> str:
 # -- paths
 
 
-_REALPATH = {
-    "relative-to": "R",
-    "canonicalize-existing": "e",
-    "canonicalize-missing": "m",
-    "no-symlinks": "s",
-    "strip": "s",
-    "quiet": "q",
-}
+_REALPATH = """
+relative-to R canonicalize-existing e canonicalize-missing m no-symlinks s strip s quiet q
+"""
 
 
 def real_path(words: list[str]) -> None:
@@ -300,7 +294,7 @@ def real_path(words: list[str]) -> None:
         print(path if base is None else os.path.relpath(path, os.path.realpath(base)))
 
 
-_MKTEMP = {"directory": "d", "tmpdir": "p", "dry-run": "u", "quiet": "q", "suffix": "S"}
+_MKTEMP = "directory d tmpdir p dry-run u quiet q suffix S"
 
 
 def make_temporary(words: list[str]) -> None:
@@ -334,8 +328,7 @@ def install(words: list[str]) -> None:
         shutil.copyfile(name, target / Path(name).name if target.is_dir() else target)
 
 
-_DU = {"all": "a", "bytes": "b", "apparent-size": "b", "total": "c", "max-depth": "d"}
-_DU["summarize"] = "s"
+_DU = "all a bytes b apparent-size b total c max-depth d summarize s"
 
 
 def sizes(words: list[str]) -> None:

@@ -8,13 +8,11 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 Program = Callable[[list[str]], int | None]
 """A program takes its words; it returns its exit status, None for 0."""
-
-_NO_LONG: Mapping[str, str] = {}
 
 
 class Usage(Exception):
@@ -28,22 +26,22 @@ class Kept(io.BytesIO):
         """Does nothing."""
 
 
-def options_of(
-    words: list[str], letters: str, long: Mapping[str, str] = _NO_LONG
-) -> tuple[dict[str, str], list[str]]:
+def options_of(words: list[str], letters: str, long: str = "") -> tuple[dict[str, str], list[str]]:
     """Returns a command's options, with their values, and the other words.
 
     A colon follows the letters that have a value; the values of a repeated option are lines. `long`
-    names the letters of long options. Raises `Usage` for an option that is not known.
+    holds the names of long options, each with its letter. Raises `Usage` for an unknown option.
     """
-    wanted = [f"{name}=" if f"{letter}:" in letters else name for name, letter in long.items()]
+    told = long.split()
+    letter_of = dict(zip(told[::2], told[1::2], strict=True))
+    wanted = [f"{name}=" if f"{each}:" in letters else name for name, each in letter_of.items()]
     try:
         found, names = getopt.gnu_getopt(words, letters, wanted)
     except getopt.GetoptError as problem:
         raise Usage(problem.msg) from None
     values: dict[str, str] = {}
     for option, value in found:
-        letter = long[option[2:]] if option.startswith("--") else option[1:]
+        letter = letter_of[option[2:]] if option.startswith("--") else option[1:]
         values[letter] = f"{values[letter]}\n{value}" if letter in values else value
     return values, names
 

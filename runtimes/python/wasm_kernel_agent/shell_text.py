@@ -114,27 +114,11 @@ def _value_of(text: str, flags: str) -> Any:
     return text.upper() if "f" in flags else text
 
 
-_SORT = {
-    "ignore-leading-blanks": "b",
-    "check": "c",
-    "dictionary-order": "d",
-    "ignore-case": "f",
-    "general-numeric-sort": "g",
-    "human-numeric-sort": "h",
-    "month-sort": "M",
-    "numeric-sort": "n",
-    "random-sort": "R",
-    "reverse": "r",
-    "stable": "s",
-    "unique": "u",
-    "version-sort": "V",
-    "zero-terminated": "z",
-    "key": "k",
-    "field-separator": "t",
-    "output": "o",
-    "buffer-size": "S",
-    "parallel": "T",
-}
+_SORT = """
+ignore-leading-blanks b check c dictionary-order d ignore-case f general-numeric-sort g
+human-numeric-sort h month-sort M numeric-sort n random-sort R reverse r stable s unique u
+version-sort V zero-terminated z key k field-separator t output o buffer-size S parallel T
+"""
 
 
 def sort(words: list[str]) -> int:
@@ -215,7 +199,7 @@ _CLASSES = {
     "print": "".join(map(chr, range(32, 127))),
     "graph": "".join(map(chr, range(33, 127))),
 }
-_TR = {"complement": "c", "delete": "d", "squeeze-repeats": "s", "truncate-set1": "t"}
+_TR = "complement c delete d squeeze-repeats s truncate-set1 t"
 _LETTER = r"\\[0-7]{1,3}|\\[^]|[^]".replace("[^]", r"[\s\S]")
 _SET = re.compile(rf"\[:(\w+):\]|\[({_LETTER})\*(\d*)\]|({_LETTER})-({_LETTER})|({_LETTER})")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
@@ -291,17 +275,10 @@ def diff(words: list[str]) -> int:
     return _of_files(first, second, values)
 
 
-_DIFF = {
-    "brief": "q",
-    "unified": "u",
-    "recursive": "r",
-    "new-file": "N",
-    "report-identical-files": "s",
-    "ignore-case": "i",
-    "ignore-all-space": "w",
-    "ignore-space-change": "b",
-    "text": "a",
-}
+_DIFF = """
+brief q unified u recursive r new-file N report-identical-files s ignore-case i ignore-all-space w
+ignore-space-change b text a
+"""
 
 
 def _of_folders(first: str, second: str, values: dict[str, str]) -> Iterator[int]:

@@ -13,34 +13,12 @@ SCHEMA, DICTIONARY, BATCH = 1, 2, 3
 VERSION = 4  # the metadata's version: V5
 EXTENSION, EXTENDED = "ARROW:extension:name", "ARROW:extension:metadata"  # keys of a field's type
 UNITS = ("s", "ms", "us", "ns")
-TYPES = {
-    1: "null",
-    2: "int",
-    3: "float",
-    4: "binary",
-    5: "utf8",
-    6: "bool",
-    7: "decimal",
-    8: "date",
-    9: "time",
-    10: "timestamp",
-    11: "interval",
-    12: "list",
-    13: "struct",
-    14: "union",
-    15: "fixed_binary",
-    16: "fixed_list",
-    17: "map",
-    18: "duration",
-    19: "large_binary",
-    20: "large_utf8",
-    21: "large_list",
-    22: "run_ends",
-    23: "binary_view",
-    24: "utf8_view",
-    25: "list_view",
-    26: "large_list_view",
-}
+_NAMES = """
+null int float binary utf8 bool decimal date time timestamp interval list struct union fixed_binary
+fixed_list map duration large_binary large_utf8 large_list run_ends binary_view utf8_view list_view
+large_list_view
+"""  # by their numbers, from 1
+TYPES = dict(enumerate(_NAMES.split(), 1))
 _NUMBERS = {name: number for number, name in TYPES.items()}
 _DEEPEST = 64
 
