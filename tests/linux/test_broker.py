@@ -127,9 +127,7 @@ print(time.monotonic() - begun >= 0.3)
     assert said_by(code, tmp_path) == ["waiting", "Cancelled", "waiting", "Cancelled", "True"]
 
 
-def test_a_failure_comes_back_in_its_own_words_and_an_accident_without_any(
-    tmp_path: Path,
-) -> None:
+def test_a_failure_comes_back_in_its_own_words_and_an_accident_without_any(tmp_path: Path) -> None:
     code = f"""{_HANDLERS}
 for broker in (LocalBroker(HANDLERS), spawn()):
     for each in (Fail(), Crash()):
@@ -167,9 +165,7 @@ tried(lambda: {broker}.call(Crash(), EmptyReply))
     assert logged == [f"wasm_kernel {here} Crash failed unexpectedly 'a detail'"]
 
 
-def test_long_requests_and_replies_come_whole_and_too_long_ones_are_refused(
-    tmp_path: Path,
-) -> None:
+def test_long_requests_and_replies_come_whole_and_too_long_ones_are_refused(tmp_path: Path) -> None:
     code = f"""{_SPAWNED}
 for size in (1, 131_072, 3_000_000):
     print(len(broker.call(Echo("x" * size), Text).text))

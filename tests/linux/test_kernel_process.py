@@ -181,11 +181,7 @@ PATHS = {
     "not there": ("/not/there:/etc/hostname::", ()),
     "above": ("{parent}", THEIRS),
 }
-FOLDERS = {
-    "the project": ROOT,
-    "home": Path.home(),
-    "the packages": installed("traitlets").parent,
-}
+FOLDERS = {"the project": ROOT, "home": Path.home(), "the packages": installed("traitlets").parent}
 
 
 @pytest.mark.parametrize(("where", "packages"), sampled(PATHS, 4))

@@ -17,12 +17,7 @@ from wasm_kernel.guests.base import AfterCellAction, CommandLine, CommandRefused
 from wasm_kernel.linux import files
 from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.linux.task import Cancelled
-from wasm_kernel.publishing.names import (
-    PublishableNames,
-    PublishError,
-    PublishLimits,
-    SuffixError,
-)
+from wasm_kernel.publishing.names import PublishableNames, PublishError, PublishLimits, SuffixError
 from wasm_kernel.publishing.place import PublishFiles
 from wasm_kernel.publishing.publish import PublishCommand, ResultsNames, UnpublishedNotice
 from wasm_kernel.sessions.notebooks import bind

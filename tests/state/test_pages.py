@@ -77,8 +77,7 @@ def test_memory_can_be_tracked_again_after_a_close(watch: Making, stretch: Stret
 
 
 WRITES = st.lists(
-    st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(1, 3 * PAGE)), max_size=8),
-    max_size=20,
+    st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(1, 3 * PAGE)), max_size=8), max_size=20
 )
 
 
