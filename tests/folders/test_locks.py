@@ -46,9 +46,7 @@ def use(tmp_path: Path) -> Iterator[Using]:
         yield begin
 
 
-def test_users_share_a_session_and_only_a_lone_one_is_the_only_one(
-    private: Folder, use: Using
-) -> None:
+def test_users_share_a_session_and_a_lone_one_is_the_only_one(private: Folder, use: Using) -> None:
     assert not is_used(private)
     first = use()
     assert first.is_only()
@@ -111,7 +109,7 @@ def lock_of(tmp_path: Path) -> Iterator[Callable[[], HistoryLock]]:
         yield lambda: HistoryLock(opened.enter_context(Folder.open(tmp_path)))
 
 
-def test_a_history_is_kept_for_the_kernel_that_owns_it(
+def test_a_history_is_kept_for_its_kernel(
     lock_of: Callable[[], HistoryLock], private: Folder
 ) -> None:
     """A kernel's worker has ended, and its next one has not begun."""
@@ -175,9 +173,7 @@ def test_a_keeper_learns_how_the_last_one_ended(
     later.release()
 
 
-def test_a_lock_that_is_not_held_wants_nothing(
-    lock_of: Callable[[], HistoryLock], private: Folder
-) -> None:
+def test_a_lock_not_held_wants_nothing(lock_of: Callable[[], HistoryLock], private: Folder) -> None:
     first, second = lock_of(), lock_of()
     first.acquire()
     second.acquire()
@@ -187,7 +183,7 @@ def test_a_lock_that_is_not_held_wants_nothing(
     first.release()
 
 
-def test_a_keeper_may_ask_for_the_next_one_to_begin_anew(
+def test_a_keeper_may_have_the_next_begin_anew(
     lock_of: Callable[[], HistoryLock], private: Folder
 ) -> None:
     first, second, third = lock_of(), lock_of(), lock_of()

@@ -86,9 +86,7 @@ def test_what_rm_leaves_is_removed_a_week_later(root: Path, gone: Callable[[Path
     assert young.exists()
 
 
-def test_private_folders_of_unreachable_workspaces_are_kept_far_longer(
-    root: Path, tmp_path: Path
-) -> None:
+def test_folders_of_unreachable_workspaces_are_kept_far_longer(root: Path, tmp_path: Path) -> None:
     """Simulates an unmounted disk: no folder on the way to the workspace is the same."""
     private = a_session(root, hours=24 * 89)
     (tmp_path / "project").rename(tmp_path / "unmounted")
@@ -105,9 +103,7 @@ def test_private_folders_of_unreachable_workspaces_are_kept_far_longer(
     assert not private.exists()
 
 
-def test_a_root_that_is_a_mount_point_is_not_taken_for_gone(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mount_point_is_not_taken_for_gone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     private = a_session(root, hours=24 * 8)
     with Folder.open(root) as folder:
         own = FileMark.of(folder.fd)
@@ -157,7 +153,7 @@ def test_pruning_and_deleting_sweep_and_looking_does_not(root: Path, state: Path
         assert list((state / "private").iterdir()) == []
 
 
-def test_the_state_folder_does_not_grow_with_places_that_are_gone(
+def test_the_state_folder_forgets_places_that_are_gone(
     root: Path, state: Path, tmp_path: Path
 ) -> None:
     """Each start of a kernel reads the notes of all places and roots."""
@@ -211,7 +207,7 @@ def test_no_private_folder_is_left_by_deleting_pruning_forking_or_importing(
     assert list(root.iterdir()) == []
 
 
-def test_a_named_place_is_used_and_found_again_without_being_named(
+def test_a_named_place_is_found_again_without_its_name(
     warm: None, root: Path, tmp_path: Path
 ) -> None:
     own = tmp_path / "mine"
@@ -290,9 +286,7 @@ def test_what_is_not_safe_beside_the_root_is_not_used(
     assert private_of(root / "one").parent == state / "private"
 
 
-def test_a_session_on_another_disk_works_with_copies(
-    warm: None, state: Path, other_disk: Path
-) -> None:
+def test_a_session_on_another_disk_has_copies(warm: None, state: Path, other_disk: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give folders away")
     root = other_disk / "root"
@@ -318,9 +312,7 @@ def test_a_session_on_another_disk_works_with_copies(
     assert not private.exists()
 
 
-def test_without_any_place_nothing_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_place_nothing_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     (tmp_path / "project").mkdir()
@@ -346,15 +338,6 @@ def test_a_folder_that_cant_be_told_from_a_later_one_is_not_gone_on_with(
         with get_session_sandbox("one", workspace_root=root) as sandbox:
             assert sandbox.execute("print('x' in globals())").stdout == "False\n"
             sandbox.execute("x = 1")
-
-
-def test_a_device_counts_within_one_boot_only() -> None:
-    mark = FileMark(7, "1.0", os.makedev(8, 1), "today")
-    assert not mark.same(FileMark(7, "1.0", os.makedev(8, 2), "today"))
-    assert mark.same(FileMark(7, "1.0", os.makedev(8, 2), "yesterday"))
-    assert mark.same(FileMark(7, "1.0", os.makedev(0, 50), "today"))
-    assert not mark.same(FileMark(7, "1.1", os.makedev(8, 1), "today"))
-    assert not mark.same(FileMark(8, "1.0", os.makedev(8, 1), "today"))
 
 
 def test_a_record_of_another_workspace_is_not_used(root: Path) -> None:

@@ -19,9 +19,7 @@ MANY, LONG = b"[" + b"0," * 2 * FRAME_NODES + b"0]", b'"' + b"x" * FRAME_BYTES +
 
 
 @pytest.mark.parametrize("data", [MANY, LONG], ids=["many values", "long"])
-def test_a_message_that_would_take_too_much_memory_is_refused_before_it_is_read(
-    data: bytes,
-) -> None:
+def test_a_message_that_would_take_too_much_memory_is_refused_unread(data: bytes) -> None:
     ours, theirs = socket.socketpair()
     with closing(Channel(ours)) as channel, closing(Channel(theirs)) as stranger:
 

@@ -227,9 +227,7 @@ def test_a_module_that_is_missing_is_named_in_a_sentence(tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
-def test_a_cache_that_is_made_later_can_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_made_later_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cold = tmp_path / "not" / "there"
     monkeypatch.setenv("WASM_KERNEL_CACHE", str(cold))
     with closing(folders_of(tmp_path / "app")) as folders:

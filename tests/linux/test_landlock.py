@@ -81,9 +81,7 @@ def test_everything_else_can_neither_be_read_nor_written(tmp_path: Path) -> None
     ) == [*["PermissionError"] * 4, "done", "PermissionError", "OSError", "PermissionError"]
 
 
-def test_no_connection_can_be_made_and_no_other_process_signalled_or_looked_into(
-    tmp_path: Path,
-) -> None:
+def test_no_connection_is_made_and_no_process_signalled_or_looked_into(tmp_path: Path) -> None:
     assert (
         tries(
             tmp_path,

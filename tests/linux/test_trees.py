@@ -1,10 +1,11 @@
-"""Copying and removing whole folders: links, pipes, holes, depth, and what can't be read."""
+"""Copying and removing whole folders, and files that others replace meanwhile."""
 
 from __future__ import annotations
 
 import os
 import resource
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from tests.tasks import cancelled_after
 from wasm_kernel.linux import files, trees
+from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.linux.walks import FolderWalk
 
@@ -50,9 +52,7 @@ def down(folder: Path, levels: int) -> FolderWalk:
     return way
 
 
-def test_a_copy_that_is_not_wanted_any_more_stops_between_two_files(
-    here: Path, there: Path
-) -> None:
+def test_a_copy_that_is_cancelled_stops_between_two_files(here: Path, there: Path) -> None:
     for name in "abc":
         (here / name).write_text(name)
     with pytest.raises(Cancelled):
@@ -60,9 +60,7 @@ def test_a_copy_that_is_not_wanted_any_more_stops_between_two_files(
     assert sum(file.stat().st_size for file in there.iterdir()) == 2
 
 
-def test_a_copy_stops_in_a_large_file(
-    here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_stops_in_a_file(here: Path, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "STEP", 4096)
     monkeypatch.setattr(files.FileCopier, "clone", lambda *files: False)
     (here / "large").write_bytes(b"x" * 16384)
@@ -171,3 +169,39 @@ def test_a_walk_whose_way_is_gone_ends(here: Path) -> None:
         with pytest.raises(OSError, match=r"moved|No such"):
             for _ in range(40):
                 way.leave()
+
+
+BLOCK = 10_000
+ROUNDS = 3_000  # without a defence, some in a thousand fail
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[int]:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_a_file_that_is_replaced_all_the_time_is_always_there(folder: int, tmp_path: Path) -> None:
+    """For example an old commit, which a folded one replaces while a fork is made."""
+    file, aside, target = (tmp_path / name for name in ("file", "aside", "target"))
+    file.write_bytes(b"a" * BLOCK)
+    done = threading.Event()
+
+    def replace() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            aside.write_bytes(b"ab"[number % 2 : number % 2 + 1] * BLOCK)
+            aside.replace(file)
+
+    replacing = threading.Thread(target=replace)
+    replacing.start()
+    try:
+        for _ in range(ROUNDS):
+            link_or_copy(folder, "file", target)
+            assert target.read_bytes() in (b"a" * BLOCK, b"b" * BLOCK)
+            target.unlink()
+    finally:
+        done.set()
+        replacing.join()

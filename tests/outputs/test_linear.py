@@ -79,14 +79,14 @@ def show(output: tuple[str, Any]) -> None:
 
 def some(index: int) -> list[str]:
     """Some of the pieces, chosen by an index; the soak takes all of them."""
-    return list(PIECES)[index % SAMPLE :: SAMPLE]
+    return PIECES[index % SAMPLE :: SAMPLE]
 
 
 def slow_in(place: str, pieces: Iterable[str], largest: int = LARGEST) -> list[str]:
     def build_of(piece: str) -> Build:
         return lambda size: PLACES[place](repeated(piece, size))
 
-    return [name for name in pieces if not is_linear(show, build_of(PIECES[name]), largest)]
+    return [name for name in pieces if not is_linear(show, build_of(name), largest)]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -103,20 +103,18 @@ def test_f5_every_text_is_checked_in_linear_time(place: str) -> None:
 @pytest.mark.parametrize(
     ("place", "piece"),
     [
-        ("image/png", "blanks"),
-        ("in a sound", "blanks"),
-        ("text/markdown '{}!'", "beginnings"),
-        ("text/markdown '{}!'", "wrong ends"),
-        ("text/markdown 'x{}\\n\\n<b>'", "tasks"),
-        ("text/html", "ampersands"),
-        ("text/html", "no-break spaces"),
-        ("in an attribute", "no-break spaces"),
-        ("in an image's style sheet", "ampersands"),
+        ("image/png", " "),
+        ("in a sound", " "),
+        ("text/markdown '{}!'", "\\begin{align}\n"),
+        ("text/markdown '{}!'", "\\begin{align}\n\\end{align*}\n"),
+        ("text/markdown 'x{}\\n\\n<b>'", "- [ ] a\n"),
+        ("text/html", "&"),
+        ("text/html", "\xa0"),
+        ("in an attribute", "\xa0"),
+        ("in an image's style sheet", "&"),
     ],
 )
-def test_f5_texts_that_took_quadratic_time_are_checked_in_linear_time(
-    place: str, piece: str
-) -> None:
+def test_f5_texts_that_took_quadratic_time_take_linear_time(place: str, piece: str) -> None:
     assert slow_in(place, [piece]) == []
 
 
@@ -129,7 +127,7 @@ def test_f5_a_structure_is_checked_in_linear_time(build: Build) -> None:
     assert is_linear(show, build)
 
 
-@pytest.mark.parametrize("name", sampled({name: name for name in PIECES}, 10))
+@pytest.mark.parametrize("name", sampled({repr(piece): piece for piece in PIECES}, 10))
 def test_f5_text_on_streams_is_cleaned_in_linear_time(name: str) -> None:
     def feed(text: str) -> None:
         stream = terminal.StreamCleaner()
@@ -137,7 +135,7 @@ def test_f5_text_on_streams_is_cleaned_in_linear_time(name: str) -> None:
             stream.feed(text[at : at + 1000])
         stream.finish()
 
-    assert is_linear(feed, lambda size: repeated(PIECES[name], size))
+    assert is_linear(feed, lambda size: repeated(name, size))
 
 
 FRAMES: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -185,7 +183,7 @@ def slow_frames(op: str, pieces: Iterable[str]) -> list[str]:
     def build_of(piece: str) -> Build:
         return lambda size: protocol.encode({"op": op} | FRAMES[op](repeated(piece, size)))
 
-    return [name for name in pieces if not is_linear(take, build_of(PIECES[name]))]
+    return [name for name in pieces if not is_linear(take, build_of(name))]
 
 
 @pytest.mark.parametrize("op", FRAMES)
@@ -242,7 +240,7 @@ def test_f5_a_widget_is_told_in_linear_time(widget: str) -> None:
 
         return build
 
-    assert [name for name in some(0) if not is_linear(tell, build_of(PIECES[name]))] == []
+    assert [name for name in some(0) if not is_linear(tell, build_of(name))] == []
 
 
 def test_f5_all_widgets_states_are_told_in_linear_time() -> None:
@@ -255,13 +253,13 @@ def test_f5_all_widgets_states_are_told_in_linear_time() -> None:
     assert is_linear(tell, build)
 
 
-@pytest.mark.parametrize("name", sampled({name: name for name in PIECES}, 60))
+@pytest.mark.parametrize("name", sampled({repr(piece): piece for piece in PIECES}, 60))
 def test_f5_the_magics_in_a_cell_are_read_in_linear_time(name: str) -> None:
     def read(text: str) -> None:
         commands_in(text, {"pip"})
 
     def build_of(form: str) -> Build:
-        return lambda size: form.format(repeated(PIECES[name], size)[:249_000])
+        return lambda size: form.format(repeated(name, size)[:249_000])
 
     forms = ("{}", "x = f'{{{}", "%pip {}")
     assert [form for form in forms if not is_linear(read, build_of(form))] == []

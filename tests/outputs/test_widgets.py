@@ -175,9 +175,7 @@ def test_what_widgets_are_used_for_passes(page: Page, name: str, traits: dict[st
         {"_model_name": "__proto__"},
     ],
 )
-def test_any_other_widget_gives_way_to_a_line_that_says_so(
-    page: Page, changes: dict[str, Any]
-) -> None:
+def test_any_other_widget_gives_way_to_a_sentence(page: Page, changes: dict[str, Any]) -> None:
     passed = page.open("w1", identity("Text") | {"value": IMG} | changes)
     assert passed is not None
     state = passed.data["state"]

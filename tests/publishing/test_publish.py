@@ -82,9 +82,7 @@ class EndedCell(Cell):
         self.notice = UnpublishedNotice(one.session, self.command, self.note)
 
 
-def test_once_a_session_a_cell_is_told_that_its_files_are_not_beside_the_notebook(
-    one: Publishing,
-) -> None:
+def test_once_a_session_a_cell_is_told_of_files_not_beside_the_notebook(one: Publishing) -> None:
     cell = EndedCell(one)
     for path in ("x.py", ".hidden.csv", "a/my r.csv", "published.csv"):
         one.write(path)
@@ -110,9 +108,7 @@ def test_results_are_copied_and_linked(one: Publishing) -> None:
     assert (one.book / "orders.files/r.csv").stat().st_mode & 0o111 == 0
 
 
-def test_what_was_published_is_replaced_also_by_another_session(
-    one: Publishing, tmp_path: Path
-) -> None:
+def test_a_published_file_is_replaced_by_another_session(one: Publishing, tmp_path: Path) -> None:
     one.write("r.csv", "1")
     one.publish("r.csv")
     one.write("r.csv", "longer")
@@ -125,9 +121,7 @@ def test_what_was_published_is_replaced_also_by_another_session(
     tomorrow.session.closed()
 
 
-def test_what_another_notebook_published_stays_while_that_is_there(
-    one: Publishing, tmp_path: Path
-) -> None:
+def test_what_another_notebook_published_stays_with_it(one: Publishing, tmp_path: Path) -> None:
     other = tmp_path / "other.ipynb"
     other.write_text("{}")
     bind(one.session.root, "one", other)
@@ -172,7 +166,7 @@ def test_a_published_file_keeps_the_permissions_that_its_user_gave_it(one: Publi
 
 
 @pytest.mark.parametrize("swaps", [True, False])
-def test_a_file_of_the_users_stays(
+def test_the_users_file_stays(
     one: Publishing, monkeypatch: pytest.MonkeyPatch, swaps: bool
 ) -> None:
     if not swaps:  # a file system that knows only plain renames

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import CapturingLogger
 
 from tests import stored
 from tests.faces import full_disk, says
@@ -126,9 +127,7 @@ def test_holes_stay_holes_on_both_ways(here: Path, there: Path, archive: Path) -
     assert (back / "hollow").stat().st_size == 1 << 30
 
 
-def test_any_tar_reads_the_archive(
-    squeezed: None, here: Path, archive: Path, tmp_path: Path
-) -> None:
+def test_tar_reads_the_archive(squeezed: None, here: Path, archive: Path, tmp_path: Path) -> None:
     write_session_file(ID, "data.csv", b"1,2\n", here)
     with (here / ID / "sparse").open("wb") as file:
         file.truncate(10 << 20)
@@ -171,7 +170,7 @@ def test_the_id_is_new_kept_or_chosen(here: Path, there: Path, archive: Path) ->
         import_session(archive, there, session_id="../x")
 
 
-def test_a_full_disk_leaves_no_half_archive(
+def test_a_full_disk_leaves_nothing(
     here: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_session_file(ID, "a", os.urandom(1 << 20), here)
@@ -182,28 +181,20 @@ def test_a_full_disk_leaves_no_half_archive(
 
 
 def test_both_ways_are_told_to_the_log(here: Path, there: Path, archive: Path) -> None:
-    heard: list[tuple[str, dict[str, Any]]] = []
-
-    class Ear:
-        def info(self, event: str, **fields: Any) -> None:
-            heard.append((event, fields))
-
-        warning = info
-
+    heard = CapturingLogger()
     write_session_file(ID, "a", b"x", here)
-    logger = SandboxLogger(Ear())
-    export_session(ID, archive, here, logger=logger)
-    made = import_session(archive, there, logger=logger)
-    assert heard == [
-        ("session.exported", {"session_id": ID, "files": 1, "states": 0}),
-        ("session.imported", {"session_id": made.session_id, "files": 1, "states": 0}),
+    export_session(ID, archive, here, logger=SandboxLogger(heard))
+    made = import_session(archive, there, logger=SandboxLogger(heard))
+    ends = [("session.exported", ID), ("session.imported", made.session_id)]
+    assert [(call.args[0], call.kwargs) for call in heard.calls] == [
+        (event, {"session_id": name, "files": 1, "states": 0}) for event, name in ends
     ]
 
 
 # -- variables
 
 
-def test_variables_files_and_the_past_come_along(
+def test_variables_and_the_past_come_along(
     warm: None, here: Path, there: Path, archive: Path
 ) -> None:
     with session_in(here) as sandbox:
@@ -259,7 +250,7 @@ def test_two_that_are_imported_draw_other_numbers_and_open_files_come_along_twic
         assert says(sandbox, "f = files[0]; _ = f.seek(0); print(f.read())") == "one"
 
 
-def test_an_archive_that_names_no_proper_open_files_is_refused(
+def test_an_archive_with_odd_open_files_is_refused(
     exported: Path, there: Path, tmp_path: Path
 ) -> None:
     """The manifest is checked before anything else is read."""
@@ -269,9 +260,7 @@ def test_an_archive_that_names_no_proper_open_files_is_refused(
             import_session(forged, there)
 
 
-def test_open_files_of_a_stranger_lead_nowhere_else(
-    exported: Path, there: Path, tmp_path: Path
-) -> None:
+def test_a_strangers_open_files_lead_nowhere(exported: Path, there: Path, tmp_path: Path) -> None:
     strange = [("/app", "../secret"), ("/etc", "passwd"), ("/app", ".metadata.json")]
     with tarfile.open(exported) as file:
         inside = file.extractfile("manifest.json")
@@ -290,7 +279,7 @@ def test_open_files_of_a_stranger_lead_nowhere_else(
             assert told.error.ename == "OSError"
 
 
-def test_an_open_session_is_exported_without_its_variables_only(
+def test_an_open_session_is_exported_without_variables(
     warm: None, here: Path, archive: Path
 ) -> None:
     with session_in(here) as sandbox:
@@ -302,7 +291,7 @@ def test_an_open_session_is_exported_without_its_variables_only(
         assert (made.files, made.states) == (1, 0)
 
 
-def test_variables_of_another_version_are_left_out_in_words(
+def test_variables_of_another_version_are_left_out(
     exported: Path, there: Path, tmp_path: Path
 ) -> None:
     other = "0" * 32 + ".image"

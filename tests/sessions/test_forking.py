@@ -20,7 +20,6 @@ from tests.private import private_of
 from tests.stored import rewritten
 from tests.tasks import cancelled_after
 from wasm_kernel.errors import ForkError, WasmKernelError
-from wasm_kernel.folders.locks import HistoryLock, Resume
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import file_identity
 from wasm_kernel.linux.folders import Folder
@@ -136,19 +135,6 @@ def test_a_fork_has_contents_and_an_index_of_its_own(parent: Path) -> None:
     assert after.reading.salt != before.reading.salt
 
 
-def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
-    with Folder.open(private_of(fork(parent))) as private:
-        claim = HistoryLock(private)
-        claim.acquire()
-        assert claim.wants(Resume.CRASH)
-        assert not claim.wants(Resume.NEVER)
-        claim.settled()
-        claim.release()
-        claim.acquire()
-        assert not claim.wants(Resume.CRASH)
-        claim.release()
-
-
 def opened(identities: Sequence[tuple[str, str, str]]) -> list[OpenFile]:
     """Open files, by identity, guest's folder, and path there."""
     numbered = enumerate(identities, start=9)
@@ -227,7 +213,7 @@ def test_a_history_that_is_not_whole_is_not_forked(parent: Path, damage: str) ->
 
 
 @pytest.mark.parametrize("place", [".", "tmp", "state"])
-def test_a_private_folder_that_is_a_link_leads_nowhere(
+def test_a_link_for_a_private_folder_leads_nowhere(
     parent: Path, tmp_path: Path, place: str
 ) -> None:
     for name in ("tmp", "state"):

@@ -96,9 +96,7 @@ def test_time_goes_forward_also_where_the_clock_steps_back(
     assert fields_in(file)["created_at"] == THEN.isoformat(timespec="microseconds")
 
 
-def test_what_others_change_between_two_cells_is_kept(
-    file: Path, workspace: Path, private: Path | None
-) -> None:
+def test_what_others_change_is_kept(file: Path, workspace: Path, private: Path | None) -> None:
     written = touch(workspace, private)
     file.write_text(json.dumps({**fields_in(file), "note": "kept"}))
     written = touch(workspace, private, written)
@@ -109,9 +107,7 @@ def test_what_others_change_between_two_cells_is_kept(
     assert fields_in(file)["updated_at"] > before
 
 
-def test_two_processes_lose_nothing_and_go_forward(
-    file: Path, workspace: Path, tmp_path: Path
-) -> None:
+def test_two_processes_lose_nothing(file: Path, workspace: Path, tmp_path: Path) -> None:
     file.write_text(json.dumps({**fields_in(file), "note": "kept"}))
     command = [sys.executable, "-c", TOUCHING, str(workspace), str(tmp_path)]
     writers = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
@@ -311,7 +307,7 @@ TIMES = st.datetimes(
 
 
 @given(others=OTHERS, made=TIMES, clock=TIMES)
-def test_every_other_field_survives_a_touch(
+def test_other_fields_survive_touches(
     others: dict[str, Any], made: datetime, clock: datetime
 ) -> None:
     try:

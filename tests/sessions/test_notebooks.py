@@ -61,9 +61,7 @@ def test_a_rename_is_known_when_the_kernel_has_ended(root: Path, notebook: Path)
     new.end()
 
 
-def test_a_restart_keeps_the_session_though_the_server_tells_the_old_name(
-    root: Path, notebook: Path
-) -> None:
+def test_a_restart_keeps_the_session_whatever_name_is_told(root: Path, notebook: Path) -> None:
     session = session_of(root, notebook)
     kernel = NotebookKernel(root, notebook)
     renamed = notebook.rename(notebook.with_name("renamed.ipynb"))
@@ -76,9 +74,7 @@ def test_a_restart_keeps_the_session_though_the_server_tells_the_old_name(
     assert session_of(root, notebook) != session
 
 
-def test_other_bytes_at_the_path_are_another_notebook_the_same_are_a_backup(
-    root: Path, notebook: Path
-) -> None:
+def test_other_bytes_are_another_notebook_the_same_a_backup(root: Path, notebook: Path) -> None:
     session = session_of(root, notebook)
     backup = Path(shutil.copy(notebook, notebook.with_name("backup.ipynb")))
     written(notebook.with_name("new"), "from elsewhere").replace(notebook)

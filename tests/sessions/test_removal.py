@@ -116,9 +116,7 @@ def test_the_historys_own_lock_counts_too(workspace: Path, tmp_path: Path) -> No
     assert not workspace.exists()
 
 
-def test_a_user_who_starts_during_the_deletion_finds_a_new_session(
-    workspace: Path, tmp_path: Path
-) -> None:
+def test_a_user_during_the_deletion_finds_a_new_session(workspace: Path, tmp_path: Path) -> None:
     (workspace / "file").touch()
     opened: list[Session] = []
     with Folder.open(private_of(workspace)) as private, Folder.open(tmp_path) as root:
@@ -206,9 +204,7 @@ def test_a_folder_that_cannot_be_renamed_is_deleted_in_its_place(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_root_that_may_not_be_written_to_is_an_error_in_words(
-    workspace: Path, tmp_path: Path
-) -> None:
+def test_a_root_not_to_be_written_to_is_told_in_words(workspace: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with as_nobody(tmp_path), pytest.raises(WorkspaceError, match="Permission denied"):
         delete_session_workspace(ID, tmp_path)

@@ -1,4 +1,6 @@
-"""A session's variables in another process: found, taken over after a kill, not shared by two."""
+"""A session's variables in another process, and in another version of the guest: found, taken over
+after a kill, not shared by two, and kept for the guest that saved them.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ import pytest
 from tests.faces import says, wait_for
 from tests.private import folders_of
 from tests.sessions.other_process import Other
-from tests.stored import commits_in, content_of, rewritten
+from tests.stored import commits_in, content_of, rewritten, state_of
 from wasm_kernel import BaseSandbox, get_session_sandbox
+from wasm_kernel.frontends.cli import doctor
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.index import read_index
 
@@ -197,3 +200,35 @@ def test_variables_that_were_given_up_are_not_found(here: Callable[[], BaseSandb
     sandbox.close(discard_variables=True)
     result = here().execute("print(open('file').read(), 'x' in globals())")
     assert (result.stdout, result.stderr) == ("kept False\n", "")
+
+
+def said_by_doctor(root: Path) -> list[str]:
+    return [f.text for f in doctor.examine(root) if "saved by another version" in f.text]
+
+
+@pytest.mark.usefixtures("warm")
+def test_doctor_announces_sessions_that_this_guest_can_not_go_on_with(tmp_path: Path) -> None:
+    with get_session_sandbox("analysis", workspace_root=tmp_path) as sandbox:
+        says(sandbox, "x = 7")
+    assert said_by_doctor(tmp_path) == []
+    rewritten(state_of(tmp_path / "analysis"), lambda record: record, image="of another build")
+    (said,) = said_by_doctor(tmp_path)
+    assert said.startswith("1 of 1 sessions with variables")
+
+
+@pytest.mark.usefixtures("warm")
+def test_variables_wait_for_the_guest_that_saved_them(tmp_path: Path) -> None:
+    """Of another language here, which is not called another version alone."""
+    cells = {
+        "javascript": "x = 7; require('fs').writeFileSync('kept.txt', 'here')",
+        "python": "print('x' in dir(), open('kept.txt').read()); x = 8",
+    }
+    for runtime, code in cells.items():
+        with get_session_sandbox("analysis", runtime, workspace_root=tmp_path) as sandbox:
+            found = sandbox.execute(code)
+    assert found.stdout == "False here\n"
+    assert "saved by another version of the sandbox or by its other language" in found.stderr
+    assert "kept for that version" in found.stderr
+    assert "The files in /app are all there" in found.stderr
+    with get_session_sandbox("analysis", "javascript", workspace_root=tmp_path) as sandbox:
+        assert sandbox.execute("x").outputs[0].data["text/plain"] == "7"

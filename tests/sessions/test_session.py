@@ -1,4 +1,4 @@
-"""An open session's folder: made for its owner, found again, never a link."""
+"""An open session's folder: made for its owner, found again, never a link, without leftovers."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from wasm_kernel import (
     prune_sessions,
 )
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.sessions import entries
+from wasm_kernel.sessions.files import list_session_files
 from wasm_kernel.sessions.removal import Deleter, Rule
 from wasm_kernel.sessions.root import SessionsRoot, WorkspaceError
 from wasm_kernel.sessions.session import Session
@@ -112,3 +114,42 @@ def test_a_session_whose_maker_is_killed_is_pruned(tmp_path: Path, moment: str) 
     assert (result.skipped_sessions, result.errors) == ([], {})
     assert result.deleted_sessions == ([left.name] if moment == "after" else [])
     assert not list(tmp_path.iterdir())
+
+
+_KILLED_WRITER = """
+import os, signal, sys
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.sessions import entries
+with Folder.open(sys.argv[1]) as root, entries.draft_of(root.fd, b"x" * 1000, None):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+PATTERN = ".metadata.json~*"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A session's folder in which a writer was killed, some time ago."""
+    Session(SessionsRoot(tmp_path), "one").closed()
+    workspace = tmp_path / "one"
+    subprocess.run([sys.executable, "-c", _KILLED_WRITER, str(workspace)], check=False)
+    assert len(list(workspace.glob(PATTERN))) == 1
+    assert list_session_files("one", tmp_path) == []
+    monkeypatch.setattr(entries, "YOUNG_SECONDS", 0.0)
+    return workspace
+
+
+def test_opening_removes_what_a_killed_writer_left(workspace: Path, tmp_path: Path) -> None:
+    Session(SessionsRoot(tmp_path), "one").closed()
+    assert list(workspace.glob(PATTERN)) == []
+
+
+def test_what_is_being_written_stays(workspace: Path, tmp_path: Path) -> None:
+    with Folder.open(workspace) as folder, entries.draft_of(folder.fd, b"slow", None) as draft:
+        Session(SessionsRoot(tmp_path), "one").closed()
+        assert [path.name for path in workspace.glob(PATTERN)] == [draft]
+
+
+def test_what_was_just_begun_stays(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    Session(SessionsRoot(workspace.parent), "one").closed()
+    assert len(list(workspace.glob(PATTERN))) == 1

@@ -114,7 +114,7 @@ def test_the_oldest_of_equal_sessions_go_and_none_that_was_just_left() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 99))), st.integers(0, 2000))
-def test_all_sessions_have_room_then_and_none_goes_in_vain(
+def test_all_have_room_then_and_none_goes_in_vain(
     sessions: list[tuple[int, int]], most: int
 ) -> None:
     records = {
@@ -145,9 +145,7 @@ def test_histories_go_for_room_and_files_stay(root: Path) -> None:
         assert Holder.of(folder).evicted == "room"
 
 
-def test_a_session_in_use_is_never_touched_and_goes_when_it_is_left(
-    root: Path, in_use: ExitStack
-) -> None:
+def test_a_session_in_use_stays_and_goes_when_it_is_left(root: Path, in_use: ExitStack) -> None:
     filler, others = a_session(root, 2000), [a_session(root, 50) for _ in range(4)]
     used = opened(root, filler)
     in_use.callback(used.close)
@@ -171,9 +169,7 @@ def test_sessions_of_a_living_service_are_left_alone(root: Path) -> None:
     assert not has_history(root, served)
 
 
-def test_a_user_who_comes_before_the_removal_keeps_the_session(
-    root: Path, in_use: ExitStack
-) -> None:
+def test_a_user_before_the_removal_keeps_the_session(root: Path, in_use: ExitStack) -> None:
     name = a_session(root, 10)
     with Folder.open(private_of(root / name)) as private:
         assert not removal.evict(private, "room", 2 * HOUR)
@@ -209,9 +205,7 @@ def test_compiled_code_of_an_earlier_version_goes(
     assert not code.exists()
 
 
-def test_what_did_not_change_is_not_measured_again(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_stayed_is_not_measured_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [a_session(root, 10) for _ in range(3)]
     measured = []
     really = DiskUse.measured
@@ -382,7 +376,7 @@ def test_files_go_if_their_notebook_is_gone_and_a_user_was_warned(
     assert (root / unknown / "file").exists()
 
 
-def test_no_files_go_without_a_warning(
+def test_no_files_go_unannounced(
     root: Path, notebook: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "TOLD_SECONDS", 0.0)

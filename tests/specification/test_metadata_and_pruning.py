@@ -118,9 +118,7 @@ def test_update_timestamp_on_successful_execution(get: Getting, root: Path) -> N
         assert {**found, "updated_at": ""} == {**before[0], "updated_at": ""}
 
 
-def test_a_timestamp_that_cannot_be_updated_fails_no_execution(
-    warm: None, root: Path, heard: Heard
-) -> None:
+def test_a_failing_timestamp_fails_no_execution(warm: None, root: Path, heard: Heard) -> None:
     with (
         faulty("wasm_kernel.sessions.metadata:swap_names") as faults,
         get_session_sandbox(ID, workspace_root=root, logger=heard.logger) as sandbox,
@@ -222,7 +220,7 @@ def test_prune_sessions_older_than_threshold(root: Path) -> None:
     assert {path.name for path in root.iterdir()} == {recent, legacy}
 
 
-def test_a_session_that_this_process_never_closed_is_deleted_when_it_is_due(
+def test_a_session_that_was_never_closed_is_deleted_when_due(
     create: Creating, heard: Heard
 ) -> None:
     session_id, sandbox = create()
@@ -242,9 +240,7 @@ def test_a_session_that_this_process_never_closed_is_deleted_when_it_is_due(
         assert anew.execute("print('x' in globals())").stdout == "False\n"
 
 
-def test_a_session_that_a_cell_runs_in_is_spared_and_not_skipped(
-    create: Creating, heard: Heard
-) -> None:
+def test_a_session_with_a_running_cell_is_spared(create: Creating, heard: Heard) -> None:
     session_id, sandbox = create()
     sandbox.execute("1")
     (idle, _), cell = create(), sandbox.submit("import time\nwhile True: time.sleep(0.01)")
@@ -345,9 +341,7 @@ def test_a_session_that_can_be_deleted_in_part_keeps_its_id_and_is_told_each_tim
     assert list(root.iterdir()) == []
 
 
-def test_a_session_whose_folder_cannot_be_entered_is_told_as_a_candidate(
-    root: Path, heard: Heard
-) -> None:
+def test_a_session_that_cannot_be_entered_is_a_candidate(root: Path, heard: Heard) -> None:
     closed, unread, young, old = (a_session(root, hours) for hours in (60, 50, 1, 30))
     for name, hours in ((closed, 60), (young, 1)):
         then = time.time() - hours * 3600

@@ -40,9 +40,7 @@ def folders(tmp_path: Path) -> Iterator[SandboxFolders]:
         ("/tmp", "t", ""),
     ],
 )
-def test_a_file_that_is_there_is_known(
-    folders: SandboxFolders, guest: str, path: str, host: str
-) -> None:
+def test_a_file_there_is_known(folders: SandboxFolders, guest: str, path: str, host: str) -> None:
     there = folders.real / host if host else folders.private_path / "tmp" / "t"
     assert identities_here(folders, {"1:2": (guest, path)}) == {"1:2": file_identity(str(there))}
 

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from tests.state.session import IMAGE, Session
-from wasm_kernel.errors import ForkError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.state.folding import fold
@@ -50,21 +49,6 @@ def copy(parent: Path, place: Path, *, reseed: bool) -> None:
         copy_states(source, target, image, tree, QUIET)
 
 
-def test_commits_are_copied(session: Session, branched: Branching) -> None:
-    session.cell(p1="one")
-    branch = branched(session)
-    assert branch.contents() == session.contents()
-    assert not branch.content(1).samefile(session.content(1))
-    assert branch.go(1) == {1: "one"}
-
-
-def test_a_session_whose_commits_are_not_on_disk_has_no_forks(session_of: Making) -> None:
-    session = session_of(disk=False)
-    session.cell(p1="one")
-    with pytest.raises(ForkError, match="not saved"), session.history.frozen():
-        pass
-
-
 def test_folding_in_one_leaves_the_other_alone(session: Session, branched: Branching) -> None:
     for number in range(8):
         session.cell(**{f"p{number}": f"cell {number}"})
@@ -94,25 +78,7 @@ def test_branching_while_the_parent_folds(session_of: Making, branched: Branchin
         assert branch.go(branch.history.tree.head) == expected
 
 
-def test_a_branch_is_found_by_a_later_process(
-    session: Session, session_of: Making, branched: Branching
-) -> None:
-    session.cell(p1="one")
-    branch = branched(session, reseed=True)
-    inherited = branch.history.tree.head
-    own = branch.cell(p1="two")
-    branch.close()
-    later = session_of(folder=branch.folder.parent, load=True)
-    assert later.found is not None
-    assert not later.found.is_damaged
-    assert later.state == {1: "two"}
-    assert later.history.tree.origin == ForkOrigin(inherited, True, {})
-    assert not later.history.tree.origin.inherits(own)
-
-
-def test_a_new_beginning_has_no_origin(
-    session: Session, branched: Branching, tmp_path: Path
-) -> None:
+def test_a_new_start_has_no_origin(session: Session, branched: Branching, tmp_path: Path) -> None:
     session.cell(p1="one")
     branch = branched(session, reseed=True)
     branch.history.clear()

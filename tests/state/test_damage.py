@@ -78,9 +78,7 @@ def right_or_told(session_of: Making, stored: Path) -> None:
 
 @pytest.mark.parametrize("number", sampled({str(one): one for one in range(1, 12)}, 7))
 @pytest.mark.parametrize("kind", ["flipped", "taken out", "doubled", "empty", "swapped"])
-def test_every_record_damaged_is_told(
-    session_of: Making, stored: Path, number: int, kind: str
-) -> None:
+def test_a_damaged_record_is_told(session_of: Making, stored: Path, number: int, kind: str) -> None:
     path = stored / "index"
     lines = path.read_bytes().splitlines(keepends=True)
     number = min(number, len(lines) - 1)
@@ -150,9 +148,7 @@ CONTENTS: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("one", sampled({str(one): one for one in (1, 3, 5)}, 2))
 @pytest.mark.parametrize("kind", CONTENTS)
-def test_every_content_damaged_is_told(
-    session_of: Making, stored: Path, kind: str, one: int
-) -> None:
+def test_a_damaged_content_is_told(session_of: Making, stored: Path, kind: str, one: int) -> None:
     session = session_of(load=True)
     session.close()
     if one not in session.history.tree.commits:
@@ -165,7 +161,7 @@ def test_every_content_damaged_is_told(
 
 @pytest.mark.parametrize("name", ["index", "contents", "unused"])
 @pytest.mark.parametrize("kind", ["a pipe", "a link to zeros", "a file"])
-def test_something_else_in_every_place_is_told(
+def test_something_else_in_place_is_told(
     session_of: Making, stored: Path, kind: str, name: str
 ) -> None:
     path = stored / name
@@ -274,9 +270,7 @@ def test_a_system_that_can_not_read_now_says_nothing_of_what_is_saved(
     assert standing(session_of, stored)[0] == STATES[4]
 
 
-def test_a_disk_that_is_full_while_damage_is_mended_loses_nothing_more(
-    session_of: Making, stored: Path
-) -> None:
+def test_a_full_disk_while_damage_is_mended_loses_nothing(session_of: Making, stored: Path) -> None:
     path = stored / "index"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]))  # without the record `IndexEnd`

@@ -90,9 +90,7 @@ def test_what_cannot_be_given_back_is_kept(peak: Session, monkeypatch: pytest.Mo
     assert peak.state == expected | {200: "new", 300: "new"} == peak.go(2)
 
 
-def test_changes_are_tracked_where_clearing_loses_that(
-    peak: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_are_tracked_after_clearing(peak: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(errno.ENOMEM, "no")
 

@@ -39,9 +39,7 @@ def watch(request: pytest.FixtureRequest, stretch: Stretch) -> Iterator[Making]:
         tracker.close()
 
 
-def test_a_page_that_each_cell_writes_is_told_for_some_more_cells_only(
-    watch: Making, stretch: Stretch
-) -> None:
+def test_a_page_that_each_cell_writes_is_told_a_while(watch: Making, stretch: Stretch) -> None:
     tracker = watch()
     for page in (7, 7, 7, 8, 9):
         stretch.touch(page)
@@ -100,9 +98,7 @@ def test_a_copy_that_follows_what_changed_stays_equal(
     tracker.close()
 
 
-def test_where_the_kernel_refuses_the_next_way_is_taken(
-    monkeypatch: pytest.MonkeyPatch, stretch: Stretch
-) -> None:
+def test_a_refused_tracker_is_replaced(monkeypatch: pytest.MonkeyPatch, stretch: Stretch) -> None:
     def refuses(*args: object) -> int:
         raise OSError(1, "not permitted")
 

@@ -81,29 +81,7 @@ def test_a_cell_waits_while_the_writer_is_far_behind(
     assert session.go(3) == dict.fromkeys(range(30), "v2")
 
 
-def test_the_writer_may_be_further_behind_where_there_is_memory(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder, "BACKLOG_BYTES", 10_000)
-    monkeypatch.setattr(memory, "available_memory", lambda: 8 * 10_000_000)
-    going, store = threading.Event(), session.history.store
-
-    def held_up(one: int) -> None:
-        going.wait(PATIENCE)
-        store(one)
-
-    monkeypatch.setattr(session.history, "store", held_up)
-    for number in range(5):
-        session.cell(**{f"p{page}": f"v{number}" for page in range(30)})
-    assert session.history.unwritten > 500_000
-    going.set()
-    session.flush()
-    assert session.history.unwritten == 0
-
-
-def test_cells_without_a_pause_are_folded_away_too(
-    session_of: Making, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_in_a_row_are_folded_too(session_of: Making, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer always has something to do."""
     session = session_of(keep=3)
     monkeypatch.setattr(queue.Queue, "empty", lambda _: False)
@@ -200,26 +178,6 @@ def _raising(kind: type[BaseException]) -> Callable[..., None]:
     return fail
 
 
-def test_a_commit_that_can_never_be_written_holds_no_other_branch_up(
-    session_of: Making, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = session.history.store
-
-    def choosy(one: int) -> None:
-        if one == 2:
-            raise ValueError("not this one")
-        store(one)
-
-    monkeypatch.setattr(session.history, "store", choosy)
-    session.cell(p0="a")
-    session.cell(p1="lost")
-    session.go(1)
-    session.cell(p2="c")
-    session.close()
-    assert session.history.waiting == [2]
-    assert session_of(load=True).state == {0: "a", 2: "c"}
-
-
 def test_a_cell_does_not_wait_for_a_writer_that_makes_no_room(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,9 +209,7 @@ def test_a_disk_that_stays_full_does_not_fill_memory(session_of: Making, disk: D
     assert session.go(session.history.tree.head) == {0: "v39"}
 
 
-def test_a_head_that_fails_is_written_with_the_next_commit(
-    session_of: Making, session: Session
-) -> None:
+def test_a_failed_head_is_written_with_the_next(session_of: Making, session: Session) -> None:
     session.cell(p0="a")
     session.flush()
     with pytest.MonkeyPatch.context() as patch:

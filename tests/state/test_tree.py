@@ -27,9 +27,7 @@ def labels(travel: TravelPlan) -> list[str]:
 
 
 @pytest.mark.parametrize(("count", "target"), [(1, 3), (2, 2), (3, 1)])
-def test_undo_names_its_cells_oldest_first_and_remembers_where_it_came_from(
-    count: int, target: int
-) -> None:
+def test_undo_names_its_cells_and_where_it_came_from(count: int, target: int) -> None:
     travel = line(3).plan("undo", count)
     assert labels(travel) == ["cell 1", "cell 2", "cell 3"][3 - count :]
     assert (travel.target, travel.undone) == (target, (4,))

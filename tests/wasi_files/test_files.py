@@ -1,4 +1,6 @@
-"""The guest's view of the disk: hidden names, read-only folders, mounts, descriptors."""
+"""The guest's view of the disk: hidden names, read-only folders, mounts, descriptors, and the files
+that a cell created, changed and deleted by its own calls.
+"""
 
 from __future__ import annotations
 
@@ -104,9 +106,7 @@ def test_folders_do_not_nest_deeper_than_the_host_can_look(guest: Guest) -> None
     assert guest.call("path_symlink", *at, fd, *guest.text("L" * 200)) == abi.ENAMETOOLONG
 
 
-def test_an_interrupt_ends_the_look_at_a_folder_that_is_to_be_renamed(
-    guest: Guest, tmp_path: Path
-) -> None:
+def test_an_interrupt_ends_the_look_at_a_renamed_folder(guest: Guest, tmp_path: Path) -> None:
     (tmp_path / "other" / "big").mkdir()
     for number in range(300):
         (tmp_path / "other" / "big" / f"{number}").touch()
@@ -150,3 +150,41 @@ def test_reading_leaves_a_files_mode_alone(guest: Guest) -> None:
     at = guest.text("tool")
     assert guest.call("path_open", APP, FOLLOW, *at, 0, 2, 2, 0, 64) == abi.SUCCESS
     assert mode(guest.app / "tool") == 0o4755
+
+
+def test_other_folders_are_not_told(guest: Guest) -> None:
+    guest.open("a", abi.O_CREAT, fd=OTHER)
+    assert guest.told == (set(), set(), set())
+
+
+def test_a_file_that_comes_in_from_another_folder_is_created(guest: Guest) -> None:
+    guest.open("a", abi.O_CREAT, fd=OTHER)
+    guest.call("path_rename", OTHER, *guest.text("a"), APP, *guest.text("b"))
+    assert guest.told[0] == {"b"}
+
+
+def test_writing_to_a_file_that_lost_its_name_modifies_what_it_has_left(guest: Guest) -> None:
+    (guest.app / "a").write_text("x")
+    guest.link("a", "b")
+    guest.changes.clear()
+    _, fd = guest.open("a")
+    guest.one_path("path_unlink_file", "a")
+    guest.write(fd, b"y")
+    assert guest.told == (set(), {"b"}, {"a"})
+
+
+def test_writing_by_a_name_elsewhere_modifies(guest: Guest) -> None:
+    (guest.app / "a").write_text("x")
+    (guest.app.parent / "other" / "b").hardlink_to(guest.app / "a")
+    _, fd = guest.open("b", fd=OTHER)
+    guest.write(fd, b"y")
+    assert guest.told == (set(), {"a"}, set())
+
+
+def test_a_file_with_two_names_that_an_earlier_cell_opened(guest: Guest) -> None:
+    (guest.app / "a").write_text("x")
+    (guest.app / "b").hardlink_to(guest.app / "a")
+    _, fd = guest.open("a")
+    guest.changes.clear()
+    guest.write(fd, b"y")
+    assert guest.told == (set(), {"a", "b"}, set())

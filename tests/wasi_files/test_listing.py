@@ -124,9 +124,7 @@ def test_a_listing_that_is_read_piece_by_piece_is_whole(
         real.close()
 
 
-def test_folders_that_are_not_read_to_the_end_are_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_left_half_read_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "MOST_BYTES", 2000)
     real = Overlaid(tmp_path)
     before = len(list(Path("/proc/self/fd").iterdir()))

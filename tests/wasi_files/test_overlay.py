@@ -74,9 +74,7 @@ def test_a_file_is_copied_when_it_is_opened_to_be_written_to(real: Overlaid) -> 
     assert not list(real.app.rglob("*part*"))
 
 
-def test_a_file_that_is_cut_when_it_is_opened_is_not_copied_first(
-    tmp_path: Path, over: Over
-) -> None:
+def test_a_file_that_is_cut_at_once_is_not_copied_first(tmp_path: Path, over: Over) -> None:
     (tmp_path / "lower").mkdir()
     (tmp_path / "lower" / "big").write_bytes(bytes(100_000))
     real = over(workspace_bytes=1000)
@@ -140,28 +138,6 @@ def test_covers_are_not_files_of_the_session(real: Overlaid) -> None:
     assert real.write(".wh.helper.py", b"") == NOTHING
     assert real.write("data/.wh.x.csv", b"") == NOTHING
     assert real.rename("helper.py", ".wh.a") == NOTHING
-
-
-def test_a_folder_that_lies_beneath_cannot_be_renamed(real: Overlaid) -> None:
-    assert real.rename("data", "other") == abi.EXDEV
-    assert real.write("data/new", b"n") == abi.SUCCESS
-    assert real.rename("data", "other") == abi.EXDEV
-    assert real.call("path_create_directory", "own") == abi.SUCCESS
-    assert real.rename("own", "data") == abi.ENOTEMPTY
-    assert real.rename("own", "mine") == abi.SUCCESS
-    assert real.rename("data/deep", "mine/deep") == abi.EXDEV
-
-
-def test_wrong_kinds_are_told(real: Overlaid) -> None:
-    assert real.call("path_unlink_file", "data") == abi.EISDIR
-    assert real.call("path_remove_directory", "orders.csv") == abi.ENOTDIR
-    assert real.write("data", b"") == abi.EISDIR
-    assert real.write("orders.csv/x", b"") == abi.ENOTDIR
-    assert real.write("nothing/x", b"") == NOTHING
-    assert real.call("path_remove_directory", "nothing/x") == NOTHING
-    assert real.guest.call(
-        "path_readlink", ROOT, *real.guest.text("notebook/data/no"), 9000, 64, 64
-    )
 
 
 def test_times_are_set_on_a_copy(real: Overlaid) -> None:
@@ -400,9 +376,7 @@ def test_races_lead_nowhere(tmp_path: Path, tries: Iterable[int]) -> None:
 
 
 @pytest.mark.parametrize("by_overlay", [False, True], ids=["in the workspace", "by the overlay"])
-def test_an_open_folder_beneath_is_not_taken_for_one_that_moves(
-    real: Overlaid, by_overlay: bool
-) -> None:
+def test_an_open_folder_beneath_is_not_one_that_moves(real: Overlaid, by_overlay: bool) -> None:
     # the descriptors were opened when there were no such folders in the workspace
     errno, fd = real.open("data", abi.O_DIRECTORY, RIGHTS & ~0x42)
     _, deep = real.open("data/deep", abi.O_DIRECTORY, RIGHTS & ~0x42)

@@ -135,9 +135,7 @@ def test_a_lost_file_is_not_lost_twice(make: Making) -> None:
 
 @pytest.mark.parametrize("when", ["before the commit", "after it"])
 @pytest.mark.parametrize("who", ["guest", "host", "editor"])
-def test_another_file_of_the_same_name_is_never_taken_for_it(
-    make: Making, who: str, when: str
-) -> None:
+def test_another_file_of_its_name_is_never_taken(make: Making, who: str, when: str) -> None:
     guest = make()
     (guest.app / "f").write_text("mine")
     fd = opened(guest, "f")

@@ -35,9 +35,7 @@ def test_what_changed_its_kind(workspace: Workspace) -> None:
     assert workspace.state == workspace.states[two]
 
 
-def test_a_link_out_of_the_workspace_is_never_followed(
-    workspace: Workspace, tmp_path: Path
-) -> None:
+def test_a_link_out_is_never_followed(workspace: Workspace, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "f").write_text("mine")

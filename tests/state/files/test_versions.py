@@ -336,9 +336,7 @@ def test_a_journal_with_other_records_is_not_used(
     assert knows_nothing(damaged(workspace, damage))
 
 
-def test_a_journal_cut_after_a_crash_is_noticed_by_contents_without_a_record(
-    workspace: Workspace,
-) -> None:
+def test_a_journal_cut_after_a_crash_is_noticed_by_its_contents(workspace: Workspace) -> None:
     life(workspace)
     path = workspace.private / "files" / "journal"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -381,9 +379,7 @@ def test_something_else_in_the_journals_place_is_not_used(workspace: Workspace, 
 
 
 @pytest.mark.parametrize("what", ["fifo", "folder", "link", "nothing", "another"])
-def test_something_else_in_a_contents_place_is_not_brought_back(
-    workspace: Workspace, what: str
-) -> None:
+def test_something_else_in_a_contents_place_stays_away(workspace: Workspace, what: str) -> None:
     workspace.write("a", "old")
     one = workspace.commit()
     workspace.write("a", "new")
@@ -406,9 +402,7 @@ def test_a_last_line_that_is_cut_off_is_left_out(workspace: Workspace) -> None:
     assert later.state == later.states[one]
 
 
-def test_another_version_of_the_record_is_not_read(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_version_is_not_read(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     life(workspace)
     monkeypatch.setattr(file_journal, "VERSION", 99)
     assert not again(workspace).whole
@@ -436,7 +430,7 @@ def test_a_file_that_others_write_to_under_its_new_name_is_told(workspace: Works
     assert workspace.bring(one).missed == [("a", NotKept("changed"))]
 
 
-def test_an_entry_is_on_disk_before_the_change(
+def test_an_entry_is_there_before_the_change(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is killed between the two leaves enough to go back."""
@@ -497,9 +491,7 @@ def test_killed_while_files_are_brought_back_each_is_old_or_new(
     assert later.state == later.states[3]
 
 
-def test_large_contents_are_not_read_to_be_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_contents_are_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.closing(Workspace(tmp_path, copy_bytes=2)) as workspace:
         workspace.write("a", "old")
         one = workspace.commit()
