@@ -1,4 +1,4 @@
-"""Copying and removing whole folders, and files that others replace meanwhile."""
+"""Copying and removing whole folders, and files that others replace at the same time."""
 
 from __future__ import annotations
 

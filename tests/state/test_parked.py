@@ -1,5 +1,5 @@
 """A guest's memory is moved to the next guest, or goes from state to state: only pages that differ
-are filled, and nothing is left of what was there before.
+are filled, and no page of an earlier state is left.
 """
 
 from __future__ import annotations
