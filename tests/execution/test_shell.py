@@ -2,20 +2,114 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.attacks.conftest import Victim
 from tests.execution.conftest import Opening
+from tests.faces import put_back
 from wasm_kernel import BaseSandbox, ExecutionPolicy, SandboxResult, create_sandbox
+
+FILES = "for name in ('a.csv', 'b.csv', 'c.txt'): open(name, 'w').write(name + '\\n')"
+SCRIPTS = {
+    "ls *.csv | head -3": "a.csv\nb.csv\n",
+    "echo $(ls | wc -l) $((6 * 7))": "3 42\n",
+    "printf 'x,1\\ny,2\\n' | awk -F, '{s += $2} END {print s}'": "3\n",
+    "grep -r csv . | cut -d: -f1 | sort": "a.csv\nb.csv\n",
+    "find . -name '*.csv' | xargs cat | sed s/csv/CSV/ | tr a-b A-B": "A.CSV\nB.CSV\n",
+    "echo 'é 漢' | wc -c; echo '漢'": "7\n漢\n",
+    "cat missing 2> /dev/null || echo failed": "failed\n",
+    "mkdir -p d/e; ln -s ../a.csv d/l; cat d/l; readlink d/l; ls d": "a.csv\n../a.csv\ne\nl\n",
+    "mkdir x; rmdir x; ls x 2> /dev/null; realpath a.csv": "/app/a.csv\n",
+    "seq 3 | xargs -n1 echo - ; seq 2 | xargs -I{} echo n{}": "- 1\n- 2\n- 3\nn1\nn2\n",
+    "grep -Hn csv a.csv; grep --color=never -c csv < b.csv": "a.csv:1:a.csv\n1\n",
+    "timeout 0.1 sleep 5; echo $?": "124\n",
+    """printf 'a 1\\nb 2\\n' | awk '{print $2 > "out_" $1}'; cat out_a; cat out_b""": "1\n2\n",
+    "env A='b c' sh -c 'echo $A'": "b c\n",
+    "env A=1 B=2 python -c 'import os; print(os.environ[\"B\"])'": "2\n",
+    "cp a.csv b.csv; cp -af b.csv c.txt; mv c.txt a.csv; cat *; cp a.csv ./a.csv 2>&1": (
+        "a.csv\na.csv\ncp: 'a.csv' and '/app/a.csv' are the same file\n"
+    ),
+    r"printf '\303\251\n'; printf '\377' | od -An; echo -e '\0303\251'": "é\n 000377\né\n",
+    "echo é > f; x() { cat f >&2; }; x 2>&1; cat f è 2>&1": (
+        "é\né\ncat: è: No such file or directory\n"
+    ),
+    "f() { [ $1 = 0 ] || f $(($1 - 1)); }; f 120; echo $?": "0\n",
+    "bash --login -c 'echo $1' - a; sh -lc 'echo b'; bash -euc 'false; echo c'": "a\nb\n",
+    "bash -euo pipefail -c 'false | true; echo a'; echo false > s; bash -e s": "",
+    "/bin/sh -c '/usr/bin/env A=b printenv A'; cd /usr/bin; ls sed; which sqlite3": "b\nsed\n",
+    r"printf 'a\0b\134' | tr '\0\134' '\n/'; yes | head -2; yes no | head -1": "a\nb/y\ny\nno\n",
+    "cmp a.csv a.csv; echo b.cs > d; cmp a.csv d; cmp -s a.csv d || cat d | cmp - d": (
+        "a.csv d differ: byte 1, line 1\n"
+    ),
+    "echo 'import sys; print(sys.argv)' > p.py; if true; then ./p.py a 'b c'; fi": (
+        "['./p.py', 'a', 'b c']\n"
+    ),
+    "printf '1\\n2\\n' > n; diff n - <<< 1; diff -u n n && paste -sd+ n | bc; head -n-1 n": (
+        "2d1\n< 2\n3\n1\n"
+    ),
+    "diff <(sort b.csv) a.csv; sort -t, -k2,2nr -k1 <(printf 'a,1\\nc,2\\nb,2\\n')": (
+        "1c1\n< b.csv\n---\n> a.csv\nb,2\nc,2\na,1\n"
+    ),
+    "date -d '2024-01-31 + 1 month' +%F; awk 'BEGIN {print strftime(\"%F\", 9), 1 / 3}'": (
+        "2024-03-02\n1970-01-01 0.333333\n"
+    ),
+    "cd /tmp; mkdir d d/e; realpath --relative-to=d d/e; du -b /app/a.csv; mktemp | wc -l": (
+        "e\n6\t/app/a.csv\n1\n"
+    ),
+    r"sed -i.old 's/\(.\)sv/\1\1/' a.csv; cat a.c*; grep -c -e 'b\+' -e x b*; sleep .1": (
+        "a.cc\na.csv\n1\n"
+    ),
+    "trap 'echo $x $?' EXIT; x=1; install -D a.csv d/n; od -An -tx1 d/n; exit 3": (
+        " 61 2e 63 73 76 0a\n1 3\n"
+    ),
+    "printf 'a b\\na b' | uniq -c | wc; wc -lc a.csv c.txt; tr -s '[:lower:]' '*' < c.txt": (
+        "      1       3      12\n 1  6 a.csv\n 1  6 c.txt\n 2 12 total\n*.*\n"
+    ),
+    "python -c 'import sys; print(sys.argv[1:], __name__)' a 'b c'": "['a', 'b c'] __main__\n",
+    "printf '3\\n1\\n' | python -c 'import sys; print(sorted(sys.stdin))'": "['1\\n', '3\\n']\n",
+    "echo 'import sys; sys.exit(4)' > s.py; python s.py; echo $?": "4\n",
+    "echo '[1, 2]' | python -m json.tool --compact": "[1,2]\n",
+    "cd /tmp; FOO=1 python -c 'import os; print(os.getcwd(), os.environ[\"FOO\"])'": "/tmp 1\n",
+    "python -c 'print(input())' <<< typed": "typed\n",
+    "pip list | grep -c numpy": "1\n",
+    "python -c 'import os; os.system(\"echo inner | cat\")' | tr i I": "Inner\n",
+    "tar czf x.tgz *.csv && rm *.csv && tar xvf x.tgz && cat b.csv": "a.csv\nb.csv\nb.csv\n",
+    "mkdir d; cp a.csv d; tar cf x d; rm *.csv; tar xf x --strip-components=1; cat a.csv": (
+        "a.csv\n"
+    ),
+    "zip -qr x.zip a.csv c.txt; rm a.csv; unzip -q x.zip; cat a.csv": "a.csv\n",
+    "gzip a.csv; ls a*; zcat a.csv.gz; gunzip a.csv.gz; ls a*": "a.csv.gz\na.csv\na.csv\n",
+    "printf a | sha1sum": "86f7e437faa5a7fce15d1ddcb9eaeaea377667b8  -\n",
+    "md5sum a.csv > s; sha256sum a.csv >> t; md5sum -c s; sha256sum -c t": "a.csv: OK\n" * 2,
+    "echo '0  a.csv' | sha1sum -c || echo differs": "a.csv: FAILED\ndiffers\n",
+}
+"""Scripts, and what bash prints for them; the soak runs just-bash's own cases."""
+ANEW = f"""
+import os, shutil, subprocess
+
+def run(script):
+    for entry in os.scandir("/app"):
+        shutil.rmtree(entry) if entry.is_dir() else os.remove(entry)
+    {FILES}
+    done = subprocess.run(script, shell=True, capture_output=True, text=True)
+    return done.stdout, done.stderr
+"""
+
+
+@pytest.fixture(scope="module")
+def filled(module_sandbox: BaseSandbox) -> BaseSandbox:
+    """The file's sandbox, with three files to begin with."""
+    module_sandbox.execute(FILES)
+    return put_back(module_sandbox)
 
 
 @pytest.fixture
-def shell(sandbox: BaseSandbox) -> BaseSandbox:
+def shell(filled: BaseSandbox) -> BaseSandbox:
     """A sandbox with three files."""
-    sandbox.execute("for name in ('a.csv', 'b.csv', 'c.txt'): open(name, 'w').write(name + '\\n')")
-    return sandbox
+    return put_back(filled)
 
 
 def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
@@ -25,104 +119,39 @@ def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
     return result
 
 
-@pytest.mark.parametrize(
-    ("code", "output"),
-    [
-        ("!ls *.csv | head -3", "a.csv\nb.csv\n"),
-        ("!cat a.csv c.txt > all && wc -l < all", "2\n"),
-        ("!for n in *.csv; do echo $n; done | sort -r", "b.csv\na.csv\n"),
-        ("!echo $(ls | wc -l) $((6 * 7))", "3 42\n"),
-        ("!printf 'x,1\\ny,2\\n' | awk -F, '{s += $2} END {print s}'", "3\n"),
-        ("!grep -r csv . | cut -d: -f1 | sort", "a.csv\nb.csv\n"),
-        ("!find . -name '*.csv' | xargs cat | sed s/csv/CSV/ | tr a-b A-B", "A.CSV\nB.CSV\n"),
-        ("!echo 'é 漢' | wc -c; echo '漢'", "7\n漢\n"),
-        ("name = 'c'\n!cat {name}.txt; echo $name", "c.txt\nc\n"),
-        ("!cat missing 2> /dev/null || echo failed", "failed\n"),
-        (
-            "!mkdir -p d/e; ln -s ../a.csv d/l; cat d/l; readlink d/l; ls d",
-            "a.csv\n../a.csv\ne\nl\n",
-        ),
-        ("!mkdir x; rmdir x; ls x 2> /dev/null; realpath a.csv", "/app/a.csv\n"),
-        ("!seq 3 | xargs -n1 echo - ; seq 2 | xargs -I{} echo n{}", "- 1\n- 2\n- 3\nn1\nn2\n"),
-        ("!grep -Hn csv a.csv; grep --color=never -c csv < b.csv", "a.csv:1:a.csv\n1\n"),
-        ("!timeout 0.1 sleep 5; echo $?", "124\n"),
-        (
-            """!printf 'a 1\\nb 2\\n' | awk '{print $2 > "out_" $1}'; cat out_a; cat out_b""",
-            "1\n2\n",
-        ),
-        ("!env A='b c' sh -c 'echo $A'", "b c\n"),
-        ("!env A=1 B=2 python -c 'import os; print(os.environ[\"B\"])'", "2\n"),
-        (
-            "!cp a.csv b.csv; cp -af b.csv c.txt; mv c.txt a.csv; cat *; cp a.csv ./a.csv 2>&1",
-            "a.csv\na.csv\ncp: 'a.csv' and '/app/a.csv' are the same file\n",
-        ),
-        (r"!printf '\303\251\n'; printf '\377' | od -An; echo -e '\0303\251'", "é\n 000377\né\n"),
-        (
-            "!echo é > f; x() { cat f >&2; }; x 2>&1; cat f è 2>&1",
-            "é\né\ncat: è: No such file or directory\n",
-        ),
-        ("!f() { [ $1 = 0 ] || f $(($1 - 1)); }; f 120; echo $?", "0\n"),
-        ("!bash --login -c 'echo $1' - a; sh -lc 'echo b'; bash -euc 'false; echo c'", "a\nb\n"),
-        ("!bash -euo pipefail -c 'false | true; echo a'; echo false > s; bash -e s", ""),
-        (
-            "%env A=é\n!sh -c 'echo $A > f; cat f'; python -c 'import os; print(os.getenv(\"A\"))'",
-            "env: A=é\né\né\n",
-        ),
-        (
-            "!/bin/sh -c '/usr/bin/env A=b printenv A'; cd /usr/bin; ls sed; which sqlite3",
-            "b\nsed\n",
-        ),
-        ("%cd -q /tmp\n!pwd; cd /app; pwd\n%cd -q /app\n!pwd", "/tmp\n/app\n/app\n"),
-        (
-            r"!printf 'a\0b\134' | tr '\0\134' '\n/'; yes | head -2; yes no | head -1",
-            "a\nb/y\ny\nno\n",
-        ),
-        (
-            "!cmp a.csv a.csv; echo b.cs > d; cmp a.csv d; cmp -s a.csv d || cat d | cmp - d",
-            "a.csv d differ: byte 1, line 1\n",
-        ),
-        (
-            "!echo 'import sys; print(sys.argv)' > p.py; if true; then ./p.py a 'b c'; fi",
-            "['./p.py', 'a', 'b c']\n",
-        ),
-        (
-            "!printf '1\\n2\\n' > n; diff n - <<< 1; diff -u n n && paste -sd+ n | bc; head -n-1 n",
-            "2d1\n< 2\n3\n1\n",
-        ),
-        (
-            "!diff <(sort b.csv) a.csv; sort -t, -k2,2nr -k1 <(printf 'a,1\\nc,2\\nb,2\\n')",
-            "1c1\n< b.csv\n---\n> a.csv\nb,2\nc,2\na,1\n",
-        ),
-        (
-            "!date -d '2024-01-31 + 1 month' +%F; awk 'BEGIN {print strftime(\"%F\", 9), 1 / 3}'",
-            "2024-03-02\n1970-01-01 0.333333\n",
-        ),
-        (
-            "!cd /tmp; mkdir d d/e; realpath --relative-to=d d/e; du -b /app/a.csv; mktemp | wc -l",
-            "e\n6\t/app/a.csv\n1\n",
-        ),
-        (
-            r"!sed -i.old 's/\(.\)sv/\1\1/' a.csv; cat a.c*; grep -c -e 'b\+' -e x b*; sleep .1",
-            "a.cc\na.csv\n1\n",
-        ),
-        (
-            "!trap 'echo $x $?' EXIT; x=1; install -D a.csv d/n; od -An -tx1 d/n; exit 3",
-            " 61 2e 63 73 76 0a\n1 3\n",
-        ),
-        (
-            "!printf 'a b\\na b' | uniq -c | wc; wc -lc a.csv c.txt; tr -s '[:lower:]' '*' < c.txt",
-            "      1       3      12\n 1  6 a.csv\n 1  6 c.txt\n 2 12 total\n*.*\n",
-        ),
-        ("files = !ls *.csv\nprint(files.n, len(files))", "a.csv\nb.csv 2\n"),
-        ("%%bash\nx=1\nfor i in 1 2 3; do\n  x=$((x + i))\ndone\necho $x", "7\n"),
-        ("%%bash one two\necho $2 $#", "two 2\n"),
-        ("%%sh --out seen\necho hi\n", ""),
-        ("%%script bash\necho hi\n", "hi\n"),
-    ],
-)
-def test_a_script_prints_what_bash_would(shell: BaseSandbox, code: str, output: str) -> None:
-    result = said(shell, code)
-    assert (result.stdout, result.stderr) == (output, "")
+def all_run(sandbox: BaseSandbox, scripts: list[str]) -> list[tuple[str, str]]:
+    """The output and errors of scripts, each with three files only."""
+    asked = f"{ANEW}\nimport json\nprint(json.dumps([run(script) for script in {scripts}]))"
+    return [(out, error) for out, error in json.loads(said(sandbox, asked).stdout)]
+
+
+def test_a_script_prints_what_bash_would(shell: BaseSandbox) -> None:
+    found = zip(SCRIPTS, all_run(shell, [*SCRIPTS]), strict=True)
+    assert {script: told for script, told in found if told != (SCRIPTS[script], "")} == {}
+
+
+CELLS = {
+    "!ls *.csv | head -3": "a.csv\nb.csv\n",
+    "name = 'c'\n!cat {name}.txt; echo $name": "c.txt\nc\n",
+    "%env A=é\n!sh -c 'echo $A > f; cat f'; python -c 'import os; print(os.getenv(\"A\"))'": (
+        "env: A=é\né\né\n"
+    ),
+    "%cd -q /tmp\n!pwd; cd /app; pwd\n%cd -q /app\n!pwd": "/tmp\n/app\n/app\n",
+    "files = !ls *.csv\nprint(files.n, len(files))": "a.csv\nb.csv 2\n",
+    "%%bash\nx=1\nfor i in 1 2 3; do\n  x=$((x + i))\ndone\necho $x": "7\n",
+    "%%bash one two\necho $2 $#": "two 2\n",
+    "%%sh --out seen\necho hi\n": "",
+    "%%script bash\necho hi\n": "hi\n",
+    "kept = 1\n!python -c 'print(\"kept\" in dir())'": "False\n",
+    "%%python\nprint(__name__)": "__main__\n",
+    "!python -c 'import os; os.system(\"echo inner | cat\")' | tr i I": "Inner\n",
+}
+
+
+def test_a_line_or_a_cell_is_a_script(shell: BaseSandbox) -> None:
+    found = {code: said(shell, code) for code in CELLS}
+    assert {code: result.stdout for code, result in found.items()} == CELLS
+    assert {result.stderr for result in found.values()} == {""}
 
 
 def test_a_script_that_fails_fails_its_cell(shell: BaseSandbox) -> None:
@@ -133,61 +162,6 @@ def test_a_script_that_fails_fails_its_cell(shell: BaseSandbox) -> None:
     assert said(shell, "%%bash --no-raise-error\nexit 3").error is None
     said(shell, "!cat missing")
     assert said(shell, "_exit_code").outputs[0].data["text/plain"] == "1"
-
-
-@pytest.mark.parametrize(
-    ("code", "output"),
-    [
-        (
-            "!python -c 'import sys; print(sys.argv[1:], __name__)' a 'b c'",
-            "['a', 'b c'] __main__\n",
-        ),
-        (
-            "!printf '3\\n1\\n' | python -c 'import sys; print(sorted(sys.stdin))'",
-            "['1\\n', '3\\n']\n",
-        ),
-        ("kept = 1\n!python -c 'print(\"kept\" in dir())'", "False\n"),
-        ("!echo 'import sys; sys.exit(4)' > s.py; python s.py; echo $?", "4\n"),
-        ("!echo 'x = 1' > m.py; python -c 'import m; print(m.x)'", "1\n"),
-        ("!echo '[1, 2]' | python -m json.tool --compact", "[1,2]\n"),
-        (
-            "!cd /tmp; FOO=1 python -c 'import os; print(os.getcwd(), os.environ[\"FOO\"])'",
-            "/tmp 1\n",
-        ),
-        ("!python -c 'print(input())' <<< typed", "typed\n"),
-        ("%%python\nprint(__name__)", "__main__\n"),
-        ("!pip list | grep -c numpy", "1\n"),
-        ("!python -c 'import os; os.system(\"echo inner | cat\")' | tr i I", "Inner\n"),
-    ],
-)
-def test_python_in_a_script_is_a_program_of_its_own(
-    shell: BaseSandbox, code: str, output: str
-) -> None:
-    result = said(shell, code)
-    assert (result.stdout, result.stderr) == (output, "")
-
-
-@pytest.mark.parametrize(
-    ("code", "output"),
-    [
-        ("!tar czf x.tgz *.csv && rm *.csv && tar xvf x.tgz && cat b.csv", "a.csv\nb.csv\nb.csv\n"),
-        ("!tar -c c.txt | tar -t", "c.txt\n"),
-        ("!mkdir d; cp a.csv d; tar cf x.tar d; tar tf x.tar", "d/\nd/a.csv\n"),
-        (
-            "!mkdir d; cp a.csv d; tar cf x d; rm *.csv; tar xf x --strip-components=1; cat a.csv",
-            "a.csv\n",
-        ),
-        ("!zip -qr x.zip a.csv c.txt; rm a.csv; unzip -q x.zip; cat a.csv", "a.csv\n"),
-        ("!gzip a.csv; ls a*; zcat a.csv.gz; gunzip a.csv.gz; ls a*", "a.csv.gz\na.csv\na.csv\n"),
-        ("!echo packed | gzip -c | gzip -dc", "packed\n"),
-        ("!printf a | sha1sum", "86f7e437faa5a7fce15d1ddcb9eaeaea377667b8  -\n"),
-        ("!md5sum a.csv > s; sha256sum a.csv >> t; md5sum -c s; sha256sum -c t", "a.csv: OK\n" * 2),
-        ("!echo '0  a.csv' | sha1sum -c || echo differs", "a.csv: FAILED\ndiffers\n"),
-    ],
-)
-def test_archives_and_digests_are_made_and_read(shell: BaseSandbox, code: str, output: str) -> None:
-    result = said(shell, code)
-    assert (result.stdout, result.stderr) == (output, "")
 
 
 def test_an_archive_that_is_none_is_told_in_words(shell: BaseSandbox) -> None:
@@ -222,27 +196,24 @@ def test_a_program_s_error_is_its_own(shell: BaseSandbox) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("code", "output"),
-    [
-        ("print(sp.run('ls | wc -l', shell=True, capture_output=True, text=True).stdout)", "3\n\n"),
-        ("print(sp.check_output(['echo', '$HOME', 'a b']))", "b'$HOME a b\\n'\n"),
-        ("print(sp.run([sys.executable, '-c', 'print(1)'], stdout=sp.PIPE).stdout)", "b'1\\n'\n"),
-        ("print(sp.run(['cat'], input='x', text=True, capture_output=True).stdout)", "x\n"),
-        ("print(sp.run('pwd', shell=True, cwd='/tmp', env={}).returncode)", "/tmp\n0\n"),
-        (
-            "p = sp.Popen('cat', stdin=-1, stdout=-1)\nprint(p.communicate(b'in'))",
-            "(b'in', None)\n",
-        ),
-        ("print(sp.run('exit 2', shell=True).returncode, os.system('exit 1'))", "2 256\n"),
-        ("print(os.popen('echo hi').read())", "hi\n\n"),
-        ("print(sp.getstatusoutput('echo x; exit 5'))", "(5, 'x')\n"),
-        ("sp.run('echo e >&2', shell=True, stderr=sp.DEVNULL)\nprint('on')", "on\n"),
-    ],
-)
-def test_subprocess_runs_what_the_shell_knows(shell: BaseSandbox, code: str, output: str) -> None:
-    result = said(shell, f"import os, sys, subprocess as sp\n{code}")
-    assert (result.stdout, result.stderr) == (output, "")
+CALLS = {
+    "print(sp.run('ls | wc -l', shell=True, capture_output=True, text=True).stdout)": "3\n\n",
+    "print(sp.check_output(['echo', '$HOME', 'a b']))": "b'$HOME a b\\n'\n",
+    "print(sp.run([sys.executable, '-c', 'print(1)'], stdout=sp.PIPE).stdout)": "b'1\\n'\n",
+    "print(sp.run(['cat'], input='x', text=True, capture_output=True).stdout)": "x\n",
+    "print(sp.run('pwd', shell=True, cwd='/tmp', env={}).returncode)": "/tmp\n0\n",
+    "p = sp.Popen('cat', stdin=-1, stdout=-1)\nprint(p.communicate(b'in'))": "(b'in', None)\n",
+    "print(sp.run('exit 2', shell=True).returncode, os.system('exit 1'))": "2 256\n",
+    "print(os.popen('echo hi').read())": "hi\n\n",
+    "print(sp.getstatusoutput('echo x; exit 5'))": "(5, 'x')\n",
+    "sp.run('echo e >&2', shell=True, stderr=sp.DEVNULL)\nprint('on')": "on\n",
+}
+
+
+def test_subprocess_runs_what_the_shell_knows(shell: BaseSandbox) -> None:
+    found = {code: said(shell, f"import os, sys, subprocess as sp\n{code}") for code in CALLS}
+    assert {code: result.stdout for code, result in found.items()} == CALLS
+    assert {result.stderr for result in found.values()} == {""}
 
 
 BYTES = r"""
@@ -283,35 +254,34 @@ def test_files_of_a_script_are_taken_back_with_its_cell(opened: Opening) -> None
 
 
 def test_scripts_count_against_the_quota(opened: Opening) -> None:
-    sandbox = opened(workspace_bytes=100_000)
-    result = said(sandbox, "!seq 1 50000 > large; echo $?")
+    sandbox = opened(workspace_bytes=10_000)
+    result = said(sandbox, "!seq 1 5000 > large; echo $?")
     assert "ENOSPC" in result.stderr
-    assert sum(path.stat().st_size for path in sandbox.workspace.rglob("*")) <= 100_000
+    assert sum(path.stat().st_size for path in sandbox.workspace.rglob("*")) <= 10_000
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "cat /etc/passwd",
-        "cat ../etc/passwd",
-        "cat /app/../../etc/passwd",
-        "cat /proc/self/environ",
-        "ln -s /etc/passwd l && cat l",
-        "ln -s ../../../etc l && cat l/passwd",
-        "cat {secret}",
-        "ls {secret}",
-        "echo x > {secret}",
-        "echo x > /etc/x",
-        "cp a.csv /usr/x",
-        "cat .wasm-kernel/*",
-    ],
-)
-def test_a_script_reaches_nothing_outside(shell: BaseSandbox, tmp_path: Path, script: str) -> None:
+OUTSIDE = [
+    "cat /etc/passwd",
+    "cat ../etc/passwd",
+    "cat /app/../../etc/passwd",
+    "cat /proc/self/environ",
+    "ln -s /etc/passwd l && cat l",
+    "ln -s ../../../etc l && cat l/passwd",
+    "cat {secret}",
+    "ls {secret}",
+    "echo x > {secret}",
+    "echo x > /etc/x",
+    "cp a.csv /usr/x",
+    "cat .wasm-kernel/*",
+]
+
+
+def test_a_script_reaches_nothing_outside(shell: BaseSandbox, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
-    result = said(shell, f"!{script.format(secret=secret)}")
-    assert result.stdout == ""
-    assert result.stderr
+    told = all_run(shell, [script.format(secret=secret) for script in OUTSIDE])
+    assert [out for out, _ in told] == [""] * len(OUTSIDE)
+    assert all(error for _, error in told)
     assert secret.read_text() == "secret"
 
 
@@ -319,10 +289,13 @@ def test_a_script_reaches_nothing_outside(shell: BaseSandbox, tmp_path: Path, sc
     "script",
     [
         ":(){ :|:& };:",
-        "x=a; while true; do x=$x$x; done",
         *(
             pytest.param(script, marks=pytest.mark.soak)
-            for script in ("f() { f; }; f", "jq -n '[range(1e9)]'")
+            for script in (
+                "x=a; while true; do x=$x$x; done",
+                "f() { f; }; f",
+                "jq -n '[range(1e9)]'",
+            )
         ),
     ],
 )
@@ -351,10 +324,8 @@ def test_a_program_that_an_interrupt_cut_short_leaves_the_cells_streams_and_fold
 @pytest.mark.parametrize(
     "script",
     [
-        "while true; do :; done",
         "sleep 1000",
         "awk 'BEGIN {while (1) ;}'",
-        "python -c 'while True: pass'",
         "python -c 'import os; os.system(\"while true; do :; done\")'",
     ],
 )
@@ -386,11 +357,11 @@ def test_a_script_burns_the_fuel_of_its_cell(warm_metered: None, tmp_path: Path)
         assert said(sandbox, "!echo on").stdout == "on\n"
 
 
-@pytest.mark.parametrize("depth", [-1, 0, 1, 2**70])
-def test_a_result_that_no_script_waits_for_is_refused(shell: BaseSandbox, depth: int) -> None:
-    request = f'{{"op": "result", "depth": {depth}, "stdout": "", "stderr": "", "exitCode": 0}}'
-    told = said(shell, f"import _host\nprint(_host.call(b'\\1{request}').decode())")
-    assert '"exitCode":126' in told.stdout
+def test_a_result_that_no_script_waits_for_is_refused(shell: BaseSandbox) -> None:
+    for depth in -1, 0, 1, 2**70:
+        request = f'{{"op": "result", "depth": {depth}, "stdout": "", "stderr": "", "exitCode": 0}}'
+        told = said(shell, f"import _host\nprint(_host.call(b'\\1{request}').decode())")
+        assert '"exitCode":126' in told.stdout
     assert said(shell, "!echo on").stdout == "on\n"
 
 
