@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.codecs.as_pyarrow import said
+from tests.faces import put_back
 from wasm_kernel import (
     ExecutionPolicy,
     Sandbox,
@@ -42,10 +43,16 @@ pixels = np.random.default_rng(1).integers(0, 255, (4000, 4000, 4), "u1")  # sec
 """
 
 
-@pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[Sandbox]:
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sessions")
+
+
+@pytest.fixture(scope="module")
+def opened(warm: None, root: Path) -> Iterator[Sandbox]:
+    """The file's only session, with tables and pictures."""
     policy = ExecutionPolicy(memory_bytes=2 << 30, cell_timeout=300)
-    _, session = create_session_sandbox(policy=policy, workspace_root=tmp_path)
+    _, session = create_session_sandbox(policy=policy, workspace_root=root)
     with session as made:
         shutil.copy(PICTURES / "baseline.jpg", made.execute("1").workspace_path)
         result = made.execute(SETUP)
@@ -53,18 +60,16 @@ def sandbox(warm: None, tmp_path: Path) -> Iterator[Sandbox]:
         yield made
 
 
+@pytest.fixture
+def sandbox(opened: Sandbox) -> Sandbox:
+    return put_back(opened)
+
+
 def test_forks_go_on_with_pictures_and_tables(sandbox: Sandbox) -> None:
     for fork in sandbox.fork(2):
         with fork:
             assert said(fork, USE) == WORKS
     assert said(sandbox, USE) == WORKS
-
-
-def test_a_state_comes_back_in_a_new_process(sandbox: Sandbox, tmp_path: Path) -> None:
-    assert sandbox.session_id is not None
-    sandbox.close()
-    with get_session_sandbox(sandbox.session_id, workspace_root=tmp_path) as again:
-        assert said(again, USE) == WORKS
 
 
 def test_undo_takes_back_tables_and_with_files_pictures(sandbox: Sandbox) -> None:
@@ -105,3 +110,11 @@ def test_a_fork_that_is_asked_for_while_a_codec_works_has_whole_variables(sandbo
         assert said(fork, "print('one' in dir(), 'two' in dir())") in ("True True", "False False")
         assert said(fork, USE) == WORKS
     assert future.result(60).error is None
+
+
+def test_a_state_comes_back_in_a_new_process(sandbox: Sandbox, root: Path) -> None:
+    """Stands last, as it closes the file's session."""
+    assert sandbox.session_id is not None
+    sandbox.close()
+    with get_session_sandbox(sandbox.session_id, workspace_root=root) as again:
+        assert said(again, USE) == WORKS
