@@ -35,7 +35,7 @@ picture.convert("L")
 print(back.equals(df), pd.read_feather("t.feather").equals(df), picture.size)
 """
 WORKS = "True True (32, 24)"
-LARGE = 'large = np.random.default_rng(1).integers(0, 255, (1200, 4000, 3), "u1")'
+LARGE = 'large = np.random.default_rng(1).integers(0, 255, (1200, 2000, 3), "u1")'
 
 PIXELS = """
 from wasm_kernel_agent.codecs.calls import call
@@ -51,7 +51,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def opened(warm: None, root: Path) -> Iterator[Sandbox]:
     """The file's only session, with tables and pictures."""
-    policy = ExecutionPolicy(memory_bytes=2 << 30, cell_timeout=300)
+    policy = ExecutionPolicy(memory_bytes=2 << 30, cell_timeout=300, grace_seconds=0.3)
     _, session = create_session_sandbox(policy=policy, workspace_root=root)
     with session as made:
         shutil.copy(PICTURES / "baseline.jpg", made.execute("1").workspace_path)

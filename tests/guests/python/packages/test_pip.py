@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.faces import PATIENCE
@@ -83,6 +84,8 @@ def test_a_sandbox_that_may_install_allows_it_for_its_forks_too(
     index("one")
     session_id, sandbox = create_session_sandbox(workspace_root=tmp_path)
     with sandbox:
+        assert "with pip=True" in sandbox.execute("%pip install one").stderr
+        assert "numpy" in sandbox.execute("%pip list").stdout
         again = get_session_sandbox(session_id, workspace_root=tmp_path, pip=True)
         (fork,) = again.fork()
         with fork:
@@ -217,7 +220,6 @@ def test_only_a_line_of_the_cell_itself_installs(guest: BaseSandbox, index: Make
 IMPOSSIBLE = {
     "needy": "fast needs compiled code, which the sandbox can't run. It is needed by needy 1.0",
     "numpy==1.0": "is built in and can't be replaced",
-    "old": "numpy 2",
     "-r file.txt": "file.txt can't be read: No such file or directory",
     "-c file.txt": "'-c' was not used",
     "http://10.0.0.1/x.whl": "was not used",
@@ -229,14 +231,13 @@ def test_what_can_not_be_is_said_in_a_sentence_and_nothing_changes(
 ) -> None:
     index("fast", tags="py3-none-linux_x86_64")
     index("needy", needs=("fast", "one"))
-    index("old", needs=("numpy<2",))
     index("one")
     for line, sentence in IMPOSSIBLE.items():
         result = guest.execute(f"%pip install {line}")
         assert not result.success, line
         assert sentence in result.stderr
         assert str(guest.workspace) not in result.stderr
-        assert guest.execute("%pip freeze").stdout == "\n", line
+    assert guest.execute("%pip freeze").stdout == "\n"
 
 
 def test_a_requirements_file_is_installed(guest: BaseSandbox, index: Make) -> None:
@@ -256,20 +257,14 @@ def test_a_requirements_file_is_installed(guest: BaseSandbox, index: Make) -> No
 
 
 def test_demands_that_are_never_met_come_to_an_end(warm: None, tmp_path: Path, index: Make) -> None:
-    for version in range(1, 6):
+    for version in range(1, 4):
         index("less", f"{version}.0", needs=(f"less<{version}",))
     with (
-        faulty(guests__python__packages__command__ROUNDS_MOST=2),
+        faulty(guests__python__packages__command__ROUNDS_MOST=1),
         create_sandbox(workspace=tmp_path / "app", pip=True) as sandbox,
     ):
         error = sandbox.execute("%pip install less").stderr
     assert "what packages need of each other changes with each one that is fetched" in error
-
-
-def test_a_hostile_wheel_is_refused(guest: BaseSandbox, index: Make) -> None:
-    index("evil", extra=lambda archive: archive.writestr("../../../evil.txt", "x"))
-    assert "can't be used" in guest.execute("%pip install evil").stderr
-    assert not list(guest.workspace.parent.rglob("evil*.txt"))
 
 
 def test_nothing_of_a_package_shadows_what_is_built_in(guest: BaseSandbox, index: Make) -> None:
@@ -282,12 +277,13 @@ def test_nothing_of_a_package_shadows_what_is_built_in(guest: BaseSandbox, index
     assert "Successfully installed shadow-1.0" in result.stdout
 
 
-def test_an_interrupt_ends_the_fetching(
+def test_an_interrupt_ends_the_fetching_and_its_process(
     guest: BaseSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import socket
 
     monkeypatch.setattr(pip, "tied_command", tied_command)
+    before = set(psutil.Process().children())
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/")
         cell = guest.submit("%pip install one")
@@ -296,12 +292,8 @@ def test_an_interrupt_ends_the_fetching(
             error = cell.result(PATIENCE).error
     assert error is not None
     assert error.ename == "KeyboardInterrupt"
+    assert set(psutil.Process().children()) <= before
     assert guest.execute("1").success
-
-
-def test_without_an_offer_a_sentence_says_so(sandbox: BaseSandbox) -> None:
-    assert "with pip=True" in sandbox.execute("%pip install one").stderr
-    assert "numpy" in sandbox.execute("%pip list").stdout
 
 
 @pytest.mark.soak

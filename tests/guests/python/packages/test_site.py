@@ -121,19 +121,11 @@ def test_files_in_the_place_of_its_folders_do_not_stop_it(folder: Path, make: Ma
     site.change([open_wheel(make("one"))])
     (folder / "new").write_text("")
     (folder / "old").symlink_to("missing")
-    site.change([open_wheel(make("two"))])
-    assert modules(folder) == {"one.py", "two.py"}
-    assert entries(folder) == ["site-packages"]
-
-
-def test_links_and_pipes_that_an_archive_brought_are_left_out(folder: Path, make: Make) -> None:
-    site = SitePackages(folder)
-    site.change([open_wheel(make("one"))])
-    (folder / "site-packages" / "nowhere").symlink_to("missing")
     (folder / "site-packages" / "round").symlink_to("round")
     os.mkfifo(folder / "site-packages" / "pipe")
     site.change([open_wheel(make("two"))])
     assert modules(folder) == {"one.py", "two.py"}
+    assert entries(folder) == ["site-packages"]
 
 
 def test_a_change_that_is_not_wanted_any_more_is_taken_back(folder: Path, make: Make) -> None:
