@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import queue
@@ -36,6 +37,7 @@ COMMAND = [sys.executable, "-P", "-m", "wasm_kernel.frontends.cli.main", "mcp"]
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 MODERN = "2026-07-28"
 """A protocol without sessions: requests don't tell whether they come from one client."""
+_NUMBERS = itertools.count(1)  # of requests
 _SERVER = re.compile(r"server (\d+)\n")
 _SERVING = re.compile(r"serving (http://\S+/mcp)")
 
@@ -210,7 +212,8 @@ class Wire:
         self, method: str, params: object, session: str = "", verb: str = "POST"
     ) -> http.client.HTTPResponse:
         """Sends a request of the older protocol; does not read the answer."""
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        call = {"jsonrpc": "2.0", "id": next(_NUMBERS), "method": method, "params": params}
+        body = json.dumps(call)
         more = {"Mcp-Session-Id": session} if session else {}
         self._line.request(verb, "/mcp", body, {**self._headers, **more})
         return self._line.getresponse()

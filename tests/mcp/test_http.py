@@ -9,7 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -140,6 +140,22 @@ def test_an_old_client_gets_no_block_that_it_does_not_know(closed: HttpServer) -
         with wire.send("tools/call", call, session) as answer:
             assert answer.read().count(b"resource_link") == links
         wire.close()
+
+
+def test_a_waiting_cell_whose_client_has_left_does_not_begin(closed: HttpServer) -> None:
+    """Before, each was run, though nobody could get its result, and later calls waited for it."""
+    with closing(Wire(closed, ANN)) as wire:
+        session = wire.begin()
+
+    def send(code: str, *, waits: bool = True) -> bytes:
+        call = {"name": "execute_code", "arguments": {"code": code}}
+        with closing(Wire(closed, ANN)) as wire, wire.send("tools/call", call, session) as answer:
+            return answer.read() if waits else b""
+
+    send("runs = 0")
+    for _ in range(4):
+        send("import time\ntime.sleep(2)\nruns += 1", waits=False)
+    assert b"runs: 1" in send("print('runs:', runs)")
 
 
 def test_only_tokens_open_the_server(closed: HttpServer, agents: Agents) -> None:

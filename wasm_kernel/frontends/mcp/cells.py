@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.mcp import variables
 from wasm_kernel.frontends.mcp.sessions import AgentSession
 from wasm_kernel.guests.protocol import Output, Stream
@@ -17,9 +18,14 @@ from wasm_kernel.result import SandboxResult
 TELL_SECONDS = 1.0  # some clients give up after ten seconds of silence
 _LINE_CHARACTERS = 200
 _HELD_CHARACTERS = 4096
+_LEFT = "The cell was not run: its client left while it waited."
 
 Tell = Callable[[float, str], Awaitable[None]]
 """Tells the client how long a cell has run, in seconds, and its last line of output."""
+
+
+class ClientLeft(WasmKernelError):
+    """The client left while its cell waited for another one; the cell was not run."""
 
 
 class LastLine:
@@ -45,24 +51,18 @@ class LastLine:
 
 
 async def run_cell(
-    session: AgentSession, code: str, timeout_seconds: float | None, tell: Tell
+    session: AgentSession,
+    code: str,
+    timeout_seconds: float | None,
+    tell: Tell,
+    has_left: Callable[[], Awaitable[bool]],
 ) -> SandboxResult:
     """Runs a cell and returns its result, whatever the code does.
 
-    Cancelling it interrupts the cell and waits for its end. Raises `LimitReached` if the session's
-    queue is full, or the session can't be woken.
+    Cancelling it interrupts the cell and waits for its end. A cell whose client `has_left` does not
+    begin; one that runs goes on, as its effects stay. Raises `ClientLeft` then, and `LimitReached`
+    if the session's queue is full, or the session can't be woken.
     """
-    session.running += 1
-    try:
-        return await _run(session, code, timeout_seconds, tell)
-    finally:
-        session.running -= 1
-        session.used = time.time()
-
-
-async def _run(
-    session: AgentSession, code: str, timeout_seconds: float | None, tell: Tell
-) -> SandboxResult:
     line, sandbox = LastLine(), session.sandbox
     waking: asyncio.Task[None] | None = None
     if sandbox.sync.worker.state in ("asleep", "starting"):
@@ -77,17 +77,23 @@ async def _run(
             user_expressions=variables.expressions(session.language),
         )
     )
+    session.running.append(cell)
     began = time.monotonic()
     try:
         while not (await asyncio.wait((cell,), timeout=TELL_SECONDS))[0]:
+            if cell is not session.running[0] and await has_left():
+                raise ClientLeft(_LEFT)
             await tell(time.monotonic() - began, line.text)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, ClientLeft):
         cell.cancel()
         with anyio.CancelScope(shield=True):
             await asyncio.wait((cell,))
         session.remember(0, code, "cancelled by the client", time.monotonic() - began)
         session.seen = variables.read({}, session.seen)
         raise
+    finally:
+        session.running.remove(cell)
+        session.used = time.time()
     result = cell.result()
     _remember(session, code, result)
     return result

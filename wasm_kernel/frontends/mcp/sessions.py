@@ -27,6 +27,7 @@ from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.session_files import write_file
 from wasm_kernel.frontends.mcp.variables import NOTHING_SEEN, SessionContents
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.result import SandboxResult
 from wasm_kernel.service.async_session import AsyncSession, on_thread
 from wasm_kernel.service.service import AsyncService, Service
 from wasm_kernel.sessions.ids import is_id
@@ -90,7 +91,7 @@ class AgentSession:
         cells: Its last cells.
         seen: The variables after the last cell.
         notes: Sentences with which its next result begins.
-        running: How many of its cells run or wait.
+        running: Its cells that run or wait, in order.
         is_left: True if it is unlikely to be used again: its client's stream has ended, or no call
             has named its handle yet.
     """
@@ -115,7 +116,7 @@ class AgentSession:
         self.seen: SessionContents = NOTHING_SEEN
         self.notes: list[str] = []
         self.is_left = is_automatic and not caller.scope
-        self.running = 0
+        self.running: list[asyncio.Task[SandboxResult]] = []
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.http.callers import Caller
 from wasm_kernel.frontends.http.metrics import Metrics
-from wasm_kernel.frontends.mcp.cells import run_cell
+from wasm_kernel.frontends.mcp.cells import ClientLeft, run_cell
 from wasm_kernel.frontends.mcp.info import listing, runtimes, usage_of, workspace_info
 from wasm_kernel.frontends.mcp.results import TEXT_CHARACTERS, CellReply, cut, text_block
 from wasm_kernel.frontends.mcp.sessions import AgentSession, AgentSessions
@@ -168,9 +168,13 @@ class CellTools:
             words = f"{seconds:.0f} s: {line}" if line else f"{seconds:.0f} s"
             await ctx.report_progress(seconds, message=words)
 
+        async def has_left() -> bool:
+            request = ctx.request_context.request
+            return request is not None and await request.is_disconnected()
+
         try:
-            result = await run_cell(session, code, timeout_seconds, tell)
-        except asyncio.CancelledError:
+            result = await run_cell(session, code, timeout_seconds, tell, has_left)
+        except (asyncio.CancelledError, ClientLeft):
             self._metrics.cell_cancelled()
             raise
         self._metrics.cell_ended(result)
