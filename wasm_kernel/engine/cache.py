@@ -230,7 +230,7 @@ class Cache:
         note = self._note_path(path.name)
         return (note if note.exists() else path).lstat().st_ctime
 
-    def write(self, name: str, fill: Callable[[Path], None]) -> Path:
+    def write(self, name: str, fill: Callable[[Path], object]) -> Path:
         """Puts a whole file into the cache: `fill` writes it to the path that it gets."""
         handle, aside = self._new_file(name)
         os.close(handle)

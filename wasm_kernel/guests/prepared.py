@@ -113,7 +113,7 @@ class PreparedFiles(Generic[_Addresses]):
             if self.image_at_hand() is None:
                 self._cache.remove_unused()
                 record = build()
-                self._cache.write(self.record_name, lambda path: _write(path, record))
+                self._cache.write(self.record_name, lambda path: path.write_text(record.dump()))
                 self._take(record, self._cache.path(self.image_name))
         assert self._image is not None
         return self._image
@@ -149,7 +149,3 @@ class PreparedFiles(Generic[_Addresses]):
 
 def _check_record(path: Path) -> None:
     ImageRecord.load(path.read_text(errors="replace"))
-
-
-def _write(path: Path, record: ImageRecord) -> None:
-    path.write_text(record.dump())

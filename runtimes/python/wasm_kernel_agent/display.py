@@ -84,7 +84,7 @@ def mime_data(data: Any) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     notes: list[str] = []
     room = _ROOM
-    for key, value in sorted(data.items(), key=_weight):
+    for key, value in sorted(data.items(), key=lambda pair: _size(pair[1])):
         if not isinstance(key, str):
             notes.append(f"the MIME type {key!r:.80} is not text; it was left out")
             continue
@@ -97,7 +97,8 @@ def mime_data(data: Any) -> dict[str, Any]:
             notes.append(f"{key:.80} was left out: {problem!s:.200}")
             continue
         room -= _size(kept[key])
-    return _noted(_in_order_of(kept, data), notes)
+    # in the given order: front ends take the first type they like
+    return _noted({key: kept[key] for key in data if key in kept}, notes)
 
 
 def _too_large(key: str, size: int) -> str:
@@ -123,15 +124,6 @@ def _size(value: Any) -> int:
     if isinstance(value, bytes | bytearray):
         return len(value) * 4 // 3
     return 0
-
-
-def _weight(pair: tuple[Any, Any]) -> int:
-    return _size(pair[1])
-
-
-def _in_order_of(kept: dict[str, Any], data: Mapping[Any, Any]) -> dict[str, Any]:
-    """`kept` in the order of `data`: front ends take the first type they like."""
-    return {key: kept[key] for key in data if isinstance(key, str) and key in kept}
 
 
 def _noted(data: dict[str, Any], notes: list[str]) -> dict[str, Any]:

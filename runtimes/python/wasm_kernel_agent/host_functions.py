@@ -390,14 +390,11 @@ def _simple(value: Any, raw: bytearray) -> Json:
         return str(value)
     if hasattr(value, "dtype") and getattr(value, "shape", None) == ():  # a number of numpy's type
         return encoded(value.item(), raw)
+    advice = ". For an array, give array.tolist()" if hasattr(value, "tolist") else ""
     raise TypeError(
         "the host takes plain data: None, numbers, texts, bytes, lists, dicts, dataclasses and "
-        f"DataFrames; not {type(value).__name__}{_advice(value)}"
+        f"DataFrames; not {type(value).__name__}{advice}"
     )
-
-
-def _advice(value: Any) -> str:
-    return ". For an array, give array.tolist()" if hasattr(value, "tolist") else ""
 
 
 def value_of(answer: dict[str, Any]) -> Any:

@@ -25,8 +25,8 @@ def install() -> None:
     """
     wide, unsigned = numpy.int64, numpy.uint64
     for name, kind in (("int_", wide), ("long", wide), ("uint", unsigned), ("ulong", unsigned)):
-        for module in _numpys_modules():
-            if hasattr(module, name):
+        for module_name, module in sys.modules.items():
+            if module_name.partition(".")[0] == "numpy" and hasattr(module, name):
                 setattr(module, name, kind)
     types: Any = numerictypes.sctypeDict
     types |= {"int": numpy.int64, "int_": numpy.int64, "uint": numpy.uint64}
@@ -215,7 +215,3 @@ def widen_indexes(index: Any) -> None:
         return original(cls, values, name, refs)
 
     index._simple_new = classmethod(in_place_of(original, simple_new))
-
-
-def _numpys_modules() -> list[Any]:
-    return [m for name, m in sys.modules.items() if name.partition(".")[0] == "numpy"]

@@ -102,7 +102,8 @@ class GuestShell(_Base):  # type: ignore[misc]
         self.outbox = outbox
         self.awaiter = Awaiter()
         super().__init__(**kwargs)
-        self._db = StoredValues(_lasting_folder(self.profile_dir) / "db")
+        lasting = "/app/.ipython" if sys.platform == "wasi" else self.profile_dir.location
+        self._db = StoredValues(Path(lasting, "db"))  # it outlives a restart
         self.display_pub.outbox = outbox
         self.displayhook.outbox = outbox
         self.loop_runner = self.awaiter
@@ -306,7 +307,9 @@ class GuestShell(_Base):  # type: ignore[misc]
         """
         if not running_compiled_code and tracebacks.hides_interrupt(sys.exc_info()[1]):
             raise KeyboardInterrupt from None
-        caught = exc_tuple[1] if exc_tuple else sys.exc_info()[1] or _last_error()
+        caught = (
+            exc_tuple[1] if exc_tuple else sys.exc_info()[1] or getattr(sys, "last_value", None)
+        )
         plain = exception_only or isinstance(caught, SyntaxError | UsageError)
         if plain or not tracebacks.holds_group(caught):
             super().showtraceback(
@@ -347,13 +350,3 @@ class GuestShell(_Base):  # type: ignore[misc]
 
 # pandas, rich and many notebooks recognize a notebook by this name.
 GuestShell.__name__ = GuestShell.__qualname__ = "ZMQInteractiveShell"
-
-
-def _last_error() -> BaseException | None:
-    """The error that `%tb` shows."""
-    return getattr(sys, "last_value", None)
-
-
-def _lasting_folder(profile: Any) -> Path:
-    """The folder for things that outlive a restart: a hidden one in the workspace."""
-    return Path("/app/.ipython") if sys.platform == "wasi" else Path(profile.location)

@@ -341,13 +341,10 @@ def sizes(words: list[str]) -> None:
             total += size if level == 0 else 0
             shown = level == 0 or path.is_dir() or "a" in values
             if shown and (depth is None or level <= depth):
-                print(f"{size}\t{path if str(name) != '.' else _from_here(path)}")
+                is_inside = name == "." and level > 0
+                print(f"{size}\t{'./' * is_inside}{path}")
     if "c" in values:
         print(f"{total}\ttotal")
-
-
-def _from_here(path: Path) -> str:
-    return "." if str(path) == "." else f"./{path}"
 
 
 def _sizes(path: Path, level: int) -> Iterator[tuple[int, Path, int]]:

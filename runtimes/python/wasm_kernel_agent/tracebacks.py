@@ -274,14 +274,10 @@ def _missing_file(error: BaseException) -> str:
     name = getattr(error, "filename", None)
     if not isinstance(name, str) or not name or os.path.normpath(name).startswith(_GUEST_FOLDERS):
         return ""
-    known, is_shown = advice["files"], _shows_notebook()
+    known, is_shown = advice["files"], os.path.isdir(_NOTEBOOK)  # noqa: PTH112 - a cell may have changed Path
     if not is_shown:
         return f"{_APP} {known}" if known else _FILES
     return f"{_SHOWN} {_BESIDE}. {known}" if known else f"{_SHOWN} {_BESIDE}, {_MOUNTED}."
-
-
-def _shows_notebook() -> bool:
-    return os.path.isdir(_NOTEBOOK)  # noqa: PTH112 - a cell may have changed Path
 
 
 def _full(error: BaseException) -> str:
@@ -303,14 +299,6 @@ def _missing_module(error: BaseException) -> str:
     return unavailable.advice_on_module(name)
 
 
-def _missing_dependency(error: BaseException) -> str:
-    return unavailable.advice_on_import_error(str(error))
-
-
-def _no_movie(error: BaseException) -> str:
-    return _NO_MOVIE if "MovieWriter" in str(error) else ""
-
-
 def _no_codec(error: BaseException) -> str:
     return _NO_CODEC if _CODEC.search(text_of(error)) else ""
 
@@ -326,8 +314,8 @@ _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] =
     (OSError, _no_codec),
     (ValueError, _no_codec),
     (ModuleNotFoundError, _missing_module),
-    (ImportError, _missing_dependency),
-    (RuntimeError, _no_movie),
+    (ImportError, lambda error: unavailable.advice_on_import_error(str(error))),
+    (RuntimeError, lambda error: _NO_MOVIE if "MovieWriter" in str(error) else ""),
     (OverflowError, _width_of_integers),
     (ValueError, _width_of_integers),
 )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache, cached_property
 
 import msgspec
 from msgspec import Struct
 
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
+from wasm_kernel.engine.compiler import Compiler, Progress
 from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.errors import BundleError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
@@ -157,7 +157,11 @@ class JavaScriptLanguage:
         host = HostImports(interrupts)
         interpreter, quietly = self.files.interpreter, lambda text: None
         instance = setup.instance(self.compiler.module(interpreter, setup.flavour, quietly), host)
-        strippers = StripperFactory(self._stripper(setup.flavour), setup.clock, setup.memory_bytes)
+        strippers = StripperFactory(
+            lambda: self.compiler.module(self.files.stripper, setup.flavour, quietly),
+            setup.clock,
+            setup.memory_bytes,
+        )
         guest = JavaScriptGuest(
             instance, addresses, host, setup, strippers=strippers, interrupts=interrupts
         )
@@ -179,9 +183,6 @@ class JavaScriptLanguage:
     def _interrupts(self, setup: GuestSetup) -> Interrupts:
         """Returns the interrupts of a guest."""
         return Interrupts()
-
-    def _stripper(self, flavour: Flavour) -> Callable[[], Compiled]:
-        return lambda: self.compiler.module(self.files.stripper, flavour, lambda text: None)
 
     def parse_cell(self, code: str) -> JavaScriptCell:
         """Reads a cell's text."""

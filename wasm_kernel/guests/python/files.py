@@ -128,7 +128,7 @@ def guest_files(cache: Cache) -> PythonFiles:
     note = msgspec.json.encode(_Note(stamp, found))
     with contextlib.suppress(PermissionError):  # a confined worker may only read the cache
         cache.prepare()
-        cache.write(_note_name(), lambda path: _write(path, note))
+        cache.write(_note_name(), lambda path: path.write_bytes(note))
     return found
 
 
@@ -151,10 +151,6 @@ def _recall(cache: Cache, stamp: str) -> PythonFiles | None:
 
 def _note_name() -> str:
     return f"guest-files-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]}.json"
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
 
 
 def _stamp() -> str:

@@ -132,7 +132,7 @@ def _categories(parts: Sequence[Array], column: Field) -> Any:
     made = []
     for part in parts:
         (dictionary,) = part.children
-        values = _one(dictionary)
+        values = _finished(dictionary.field.type, *_flat(dictionary), nullable=False)
         codes = part.values.astype(numpy.int64)
         if part.valid is not None:
             codes = numpy.where(part.valid, codes, -1)
@@ -149,11 +149,6 @@ def _categories(parts: Sequence[Array], column: Field) -> Any:
         return first
     joined = union_categoricals(made, ignore_order=True)
     return joined.as_ordered() if ordered else joined
-
-
-def _one(array: Array) -> Any:
-    """Returns the values of one batch of a column."""
-    return _finished(array.field.type, *_flat(array), nullable=False)
 
 
 def _finished(kind: Type, values: Any, missing: Any, *, nullable: bool) -> Any:
@@ -244,10 +239,6 @@ def _instants(array: Array) -> list[Any]:
     ]
 
 
-def _none(array: Array) -> list[Any]:
-    return [None] * array.length
-
-
 def _pieces(array: Array) -> list[bytes]:
     data, ends = bytes(array.values), array.offsets.tolist()
     return [data[start:end] for start, end in pairwise(ends)]
@@ -262,10 +253,6 @@ def _texts(array: Array) -> list[Any]:
         raise ArrowError("a text is not UTF-8") from None
     text, ends = data.decode("ascii"), array.offsets.tolist()
     return [text[start:end] for start, end in pairwise(ends)]
-
-
-def _fixed(array: Array) -> list[Any]:
-    return [each.tobytes() for each in array.values]
 
 
 def _decimals(array: Array) -> list[Any]:
@@ -325,10 +312,10 @@ def _structs(array: Array) -> list[Any]:
 
 
 _OBJECTS: dict[str, Callable[[Array], list[Any]]] = {
-    "null": _none,
+    "null": lambda array: [None] * array.length,
     **dict.fromkeys(_TEXTS, _texts),
     **dict.fromkeys(_BINARIES, _pieces),
-    "fixed_binary": _fixed,
+    "fixed_binary": lambda array: [each.tobytes() for each in array.values],
     "decimal": _decimals,
     "date": _dates,
     "time": _times,

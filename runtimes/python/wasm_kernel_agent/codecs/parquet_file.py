@@ -127,7 +127,9 @@ class ParquetFile:
             fields = self._fields_of(kept)
             pairs = _pairs_of(fields) if fields else []
             leaves = [leaf for n in kept for leaf in range(*self._tops[n][2:])]
-            has_categories = any(each.dictionary and not _is_spelled_out(each) for each in fields)
+            has_categories = any(
+                each.dictionary and SPELLED_OUT not in each.metadata for each in fields
+            )
             runs = [[each] for each in self._groups] if has_categories else [*self._runs(leaves)]
         for groups in runs or [[]]:
             with _reading_footer():
@@ -274,10 +276,6 @@ def _pairs_of(fields: Sequence[Field]) -> list[Struct]:
     schema = schema_table(Schema(number_dictionaries(fields)))
     message = base64.b64encode(write_message(SCHEMA, schema, 0))
     return [{1: Value(BINARY, _ARROW_SCHEMA), 2: Value(BINARY, message)}]
-
-
-def _is_spelled_out(field: Field) -> bool:
-    return SPELLED_OUT in field.metadata
 
 
 def _as_dictionary(field: Field) -> Field:
