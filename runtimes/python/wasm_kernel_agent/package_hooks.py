@@ -12,14 +12,12 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from wasm_kernel_agent import inline_figures
 from wasm_kernel_agent.animations import keep_a_picture
 from wasm_kernel_agent.sampling import sample_in_python
 
 Change = Callable[[ModuleType], None]
 
-_INLINE = "inline"
-_INLINE_MODULE = "matplotlib_inline.backend_inline"
-_BACKEND = f"module://{_INLINE_MODULE}"  # as ipykernel spells it, and as libraries look for it
 _VEGALITE = "application/vnd.vegalite.v5+json"  # the newest version that JupyterLab draws
 _NO_VEGALITE = (
     "[wasm-kernel] This is an Altair chart, and this front end has no renderer for it. "
@@ -82,7 +80,7 @@ class ChangingFinder(MetaPathFinder):
 
 def install() -> None:
     """Changes packages when they are imported from now on."""
-    os.environ["MPLBACKEND"] = _BACKEND
+    os.environ["MPLBACKEND"] = inline_figures.BACKEND
     sys.meta_path.insert(0, ChangingFinder(CHANGES))
 
 
@@ -138,35 +136,6 @@ def name_the_fields_of_trees(module: Any) -> None:
     module.NODE_DTYPE = numpy.dtype(
         {"names": node.names, "formats": kinds, "offsets": places, "itemsize": node.itemsize}
     )
-
-
-def know_inline_figures(module: Any) -> None:
-    """Lets matplotlib find the backend that draws figures inline.
-
-    It finds it through package metadata, which the guest's zip does not have.
-    """
-    registry = module.backend_registry
-    registry._validate_and_store_entry_points([(_INLINE, _INLINE_MODULE)])
-    registry._loaded_entry_points = True
-
-
-def return_to_inline_figures(matplotlib: Any) -> None:
-    """Lets a bare `%matplotlib` or `%pylab` return to figures inline."""
-    matplotlib.rcParamsOrig["backend"] = _BACKEND
-
-
-def show_figures_inline(pyplot: Any) -> None:
-    """Makes figures appear below their cells, unless a cell has chosen another backend."""
-    if pyplot.rcParams["backend"] != _BACKEND:
-        return
-    from IPython import get_ipython
-    from IPython.core import pylabtools
-    from matplotlib_inline import backend_inline
-
-    activate: Any = pylabtools.activate_matplotlib
-    configure: Any = backend_inline.configure_inline_support
-    activate(_BACKEND)
-    configure(get_ipython(), _INLINE)
 
 
 def start_no_monitor(tqdm: Any) -> None:
@@ -377,18 +346,9 @@ def decode_webp(plugin: Any) -> None:
     image.register_mime("WEBP", "image/webp")
 
 
-def read_netcdf_whole(module: Any) -> None:
-    """Lets scipy read NetCDF files without mapping them into memory."""
-    original = module.netcdf_file.__init__
-
-    @functools.wraps(original)
-    def init(
-        self: Any, filename: Any, mode: str = "r", _: Any = None, *args: Any, **more: Any
-    ) -> None:
-        more.pop("mmap", None)
-        original(self, filename, mode, False, *args, **more)
-
-    module.netcdf_file.__init__ = init
+def map_files(module: ModuleType) -> None:
+    """Lets `mmap` map files, as copies."""
+    importlib.import_module("wasm_kernel_agent.mapped_files").install(module)
 
 
 def name_picture_codecs(features: Any) -> None:
@@ -436,10 +396,11 @@ CHANGES: dict[str, Change] = {
     "PIL.WebPImagePlugin": decode_webp,
     "PIL.features": name_picture_codecs,
     "altair": show_vegalite,
-    "matplotlib": return_to_inline_figures,
+    "matplotlib": inline_figures.return_inline,
     "matplotlib.animation": keep_a_picture,
-    "matplotlib.backends.registry": know_inline_figures,
-    "matplotlib.pyplot": show_figures_inline,
+    "matplotlib.backends.registry": inline_figures.know_backend,
+    "matplotlib.pyplot": inline_figures.show_below_cells,
+    "mmap": map_files,
     "numpy": complete_numpy,
     "numpy._core._type_aliases": name_int32,
     "joblib.numpy_pickle": widening("NumpyPickler.save", 1, "widen_to_keep"),
@@ -454,7 +415,6 @@ CHANGES: dict[str, Change] = {
     "pandas.io.parquet": read_parquet,
     "plotly.io._base_renderers": name_plotlys_renderer,
     "plotly.io._renderers": show_plotly,
-    "scipy.io._netcdf": read_netcdf_whole,
     "scipy.io.matlab._mio5": widening("to_writeable", 0, "widen_to_keep"),
     "scipy.ndimage._filters": widening("_min_or_max_filter"),
     "scipy.ndimage._ni_support": widening("_get_output", 1),

@@ -26,7 +26,8 @@ from wasm_kernel_agent import memory_use, stdlib_patches, tracebacks
 from wasm_kernel_agent.completion import ObjectBeforeDot
 from wasm_kernel_agent.display import FrameHook, FramePublisher, Outbox
 from wasm_kernel_agent.event_loop import Awaiter, allow_tasks
-from wasm_kernel_agent.host import flush, note
+from wasm_kernel_agent.host import flush
+from wasm_kernel_agent.inline_figures import INLINE, possible
 from wasm_kernel_agent.magics.basics import BasicMagics, limit_in_place
 from wasm_kernel_agent.magics.files import SessionFileMagics
 from wasm_kernel_agent.magics.pip import PipMagics
@@ -181,20 +182,11 @@ class GuestShell(_Base):  # type: ignore[misc]
     def enable_gui(self, gui: Any = None) -> None:
         """Refuses windows: only inline figures exist here, and they need no event loop."""
         if gui not in (None, "inline"):
-            raise stdlib_patches.no_window(gui)
+            raise UsageError(f"the sandbox has no windows, so it has no event loop of {gui!r}")
 
     def enable_matplotlib(self, gui: Any = None) -> Any:
-        """Draws figures inline, or without showing them; refuses windows.
-
-        Figures that would be drawn by a script in the page are drawn inline, too, so that a
-        notebook which asks for them runs on.
-        """
-        if gui in stdlib_patches.SCRIPTED_FIGURES:
-            note(stdlib_patches.NO_SCRIPTED_FIGURES.format(gui=gui))
-            gui = "inline"
-        if gui not in (None, "auto", "inline", "agg", "svg", "pdf", "ps"):
-            raise stdlib_patches.no_window(gui)
-        return super().enable_matplotlib(gui)
+        """Draws figures inline, or without showing them."""
+        return super().enable_matplotlib(possible(gui, "%matplotlib {}", INLINE))
 
     def page_payload(
         self, strg: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None

@@ -65,17 +65,6 @@ _NO_PROCESS_POOL = (
     "the sandbox has no processes: ProcessPoolExecutor can't run. Call the function directly, "
     "or use ThreadPoolExecutor, which makes the calls one after another."
 )
-SCRIPTED_FIGURES = ("widget", "ipympl", "notebook", "nbagg")
-NO_SCRIPTED_FIGURES = (
-    "%matplotlib {gui} needs a script in the page, which is not to be had here. Figures are drawn "
-    "inline instead; for figures that answer, use Plotly or Altair (%pip install)."
-)
-
-
-def no_window(gui: Any) -> UsageError:
-    """Returns the error for a matplotlib backend that needs a window."""
-    return UsageError(f"the sandbox has no windows, so no {gui!r} figures; use %matplotlib inline")
-
 
 def _refusing(sentence: str) -> Any:
     def magic(*_: str) -> NoReturn:
