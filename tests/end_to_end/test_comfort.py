@@ -302,7 +302,8 @@ def test_magics_for_figures_keep_them_inline(figures: Notebook) -> None:
 
 def test_a_backend_that_needs_a_window_or_a_script_gives_way_to_inline(figures: Notebook) -> None:
     for asked in ("%matplotlib qt", "matplotlib.use('nbagg')", "plt.switch_backend('TkAgg')"):
-        assert "Figures are drawn inline" in figures.run(f"import matplotlib\n{asked}").stream("stderr")
+        told = figures.run(f"import matplotlib\n{asked}").stream("stderr")
+        assert "Figures are drawn inline" in told
         assert len(figures.run(PLOT).data("image/png")) == 1, asked
 
 

@@ -18,7 +18,7 @@ _INTERACTIVE = {
 }
 """The names of backends, and of `%matplotlib`, for figures in a window or with a script."""
 _NOT_HERE = (
-    "{asked} needs a window, or a script in the page; neither is to be had here. Figures are drawn "
+    "{asked} needs a window, or a script in the page. The sandbox has neither. Figures are drawn "
     "inline instead; for figures that answer, use Plotly or Altair (%pip install)."
 )
 

@@ -23,10 +23,19 @@ _UNNAMED = (
     "access=mmap.ACCESS_READ and mmap.ACCESS_COPY need no name"
 )
 _NAMES = {
-    **{"ACCESS_DEFAULT": _DEFAULT, "ACCESS_READ": _READ, "ACCESS_WRITE": _WRITE},
-    **{"ACCESS_COPY": _COPY, "PAGESIZE": _PAGE, "ALLOCATIONGRANULARITY": _PAGE},
-    **{"MAP_SHARED": 1, "MAP_PRIVATE": 2, "MAP_ANON": 32, "MAP_ANONYMOUS": 32},
-    **{"PROT_READ": 1, "PROT_WRITE": 2, "PROT_EXEC": 4},
+    "ACCESS_DEFAULT": _DEFAULT,
+    "ACCESS_READ": _READ,
+    "ACCESS_WRITE": _WRITE,
+    "ACCESS_COPY": _COPY,
+    "PAGESIZE": _PAGE,
+    "ALLOCATIONGRANULARITY": _PAGE,
+    "MAP_SHARED": 1,
+    "MAP_PRIVATE": 2,
+    "MAP_ANON": 32,
+    "MAP_ANONYMOUS": 32,
+    "PROT_READ": 1,
+    "PROT_WRITE": 2,
+    "PROT_EXEC": 4,
 }
 
 
@@ -38,7 +47,7 @@ def install(module: ModuleType) -> None:
 class MappedFile:
     """A copy of a part of a file, or memory alone if `fileno` is -1."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - as Python's `mmap`
         self,
         fileno: int,
         length: int,
@@ -47,7 +56,7 @@ class MappedFile:
         access: int = _DEFAULT,
         offset: int = 0,
         *,
-        trackfd: bool = True,  # noqa: ARG002 - a system's, which this one has not
+        trackfd: bool = True,
     ) -> None:
         self.closed, self._position, self._offset, self._file = True, 0, offset, -1
         if length < 0 or offset < 0:

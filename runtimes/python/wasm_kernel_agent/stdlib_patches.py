@@ -66,6 +66,7 @@ _NO_PROCESS_POOL = (
     "or use ThreadPoolExecutor, which makes the calls one after another."
 )
 
+
 def _refusing(sentence: str) -> Any:
     def magic(*_: str) -> NoReturn:
         raise UsageError(sentence)
