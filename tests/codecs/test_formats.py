@@ -51,7 +51,6 @@ WRITTEN = {
     "xlsx": "df.to_excel('x.xlsx', index=False); back = pd.read_excel('x.xlsx')",
     "xlsx by openpyxl": "df.to_excel('o.xlsx', engine='openpyxl', index=False)\n"
     "back = pd.read_excel('o.xlsx')",
-    "xlsm": "df.to_excel('x.xlsm', index=False); back = pd.read_excel('x.xlsm')",
     "HTML": "back = pd.read_html(io.StringIO(df.to_html(index=False)))[0]",
     "HTML by bs4": "back = pd.read_html(io.StringIO(df.to_html(index=False)), flavor='bs4')[0]",
     "XML": "df.to_xml('x.xml', index=False); back = pd.read_xml('x.xml')",
@@ -86,13 +85,9 @@ NUMBERS = {
 REFUSED = {
     "pd.read_spss('sample.sav')": "pandas.read_stata and pandas.read_sas",
     "pd.read_hdf('data.h5')": "pyfive",
-    "import h5py": "pyfive",
     "pd.read_excel('sample.ods')": "Save the file as .xlsx",
-    "pd.DataFrame().to_excel('new.ods')": "Save the file as .xlsx",
     "pd.read_excel('dates.xls', engine='calamine')": "leave engine out",
     "pd.read_csv('x.csv.zst')": "zstd -d",
-    "import compression.zstd": "zstd -d",
-    "pd.DataFrame({'a': [1]}).to_orc('x.orc')": "ORC can't be read",
     "pd.read_excel('sample.xlsb')": "pyxlsb",
     "pd.read_orc('x.orc')": "ORC can't be read",
 }
@@ -111,11 +106,11 @@ def test_a_frame_is_written_and_read_again(sandbox: BaseSandbox, name: str) -> N
     assert said(sandbox, code) == "[True, True, True]"
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_numbers_are_written_and_read_again(sandbox: BaseSandbox, name: str) -> None:
-    code = f"a = np.arange(-2, 5, dtype='int16')\n{NUMBERS[name]}\n"
-    code += "print(back.dtype, np.array_equal(back, a), back.flags.writeable)"
-    assert said(sandbox, code).startswith("int16 True")
+def test_numbers_are_written_and_read_again(sandbox: BaseSandbox) -> None:
+    for name, written in NUMBERS.items():
+        code = f"a = np.arange(-2, 5, dtype='int16')\n{written}\n"
+        code += "print(back.dtype, np.array_equal(back, a), back.flags.writeable)"
+        assert said(sandbox, code).startswith("int16 True"), name
 
 
 @pytest.mark.parametrize("code", REFUSED)

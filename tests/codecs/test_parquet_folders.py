@@ -52,13 +52,10 @@ found("sales")
     ("options", "wanted"),
     [
         ("columns=['c', 'v']", "{'c': ['b', 'a', 'x'], 'v': [2, 3, 1]}"),
-        ("columns=['v']", "{'v': [2, 3, 1]} [0, 1, 2]"),
         ("filters=[('year', '=', 2024)], columns=['v']", "{'v': [3, 1]}"),
-        ("filters=[('year', '>', 2023), ('v', '<', 3)]", "{'v': [1], 'year': [2024]"),
         ("filters=[[('c', 'in', ['b'])], [('v', '=', 1)]], columns=['v']", "{'v': [2, 1]}"),
         ("filters=[('year', '=', 1999)]", "{'v': [], 'year': [], 'c': []} [] {'year': ['i', 2023"),
         ("filters=[('year', '=', '2024')]", "column 'year' has numbers"),
-        ("columns=['nope']", "the file has no column 'nope'"),
     ],
 )
 def test_columns_and_filters_may_name_the_folders(
@@ -88,12 +85,10 @@ found("broken", filters=[("year", "<", 2024)], columns=["v"])
     [
         ("[10, 9, 100, -1]", "['i', -1, 10, 100, 9]"),
         ("['10', '9', 'x', '007']", "['O', '007', '10', '9', 'x']"),
-        ("['007', '10', '007', '10']", "['i', 7, 10]"),
         ("[3_000_000_000, 1, 1, 1]", "['O', '1', '3000000000']"),
         ("[1.5, 2.0, 2.0, 1.5]", "['O', '1.5', '2']"),
         ("[True, False, True, True]", "['O', 'false', 'true']"),
         ("pd.to_datetime(['2020-01-01'] * 4)", "['O', '2020-01-01 00:00:00.000000']"),
-        ("[datetime.date(2020, 1, 2)] * 4", "['O', '2020-01-02']"),
         ("pd.Categorical(list('baab'), categories=list('zba'))", "['O', 'a', 'b']"),
     ],
 )

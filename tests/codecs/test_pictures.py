@@ -21,24 +21,20 @@ def difference(one, other):
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "mode", "most"),
-    [
-        ("baseline.jpg", "RGB", 0),
-        ("progressive.jpg", "RGB", 0),
-        ("grey.jpg", "L", 0),
-        ("lossless.webp", "RGB", 0),
-        ("lossy.webp", "RGB", 0),
-        ("transparent.webp", "RGBA", 0),
-    ],
-)
-def test_a_picture_has_the_pixels_that_it_has_elsewhere(
-    sandbox: BaseSandbox, name: str, mode: str, most: int
-) -> None:
-    code = f"p = Image.open({name!r}); print(p.mode, difference(p, Image.open({name + '.png'!r})))"
-    found, difference = said(sandbox, code).split(" ", 1)
-    assert found == mode
-    assert int(difference) <= most
+MODES = {
+    "baseline.jpg": "RGB",
+    "progressive.jpg": "RGB",
+    "grey.jpg": "L",
+    "lossless.webp": "RGB",
+    "lossy.webp": "RGB",
+    "transparent.webp": "RGBA",
+}
+
+
+def test_a_picture_has_the_pixels_that_it_has_elsewhere(sandbox: BaseSandbox) -> None:
+    code = f"for name in {[*MODES]}:\n    p = Image.open(name)\n"
+    code += "    print(name, p.mode, difference(p, Image.open(name + '.png')))"
+    assert said(sandbox, code).splitlines() == [f"{name} {MODES[name]} 0" for name in MODES]
 
 
 def test_a_picture_for_print_is_read_in_its_inks(sandbox: BaseSandbox) -> None:
@@ -118,14 +114,10 @@ def test_a_small_version_is_decoded_for_a_thumbnail(sandbox: BaseSandbox) -> Non
 # with libjpeg-turbo 3.2.0 elsewhere.
 WRITTEN = {
     "307041a7": "",
-    "e444453a": "quality=100, subsampling=0",
     "7a0b52de": "progressive=True, optimize=True, subsampling='4:2:2'",
     "de7107f2": "subsampling=3, smooth=30, restart_marker_rows=1, restart_marker_blocks=3",
-    "ca8cac7b": "keep_rgb=True",
     "290b2e61": "quality=10, qtables=[[*range(1, 65)], [*range(2, 66)], [9] * 64]",
     "8e0d7dc9": "dpi=(72, 300), comment='a', exif=b'Exif\\0\\0b', icc_profile=b'p' * 70000",
-    "f037a5b8": "mode='L', qtables=[[1 + n // 4 for n in range(64)]]",
-    "42271873": "mode='1'",
     "e2bf2c50": "mode='YCbCr'",
     "81e9a04a": "mode='CMYK', subsampling=2, dpi=(3, 4)",
 }
@@ -146,12 +138,12 @@ print(written({WRITTEN[digest]})[:8])
 
 def test_a_large_jpeg_and_the_smallest_are_written(sandbox: BaseSandbox) -> None:
     code = """
-for size in ((1, 1), (6000, 3000)):
+for size in ((1, 1), (3000, 1500)):
     file = io.BytesIO()
     Image.new('RGB', size, 'red').save(file, 'JPEG', quality=100)
     print(Image.open(file).size, Image.open(file).getpixel((0, 0)))
 """
-    assert said(sandbox, code).split("\n") == ["(1, 1) (254, 0, 0)", "(6000, 3000) (254, 0, 0)"]
+    assert said(sandbox, code).split("\n") == ["(1, 1) (254, 0, 0)", "(3000, 1500) (254, 0, 0)"]
 
 
 HOSTILE = {
@@ -211,7 +203,7 @@ def test_a_forged_request_is_answered_with_a_refusal(sandbox: BaseSandbox, reque
 
 
 def test_a_codec_burns_the_fuel_of_its_cell(warm_metered: None, tmp_path: Path) -> None:
-    budget = 1_500_000_000
+    budget = 500_000_000
     policy = ExecutionPolicy(fuel_budget=budget)
     with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:
         sandbox.execute(SETUP + "p = Image.new('RGB', (1000, 1000)); p.save('once.jpg')")

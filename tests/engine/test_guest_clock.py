@@ -133,44 +133,26 @@ def test_what_was_printed_is_seen_before_a_sleep(guest: Guest) -> None:
     assert guest.said == [("stdout", "before")]
 
 
-def guest_after(folder: Path, before: int) -> Guest:
-    """A guest whose clock goes on from `before`."""
-    return Guest(folder, clock_before=before)
-
-
 def test_a_new_guest_goes_on_where_the_one_before_stopped(tmp_path: Path) -> None:
     first = Guest(tmp_path)
     time.sleep(0.01)
     stopped = first.instance.monotonic()
     first.close()
-    second = guest_after(tmp_path, stopped)
+    second = Guest(tmp_path, clock_before=stopped)
     assert stopped > 10_000_000
     assert stopped <= second.instance.monotonic() < stopped + HOUR
     second.close()
 
 
-def test_the_guests_clock_goes_on_over_many_instances(tmp_path: Path) -> None:
-    shown = 0
-    for _ in range(5):
-        guest = guest_after(tmp_path, shown)
-        now = guest.instance.monotonic()
-        assert now >= shown
-        shown = now
-        guest.close()
-
-
-@pytest.mark.parametrize("before", [0, HOUR])
 @pytest.mark.parametrize("clock", [2, 3])
-def test_clocks_of_processor_time_are_not_there(tmp_path: Path, clock: int, before: int) -> None:
-    guest = guest_after(tmp_path, before)
+def test_clocks_of_processor_time_are_not_there(guest: Guest, clock: int) -> None:
     assert guest.call("clock_time_get", clock, 1, 96) == abi.EBADF
-    guest.close()
 
 
 @pytest.mark.parametrize("before", [0, HOUR])
 def test_the_guest_sees_the_time_that_is_saved(tmp_path: Path, before: int) -> None:
     """The saved time is never earlier than the guest's, and at most a moment later."""
-    guest = guest_after(tmp_path, before)
+    guest = Guest(tmp_path, clock_before=before)
     for _ in range(5):
         seen = now_of(guest, MONOTONIC)
         assert seen <= guest.instance.monotonic() < seen + PATIENCE * 10**9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED
 from wasm_kernel.engine.instance import Instance, InstanceOptions, stop_error
 from wasm_kernel.engine.streams import OutputStreams
-from wasm_kernel.engine.thread import STACK_BYTES, GuestThread
+from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.engine.wasmtime_api import CallEnd
 from wasm_kernel.errors import (
     CellTimeout,
@@ -94,50 +94,42 @@ def test_an_endless_recursion_exhausts_the_stack_and_not_the_process(tmp_path: P
     assert isinstance(on_guest_thread(recurse), StackExhausted)
 
 
-def test_fuel_runs_out(tmp_path: Path) -> None:
-    guest = Guest(tmp_path, flavour=FUEL)
-    try:
-        error = stopped(guest, "spin", fuel=100_000)
-        assert isinstance(error, OutOfFuel)
-        assert error.budget == 100_000
-        assert guest.instance.fuel_left == 0
-    finally:
-        guest.close()
+@pytest.fixture
+def metered(tmp_path: Path) -> Iterator[Guest]:
+    guest = Guest(tmp_path, flavour=FUEL, memory_bytes=1 * MIB)
+    yield guest
+    guest.close()
 
 
-def test_lowering_fuel_says_what_it_took(tmp_path: Path) -> None:
-    guest = Guest(tmp_path, flavour=FUEL)
-    try:
-        guest.call("nothing", fuel=1000)
-        left = guest.instance.fuel_left
-        assert left is not None
-        assert guest.instance.lower_fuel(10) == left - 10
-        assert guest.instance.lower_fuel(10_000) == 0
-    finally:
-        guest.close()
+def test_fuel_runs_out(metered: Guest) -> None:
+    error = stopped(metered, "spin", fuel=100_000)
+    assert isinstance(error, OutOfFuel)
+    assert error.budget == 100_000
+    assert metered.instance.fuel_left == 0
+
+
+def test_fuel_that_runs_out_before_the_turn_begins_is_told_as_such(metered: Guest) -> None:
+    assert isinstance(stopped(metered, "nothing", fuel=1), OutOfFuel)
+
+
+def test_lowering_fuel_says_what_it_took(metered: Guest) -> None:
+    metered.call("nothing", fuel=1000)
+    left = metered.instance.fuel_left
+    assert left is not None
+    assert metered.instance.lower_fuel(10) == left - 10
+    assert metered.instance.lower_fuel(10_000) == 0
+
+
+def test_memory_grows_to_its_limit_and_no_further(metered: Guest) -> None:
+    with pytest.raises(MemoryError, match="memory_bytes"):
+        metered.instance.grow_to(2 * MIB)
+    assert metered.call("grow", 8, fuel=1000) == 8
+    assert metered.call("grow", 1, fuel=1000) == 0xFFFFFFFF
 
 
 def test_unmetered_code_has_no_fuel(guest: Guest) -> None:
     assert guest.instance.fuel_left is None
     assert guest.instance.lower_fuel(1) == 0
-
-
-def test_memory_grows_to_its_limit_and_no_further(tmp_path: Path) -> None:
-    guest = Guest(tmp_path, memory_bytes=1 * MIB)
-    try:
-        assert guest.call("grow", 8) == 8
-        assert guest.call("grow", 1) == 0xFFFFFFFF
-    finally:
-        guest.close()
-
-
-def test_the_host_grows_memory_no_further_than_the_limit(tmp_path: Path) -> None:
-    guest = Guest(tmp_path, memory_bytes=1 * MIB)
-    try:
-        with pytest.raises(MemoryError, match="memory_bytes"):
-            guest.instance.grow_to(2 * MIB)
-    finally:
-        guest.close()
 
 
 def test_another_thread_may_not_call_an_instance(guest: Guest) -> None:
@@ -148,36 +140,10 @@ def test_another_thread_may_not_call_an_instance(guest: Guest) -> None:
         on_guest_thread(call)
 
 
-def test_an_instance_that_stopped_can_be_closed(guest: Guest) -> None:
-    stopped(guest, "unreachable")
-    guest.close()
-
-
-def test_a_leaked_instance_warns(tmp_path: Path) -> None:
-    guest = Guest(tmp_path)
-    instance = guest.instance
-    with pytest.warns(ResourceWarning, match="not closed"):
-        instance.__del__()
-    guest.close()
-
-
 def test_a_guest_thread_leaves_the_stack_size_of_others_alone() -> None:
     before = threading.stack_size()
     on_guest_thread(lambda: None)
     assert threading.stack_size() == before
-
-
-def test_a_guest_thread_has_room_for_deep_recursion() -> None:
-    assert STACK_BYTES >= 32 * MIB
-
-
-def test_jobs_run_one_after_another_on_one_thread() -> None:
-    thread = GuestThread("test")
-    try:
-        seen = [thread.submit(threading.get_ident) for _ in range(5)]
-        assert len({future.result(PATIENCE) for future in seen}) == 1
-    finally:
-        thread.close(lambda: None)
 
 
 def test_a_job_that_fails_leaves_the_thread_alive() -> None:
@@ -190,19 +156,6 @@ def test_a_job_that_fails_leaves_the_thread_alive() -> None:
         thread.close(lambda: None)
 
 
-def test_a_cancelled_job_does_not_run() -> None:
-    thread, gate, ran = GuestThread("test"), threading.Event(), list[int]()
-    try:
-        thread.submit(gate.wait)
-        doomed = thread.submit(lambda: ran.append(1))
-        assert doomed.cancel()
-        gate.set()
-        thread.submit(lambda: None).result(PATIENCE)
-        assert ran == []
-    finally:
-        thread.close(lambda: None)
-
-
 def test_the_last_job_runs_after_all_others_once() -> None:
     thread, ran = GuestThread("test"), list[str]()
     thread.submit(lambda: ran.append("job"))
@@ -210,14 +163,6 @@ def test_the_last_job_runs_after_all_others_once() -> None:
     thread.close(lambda: ran.append("again"))
     thread.join(PATIENCE)
     assert ran == ["job", "last"]
-
-
-def test_fuel_that_runs_out_before_the_turn_begins_is_told_as_such(tmp_path: Path) -> None:
-    guest = Guest(tmp_path, flavour=FUEL)
-    try:
-        assert isinstance(stopped(guest, "nothing", fuel=1), OutOfFuel)
-    finally:
-        guest.close()
 
 
 TABLE = """(module

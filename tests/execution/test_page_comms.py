@@ -13,7 +13,6 @@ from tests.faces import PATIENCE, put_back, wait_for
 from tests.listening import Page
 from wasm_kernel import Sandbox, create_sandbox
 from wasm_kernel.errors import Interrupted
-from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommKind, CommMessage
 
@@ -54,8 +53,8 @@ def notebook(module_sandbox: Sandbox) -> Notebook:
 
 @pytest.fixture
 def brief(warm: None, tmp_path: Path) -> Iterator[Notebook]:
-    """Callbacks have half a second, and time enough to end by themselves."""
-    policy = ExecutionPolicy(comm_seconds=0.5, grace_seconds=PATIENCE, comm_count=500)
+    """Callbacks have little time, and time enough to end by themselves."""
+    policy = ExecutionPolicy(comm_seconds=0.3, grace_seconds=PATIENCE, comm_count=100)
     with create_sandbox(workspace=tmp_path / "app", policy=policy) as made:
         yield Notebook(made)
 
@@ -67,30 +66,14 @@ def test_ipywidgets_is_at_hand_and_not_imported(notebook: Notebook) -> None:
     assert notebook.run(f"{asked}.targets))") == "True 2"
 
 
-def test_a_callback_fails_like_a_cell(notebook: Notebook) -> None:
-    notebook.run(SLIDER + "s.observe(lambda c: 1 / 0, 'value')")
-    assert notebook.move(7).errors == ["ZeroDivisionError"]
-    assert notebook.run("print(s.value)") == "7"
-
-
 def test_a_message_on_no_comm_is_dropped_and_an_opening_is_answered(notebook: Notebook) -> None:
     assert not notebook.move(7, "nobody").said
     opened = notebook.say("open", "c1", target_name="jupyter.widget.control")
     assert opened.said == [CommMessage("close", "c1")]
 
 
-def test_a_figure_of_a_callback_is_shown(notebook: Notebook) -> None:
-    notebook.run(
-        "import ipywidgets as w, matplotlib.pyplot as plt\n"
-        "@w.interact(n=w.IntSlider(value=1, model_id='n1'))\ndef draw(n): plt.plot(range(n))"
-    )
-    shown = [part for part in notebook.move(4, "n1").heard if isinstance(part, protocol.Display)]
-    assert [list(part.data) for part in shown] == [["text/plain", "image/png"]]
-
-
-@pytest.mark.parametrize("name", ["tqdm.auto", "tqdm.notebook", "tqdm.autonotebook"])
-def test_progress_bars_are_widgets(notebook: Notebook, name: str) -> None:
-    notebook.run(f"from {name} import tqdm\nfor _ in tqdm(range(3)): pass")
+def test_progress_bars_are_widgets(notebook: Notebook) -> None:
+    notebook.run("from tqdm.auto import tqdm\nfor _ in tqdm(range(3)): pass")
     models = [m.data["state"]["_model_name"] for m in notebook.page.said if m.kind == "open"]
     assert "FloatProgressModel" in models
 
@@ -137,8 +120,8 @@ def test_a_callback_that_does_not_let_itself_be_interrupted_is_stopped(
 def test_a_flood_of_messages_is_cut_with_one_notice(brief: Notebook) -> None:
     brief.run(SLIDER)
     before = len(brief.page.said)
-    brief.run("for i in range(2000): s.value = i % 100")
-    assert len(brief.page.said) - before == 500
+    brief.run("for i in range(400): s.value = i % 100")
+    assert len(brief.page.said) - before == 100
     assert brief.page.text.count("comm_count") == 1
 
 
@@ -165,7 +148,7 @@ def test_many_callbacks_take_no_cell_out_of_the_history(warm: None, tmp_path: Pa
         notebook = Notebook(made)
         notebook.run(OBSERVED)
         notebook.run("y = 1")
-        for value in range(40):
+        for value in range(12):
             notebook.move(value)
         notebook.run("z = 1")
         time.sleep(0.5)  # for the folding that happens in a pause

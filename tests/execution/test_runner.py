@@ -14,7 +14,6 @@ from tests.faces import PATIENCE, process_of, says, wait_for
 from wasm_kernel import Sandbox, SandboxClosed, create_sandbox
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
-from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage
 
 
@@ -37,14 +36,6 @@ class Ear:
 
     def terminate(self) -> None:
         """Does nothing, since there is no kernel to end."""
-
-
-def test_cells_run_in_the_order_they_came(module_sandbox: Sandbox) -> None:
-    module_sandbox.execute("order = []")
-    futures = [module_sandbox.submit(f"order.append({i})") for i in range(10)]
-    for future in futures:
-        future.result(PATIENCE)
-    assert says(module_sandbox, "print(order)") == str(list(range(10)))
 
 
 def test_cells_from_many_threads_run_one_at_a_time(module_sandbox: Sandbox) -> None:
@@ -73,31 +64,12 @@ def test_the_user_time_of_a_question_does_not_count(
 ) -> None:
     class Slow(Ear):
         def ask(self, prompt: str, password: bool) -> str:
-            time.sleep(1.2)
+            time.sleep(0.8)
             return "late"
 
-    asked = {"allow_stdin": True, "listener": Slow(), "timeout_seconds": 1.0}
+    asked = {"allow_stdin": True, "listener": Slow(), "timeout_seconds": 0.7}
     result = module_sandbox.execute("print(input())", **asked)
     assert result.success, result.error
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        {"op": "complete", "code": "pri", "cursor_pos": 3},
-        {
-            "op": "inspect",
-            "code": "print",
-            "cursor_pos": 5,
-            "detail_level": 0,
-            "omit_sections": [],
-        },
-        {"op": "is_complete", "code": "for x in y:"},
-        {"op": "history", "hist_access_type": "tail", "output": False, "raw": True, "n": 3},
-    ],
-)
-def test_a_query_is_answered(module_sandbox: Sandbox, request_: dict[str, object]) -> None:
-    assert module_sandbox.query(request_).result(PATIENCE)["status"] in ("ok", "incomplete")
 
 
 def test_a_query_leaves_no_variable(module_sandbox: Sandbox) -> None:
@@ -106,23 +78,11 @@ def test_a_query_leaves_no_variable(module_sandbox: Sandbox) -> None:
     assert says(module_sandbox, "print(sorted(k for k in globals() if k[0] != '_'))") == before
 
 
-def test_a_silent_cell_is_not_counted(module_sandbox: Sandbox) -> None:
-    before = module_sandbox.execute("1").reply["execution_count"]
-    module_sandbox.execute("2", silent=True)
-    assert module_sandbox.execute("3").reply["execution_count"] == before + 1
-
-
 def test_nothing_starts_before_it_is_needed(tmp_path: Path) -> None:
     before = threading.active_count()
     sandbox = create_sandbox(workspace=tmp_path / "app")
     assert threading.active_count() == before
     sandbox.close()
-
-
-def test_the_environment_reaches_the_guest(warm: None, tmp_path: Path) -> None:
-    policy = ExecutionPolicy(env={"COLOUR": "blue"})
-    with create_sandbox(workspace=tmp_path / "app", policy=policy) as sandbox:
-        assert says(sandbox, "import os; print(os.environ['COLOUR'])") == "blue"
 
 
 def test_the_environment_is_there_in_states_of_an_earlier_process(opened: Opening) -> None:
@@ -174,21 +134,14 @@ def test_a_closed_sandbox_says_so(tmp_path: Path, use: Callable[[Sandbox], objec
         use(sandbox)
 
 
-@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)"])
-def test_closing_ends_what_runs_and_what_waits(warm: None, tmp_path: Path, code: str) -> None:
+def test_closing_ends_what_runs_and_what_waits(warm: None, tmp_path: Path) -> None:
+    before = threading.active_count()
     sandbox = create_sandbox(workspace=tmp_path / "app")
     sandbox.start().result(600)
-    futures = [sandbox.submit(code) for _ in range(3)]
+    futures = [sandbox.submit("while True: pass") for _ in range(3)]
     wait_for(lambda: sandbox.busy)
     sandbox.close()
     assert [future.result(PATIENCE).success for future in futures] == [False] * 3
-
-
-def test_closing_leaves_no_thread_of_its_own(warm: None, tmp_path: Path) -> None:
-    before = threading.active_count()
-    sandbox = create_sandbox(workspace=tmp_path / "app")
-    sandbox.execute("1")
-    sandbox.close()
     wait_for(lambda: threading.active_count() <= before)
 
 

@@ -182,36 +182,10 @@ def test_the_sandbox_hears_once_that_the_guest_has_its_request() -> None:
     assert driven.sandbox.calls.count("begun") == 1
 
 
-@pytest.mark.parametrize(
-    ("frame", "kind"),
-    [
-        (DISPLAY, "display"),
-        ({**DISPLAY, "op": "update_display"}, "update"),
-        ({"op": "clear_output"}, "clear"),
-        ({**DISPLAY, "op": "result", "execution_count": 1}, "result"),
-        ({"op": "error", "ename": "E", "evalue": "v", "traceback": []}, "error"),
-    ],
-)
-def test_each_kind_of_output_is_collected_under_its_name(
-    frame: Mapping[str, Any], kind: str
-) -> None:
-    driven = Driven()
-    driven.send(frame)
-    assert [output.kind for output in driven.turn.output.outputs] == [kind]
-
-
 def test_what_was_printed_before_a_frame_comes_before_it() -> None:
     driven = Driven()
     driven.send(DISPLAY)
     assert driven.sandbox.calls == ["flush"]
-
-
-def test_text_is_told_and_collected() -> None:
-    driven = Driven()
-    driven.turn.on_text("stdout", "a")
-    driven.turn.on_text("stdout", "b")
-    assert driven.turn.output.text("stdout") == "ab"
-    assert driven.ear.heard == [protocol.Stream("stdout", "a"), protocol.Stream("stdout", "b")]
 
 
 def test_the_reply_ends_the_turn() -> None:
@@ -219,13 +193,6 @@ def test_the_reply_ends_the_turn() -> None:
     driven.send({"op": "done", "reply": {"status": "ok"}})
     assert driven.turn.reply == {"status": "ok"}
     assert "refused" in driven.send(DISPLAY)
-    assert driven.turn.output.outputs == []
-
-
-def test_a_broken_frame_is_refused_and_changes_nothing() -> None:
-    driven = Driven()
-    assert "refused" in driven.send(b"\xff")
-    assert driven.ear.heard == []
     assert driven.turn.output.outputs == []
 
 
@@ -253,12 +220,6 @@ def test_a_sessions_outputs_are_limited_and_errors_are_shown_even_then() -> None
     assert parts.allowance.caps()["stdout"].bytes < 200
 
 
-def test_an_error_is_told_although_the_caps_are_reached() -> None:
-    driven = Driven(display_count=0)
-    driven.send({"op": "error", "ename": "E", "evalue": "v", "traceback": ["t"]})
-    assert driven.turn.error == protocol.Error("E", "v", ("t",))
-
-
 def test_frames_beyond_a_million_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wasm_kernel.execution.turn.FRAMES_MOST", 3)
     driven = Driven(begun=False)
@@ -284,12 +245,6 @@ def test_a_question_that_is_refused_says_why() -> None:
     assert driven.sandbox.calls[-1] == "resume"
 
 
-def test_a_cell_that_may_not_ask_does_not_ask() -> None:
-    driven = Driven(Cell(code="1"))
-    assert "refused" in driven.send({"op": "input", "prompt": "?"})
-    assert driven.ear.asked == []
-
-
 def test_a_callback_can_ask_for_names_and_not_for_travels() -> None:
     driven = Driven("comm")
     assert "works in a cell" in driven.send({"op": "command", "name": "undo"})["refused"]
@@ -313,11 +268,6 @@ def test_f7_what_an_earlier_cell_left_can_do_nothing_before_the_cell_begins(
     assert driven.sandbox.calls == []
 
 
-def test_a_travel_that_leads_nowhere_is_refused_in_words() -> None:
-    answer = Driven().send({"op": "command", "name": "redo"})
-    assert answer["refused"].startswith("There is nothing")
-
-
 KNOCK = {"op": "command", "name": "knock", "line": "twice"}
 
 
@@ -326,10 +276,6 @@ def asking(code: str = "%knock twice", **limits: Any) -> Driven:
     driven = Driven(Cell(code=code), **limits)
     driven.sandbox.commands.add("knock", lambda line, context: [line.name, line.line])
     return driven
-
-
-def test_a_command_in_the_cells_text_is_done_and_answered() -> None:
-    assert asking().send(KNOCK) == {"value": ["knock", "twice"]}
 
 
 def test_a_command_is_done_as_often_as_it_is_in_the_text() -> None:
@@ -418,15 +364,6 @@ def test_a_command_whose_value_is_no_json_is_refused(value: object) -> None:
 
 
 COMM = {"op": "comm_open", "comm_id": "c", "target_name": "t"}
-
-
-def test_comm_messages_reach_the_page_and_the_table() -> None:
-    driven = Driven()
-    assert driven.send(COMM) == {}
-    assert driven.send({"op": "comm_msg", "comm_id": "c", "data": {"a": 1}}) == {}
-    assert [message.kind for message in driven.ear.said] == ["open", "msg"]
-    assert driven.sandbox.comms.open == {"c": "t"}
-    assert not driven.turn.output.outputs
 
 
 @pytest.mark.parametrize(("setting", "most"), [("comm_count", 3), ("comm_bytes", 200)])

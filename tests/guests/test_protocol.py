@@ -69,32 +69,21 @@ BAD_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("missing required field `op`", {}),
     ("$.op", {"op": None}),
     ("$.op", {"op": ["next"]}),
-    ("$.op", {"op": {"a": 1}}),
     ("Invalid value 'NEXT' - at `$.op`", {"op": "NEXT"}),
-    ("$.op", {"op": "__class__"}),
     ("$.data", {"op": "display", "data": "text"}),
-    ("$.metadata", {"op": "display", "data": {}, "metadata": []}),
     ("$.transient", {"op": "display", "data": {}, "transient": 1}),
     ("the content of 'text/plain' is no text", {"op": "display", "data": {"text/plain": 1}}),
-    ("the content of 'image/png' is no text", {"op": "display", "data": {"image/png": None}}),
     ("missing required field `execution_count`", {"op": "result", "data": {}}),
     ("$.execution_count", {"op": "result", "execution_count": True, "data": {}}),
     ("$.execution_count", {"op": "result", "execution_count": -1, "data": {}}),
-    ("$.execution_count", {"op": "result", "execution_count": 1.0, "data": {}}),
     ("$.execution_count", {"op": "result", "execution_count": 2**62, "data": {}}),
-    ("missing required field `ename`", {"op": "error", "evalue": "", "traceback": []}),
     ("$.evalue", {"op": "error", "ename": "E", "evalue": 3}),
     ("$.traceback", {"op": "error", "ename": "E", "evalue": "", "traceback": "abc"}),
     ("$.traceback", {"op": "error", "ename": "E", "evalue": "", "traceback": [1]}),
-    ("missing required field `prompt`", {"op": "input"}),
     ("$.password", {"op": "input", "prompt": "", "password": "yes"}),
-    ("$.wait", {"op": "clear_output", "wait": 1}),
     ("$.fuel", {"op": "limit", "fuel": "all"}),
     ("$.fuel", {"op": "limit", "fuel": -1}),
-    ("$.seconds", {"op": "limit", "seconds": True}),
-    ("$.seconds", {"op": "limit", "seconds": "9"}),
     ("$.seconds", {"op": "limit", "seconds": 0}),
-    ("$.seconds", {"op": "limit", "seconds": -1}),
     ("$.seconds", {"op": "limit", "seconds": 1e300}),
     ("missing required field `name`", {"op": "command", "line": "3"}),
     ("$.line", {"op": "command", "name": "undo", "line": 3}),
@@ -112,23 +101,17 @@ def test_a_field_of_the_wrong_kind_is_refused(why: str, message: dict[str, Any])
 BAD_BYTES: dict[str, bytes] = {
     "empty": b"",
     "no JSON": b"next",
-    "an array": b"[]",
     "a text": b'"next"',
-    "null": b"null",
     "two objects": b'{"op":"next"}{"op":"next"}',
-    "a tail": b'{"op":"next"} x',
     "cut": b'{"op":"next"',
     "no UTF-8": b'{"op":"input","prompt":"\xff"}',
-    "UTF-16": '{"op":"next"}'.encode("utf-16"),
     "a byte order mark": b'\xef\xbb\xbf{"op":"next"}',
     "NaN": b'{"op":"done","reply":{"a":NaN}}',
-    "infinity": b'{"op":"done","reply":{"a":-Infinity}}',
     "a number out of range": b'{"op":"done","reply":{"a":1e999}}',
     "a whole number of 5,000 digits": b'{"op":"limit","fuel":' + b"9" * 5000 + b"}",
     "a raw NUL in a text": b'{"op":"input","prompt":"\x00"}',
     "a pickle": b"\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00.",
     "arrays 200,000 deep": b'{"op":"done","reply":{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}}",
-    "objects 200,000 deep": b'{"a":' * 200_000 + b"1" + b"}" * 200_000,
     "brackets never closed": b"[" * 200_000,
     "depth hidden behind an open text": b'{"op":"done","reply":{"a":"\\"' + b"[" * 200_000,
 }
@@ -184,9 +167,7 @@ def test_marks_in_a_text_do_not_count_as_values() -> None:
         decode(more)
 
 
-@pytest.mark.parametrize(
-    "unit", [b'"', b"\\", b'\\"', b"[", b'["', b'{"":', b'""', b'"\\"'], ids=repr
-)
+@pytest.mark.parametrize("unit", [b'"', b'\\"', b"[", b'["', b'{"":'], ids=repr)
 def test_no_frame_takes_long_to_refuse(unit: bytes) -> None:
     data = (unit * (2**21 // len(unit)))[: 2**21] + b"[" * (FRAME_DEPTH + 1)
     begun = time.process_time()
@@ -214,10 +195,6 @@ def test_lone_surrogates_never_come_through(reply: dict[str, Any]) -> None:
     raw = json.dumps({"op": "done", "reply": reply}, ensure_ascii=False)
     with pytest.raises(FrameError):
         decode(raw.encode("utf-8", "surrogatepass"))
-
-
-def test_surrogate_pairs_come_through_whole() -> None:
-    assert decode(b'{"op":"input","prompt":"\\ud83d\\ude00"}') == protocol.Input("\U0001f600")
 
 
 def test_a_long_name_of_a_type_is_cut_in_the_answer() -> None:
@@ -291,11 +268,6 @@ def sent_or_refused(data: bytes) -> None:
     json.dumps(asdict(frame), ensure_ascii=False, allow_nan=False).encode("utf-8")
 
 
-@given(st.binary(max_size=300))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    sent_or_refused(data)
-
-
 @given(st.text(alphabet='{}[]",:\\ a1-.eEopnxt\ud800\0', max_size=200))
 def test_any_text_that_looks_like_json_is_read_or_refused(text: str) -> None:
     sent_or_refused(text.encode("utf-8", "surrogatepass"))
@@ -313,8 +285,3 @@ def test_a_good_frame_with_one_byte_changed_is_read_or_refused(
     at = data.draw(st.integers(0, len(good) - 1))
     byte = data.draw(st.integers(0, 255))
     sent_or_refused(good[:at] + bytes([byte]) + good[at + 1 :])
-
-
-@given(st.dictionaries(st.text(), st.text()))
-def test_what_is_written_is_read_back(texts: dict[str, str]) -> None:
-    assert json.loads(encode({"user_expressions": texts})) == {"user_expressions": texts}

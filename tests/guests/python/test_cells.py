@@ -117,45 +117,11 @@ def test_a_magic_elsewhere_does_not_count(code: str) -> None:
 
 
 PIECES = [
-    *(
-        "%fork",
-        "%fork a",
-        "x = %fork",
-        "x: y = %pip b",
-        "!pip c",
-        "z = !pip",
-        "    %fork",
-        "%cd it's",
-    ),
-    *("x", "=", "'a'", "'", '"', "'''", '"""', "f'''", "f'{", "rb'", "{", "}", "(", ")", "[", "]"),
-    *(
-        "\n",
-        "\n",
-        "\n",
-        "\n    ",
-        "\\\n",
-        "\\",
-        "# ",
-        " ",
-        ":",
-        ";",
-        "if x:",
-        "def f():\n",
-        "%",
-        "!",
-    ),
-    *(
-        "%%time\n",
-        "%%capture\n",
-        "%%writefile a\n",
-        "lambda",
-        "\t",
-        "for i in x:",
-        "?",
-        ",",
-        "5",
-        "[0]",
-    ),
+    *("%fork", "%fork a", "x = %fork", "x: y = %pip b", "!pip c", "z = !pip", "    %fork"),
+    *("%cd it's", "x", "=", "'a'", "'", '"', "'''", '"""', "f'''", "f'{", "rb'", "{", "}"),
+    *("(", ")", "[", "]", "\n", "\n", "\n", "\n    ", "\\\n", "\\", "# ", " ", ":", ";"),
+    *("if x:", "def f():\n", "%", "!", "%%time\n", "%%capture\n", "%%writefile a\n", "lambda"),
+    *("\t", "for i in x:", "?", ",", "5", "[0]"),
 ]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 
@@ -235,8 +201,6 @@ LONG += [
     "?",
     "]",
 ]
-
-
 FLOOR = 0.3  # seconds; ratios of shorter times mean nothing
 
 
@@ -263,7 +227,7 @@ def test_f6_case_45_a_text_four_times_as_long_takes_four_times_as_long(piece: st
         assert more < FLOOR or more < 10 * cpu_seconds(small), (begin, more)  # the square is 16
 
 
-@pytest.mark.parametrize("words", ["[0]" * 300_000, "[0" * 300_000 + "]", "9" * 900_000])
+@pytest.mark.parametrize("words", ["[0]" * 100_000, "[0" * 100_000 + "]", "9" * 300_000])
 def test_no_question_takes_long(words: str) -> None:
     begun = time.process_time()
     commands_in(f"%fork {words}?", NAMES)
