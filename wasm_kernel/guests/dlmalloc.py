@@ -22,6 +22,7 @@ import struct
 from collections.abc import Iterator
 
 from wasm_kernel.engine.host_calls import GuestMemory, OutOfBounds
+from wasm_kernel.engine.instance import Instance
 from wasm_kernel.linux.memory import Range
 from wasm_kernel.state.pages import PAGE, merge
 
@@ -31,6 +32,7 @@ _HEADER_BYTES = 8  # the header of any chunk
 _NODE_BYTES = 32  # the part of a free chunk that the allocator needs
 _PREVIOUS_IN_USE, _IN_USE, _FLAGS = 1, 2, 7
 _TREE_SHIFT = 8
+_LARGE = 64 * 1024 * 1024  # bytes; larger than any free piece of a fresh guest
 
 
 class Dlmalloc:
@@ -85,6 +87,16 @@ class Dlmalloc:
             at = following
             if at == first:
                 return
+
+
+def find_allocator(instance: Instance, export: str) -> int:
+    """Returns the address of a fresh guest's allocator's state; 0 if it is another allocator.
+
+    `export` allocates memory.
+    """
+    with instance.turn():
+        place, memory = instance.call(export, _LARGE), instance.memory
+        return find_state(memory.read(0, memory.size), place) if place else 0
 
 
 def find_state(memory: bytes, place: int) -> int:

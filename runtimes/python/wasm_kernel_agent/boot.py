@@ -111,7 +111,7 @@ def lay_out_memory(agent: Any) -> None:
     image_tuning.gather_code(agent)
     filling.clear()
     image_tuning.send_immortals(agent.channel)
-    image_tuning.fill_holes_for_good()
+    image_tuning.filled_for_good.append(image_tuning.fill_holes())
     gc.freeze()
 
 

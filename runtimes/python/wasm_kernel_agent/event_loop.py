@@ -53,16 +53,6 @@ class MessageSource(Protocol):
         """Serves one message that has come. Returns False if there is none."""
 
 
-class _NoMessages:
-    """No front end is there."""
-
-    is_open = False
-
-    def serve_next(self) -> bool:
-        """Returns False: no message can come."""
-        return False
-
-
 class AwaitedCalls(Protocol):
     """The calls of the host's functions that tasks await."""
 
@@ -74,10 +64,14 @@ class AwaitedCalls(Protocol):
         """Waits for a call to finish, up to `seconds`; the tasks of finished calls are ready."""
 
 
-class _NoCalls:
-    """The host offers no functions."""
+class _Nobody:
+    """No front end is there, and no function of the host."""
 
     is_open = False
+
+    def serve_next(self) -> bool:
+        """Returns False: no message can come."""
+        return False
 
     def wait(self, seconds: float) -> None:
         """Does nothing: no call can finish."""
@@ -86,8 +80,8 @@ class _NoCalls:
 class _SleepingSelector:
     """A selector without descriptors: it waits for time to pass, and serves messages and calls."""
 
-    messages: ClassVar[MessageSource] = _NoMessages()
-    calls: ClassVar[AwaitedCalls] = _NoCalls()
+    messages: ClassVar[MessageSource] = _Nobody()
+    calls: ClassVar[AwaitedCalls] = _Nobody()
 
     def __init__(self, loop: GuestLoop) -> None:
         self._loop = loop

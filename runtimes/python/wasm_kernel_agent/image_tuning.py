@@ -28,7 +28,8 @@ _HEADER = b"".__sizeof__()
 
 Filling = list[bytes | None]
 
-_kept: list[Filling] = []
+filled_for_good: list[Filling] = []
+"""Fillings of holes that sessions never find."""
 _ROUNDS = 24  # practice turns, as CPython adapts code step by step
 _START = {
     "op": "start",  # as a session begins; the session repeats whatever this does
@@ -72,11 +73,6 @@ def fill_holes() -> Filling:
         at = _fill_size(kept, size, at)
         size = size - _STEP if size <= 1024 else size * 7 // 8 // _STEP * _STEP
     return kept
-
-
-def fill_holes_for_good() -> None:
-    """Fills the holes at the end of the boot: sessions never find one."""
-    _kept.append(fill_holes())
 
 
 def _fill_size(kept: Filling, size: int, at: int) -> int:

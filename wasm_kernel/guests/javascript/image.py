@@ -16,7 +16,7 @@ from wasm_kernel.engine.host_calls import GuestMemory
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import GuestStopped, ImageError
-from wasm_kernel.guests.dlmalloc import find_state
+from wasm_kernel.guests.dlmalloc import find_allocator
 from wasm_kernel.guests.javascript.files import JavaScriptFiles
 from wasm_kernel.guests.javascript.guest import HostImports, Interrupts, JavaScriptAddresses
 from wasm_kernel.guests.javascript.host_functions import AgentCalls
@@ -30,7 +30,6 @@ BOOT = "1"
 """Changes with how a guest is booted; a part of the image's name."""
 
 _MEMORY = 512 * 1024 * 1024
-_LARGE = 64 * 1024 * 1024  # bytes; larger than any free piece of a fresh guest
 _SCRIPT_NAME, _AGENT_NAME = b"eval_script", b"wasm-kernel"
 _DRAW = b"Math.random()"
 _REJECT = b"Promise.reject()"
@@ -54,7 +53,8 @@ class JavaScriptImageBuilder:
 
     def build(self, cache: Cache, name: str) -> ImageRecord:
         """Boots a guest, and writes its memory to the cache under a name; or `ImageError`."""
-        allocator = self._find_allocator()
+        with self._raw() as (instance, _):
+            allocator = find_allocator(instance, "qjs_alloc")
         with self._raw() as (instance, host), instance.turn():
             slot = QuickJs.new_slot(instance)
             engine, memory = QuickJs(instance, slot), instance.memory
@@ -109,13 +109,6 @@ class JavaScriptImageBuilder:
         if len(found) != 1:
             raise ImageError("the generator of random numbers was not found in the guest")
         return found[0]
-
-    def _find_allocator(self) -> int:
-        """Returns the address of the allocator's state; 0 if the artifact has another layout."""
-        with self._raw() as (instance, _), instance.turn():
-            place = instance.call("qjs_alloc", _LARGE)
-            memory = instance.memory
-            return find_state(memory.read(0, memory.size), place) if place else 0
 
     @contextlib.contextmanager
     def _raw(self) -> Iterator[tuple[Instance, HostImports]]:

@@ -47,7 +47,7 @@ from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
 from wasm_kernel.errors import GuestCrashed, GuestStopped, ImageError
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.dlmalloc import Dlmalloc, find_state
+from wasm_kernel.guests.dlmalloc import Dlmalloc, find_allocator
 from wasm_kernel.guests.python.files import BUNDLE_NAME, LIB_GUEST
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image
@@ -301,8 +301,6 @@ _SIGNALS_SETUP = (
 )
 _SIGNALS_ROUND = "collections.deque(map(operator.call, _look), maxlen=0)\n"
 
-_LARGE = 64 * 1024 * 1024  # bytes; larger than any free piece of a fresh guest
-
 _PRNG_DRAWN = 8  # bytes of one `random()`
 _PRNG_SETUP = (
     "import _host, sqlite3\n"
@@ -332,9 +330,11 @@ class PythonImageBuilder:
 
         Raises `ImageError` if it does not boot, or can't be interrupted.
         """
-        addresses = PythonAddresses(
-            self._find_signal_words(), self._find_sqlite_prngs(), self._find_allocator()
-        )
+        with self._raw(lambda request: b"") as guest:
+            allocator = find_allocator(guest.instance, "host_alloc")
+        ((before, after, _),) = self._looks(_PRNG_SETUP, _PRNG_ROUND)
+        prngs = find_sqlite_prngs(before, after)
+        addresses = PythonAddresses(self._find_signal_words(), prngs, allocator)
         booting, streams = _Booting(preload), OutputStreams()
         streams.begin(booting.on_text, {name: limit_of(name, 1 << 20) for name in NAMES.values()})
         with self._raw(booting, streams) as guest:
@@ -359,18 +359,6 @@ class PythonImageBuilder:
         if not words:
             raise ImageError("this Python guest can't be interrupted: no signal words were found")
         return words
-
-    def _find_sqlite_prngs(self) -> list[int]:
-        """Returns the addresses of SQLite's generators, if the artifact has any of that layout."""
-        ((before, after, _),) = self._looks(_PRNG_SETUP, _PRNG_ROUND)
-        return find_sqlite_prngs(before, after)
-
-    def _find_allocator(self) -> int:
-        """Returns the address of the allocator's state; 0 if the artifact has another layout."""
-        with self._raw(lambda request: b"") as guest, guest.instance.turn():
-            place = guest.instance.call("host_alloc", _LARGE)
-            memory = guest.instance.memory
-            return find_state(memory.read(0, memory.size), place)
 
     def _looks(self, setup: str, *rounds: str) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yields, for each round, memory before its action, after it, and at rest at the end."""

@@ -76,7 +76,8 @@ class Engine:
         Raises:
             ValueError: A column has values that Parquet has no type for.
         """
-        self.validate_dataframe(df)
+        if not isinstance(df, pandas.DataFrame):
+            raise ValueError("to_parquet only supports IO with DataFrames")
         _check(storage_options or filesystem, None, options.keys() - _KEPT_OPTIONS)
         if version != _VERSION:
             raise ValueError(f"only version {_VERSION} of Parquet can be written")
@@ -98,12 +99,6 @@ class Engine:
             with _writing(folder / part.file) as file:
                 for piece in _file(part.schema, part.arrays, part.rows, kind, row_group_size):
                     file.write(piece)
-
-    @staticmethod
-    def validate_dataframe(df: Any) -> None:
-        """Raises `ValueError` if it is not a frame."""
-        if not isinstance(df, pandas.DataFrame):
-            raise ValueError("to_parquet only supports IO with DataFrames")
 
 
 def _check(file_options: Any, to_pandas: Any, others: Any) -> None:
