@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import subprocess
@@ -24,8 +23,7 @@ import pytest
 
 from tests.attacks.test_archives import manifest, member, packed, packed_bytes, refused, sparse
 from tests.peak import MB, Peak
-from tests.sampled import sampled
-from wasm_kernel import RuntimeType, get_session_sandbox
+from wasm_kernel import Imported, RuntimeType, get_session_sandbox
 from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
@@ -97,125 +95,91 @@ def hollow_states(parts: Path, folder: Path, count: int, pages: int) -> tuple[by
     return b"\n".join(lines), [*contents, path]
 
 
+def imported(parts: Path, root: Path, tmp_path: Path, *lines: bytes) -> Imported:
+    """The result of an import of the honest archive with these states."""
+    _, contents = honest(parts)
+    return import_session(
+        with_states(parts, tmp_path / "a.tar.gz", b"\n".join(lines), contents), root
+    )
+
+
 def test_states_that_are_holes_become_no_more_than_is_allowed(
     parts: Path, root: Path, tmp_path: Path, hasty_workers: None
 ) -> None:
-    states = hollow_states(parts, tmp_path, 2, 20_480)
-    archive = with_states(parts, tmp_path / "a.tar.gz", *states)
+    states = hollow_states(parts, tmp_path, 2, 40_960)
+    archive, peak = with_states(parts, tmp_path / "a.tar.gz", *states), Peak()
     with contextlib.suppress(ArchiveError):
         import_session(archive, root, max_bytes=150 * MB)
     assert on_disk(root) < 150 * MB
     made = import_session(archive, root)
+    assert peak.grown < 450 * MB  # both images are mapped, so they count
     assert on_disk(root / made.session_id) < 200 * MB
     with get_session_sandbox(made.session_id, workspace_root=root) as sandbox:
         cells = (sandbox.execute("y = 2; print(y)") for _ in range(3))  # a state may cost a cell
         assert any(cell.stdout == "2\n" for cell in cells)
 
 
-def test_large_states_are_not_taken_into_memory(parts: Path, root: Path, tmp_path: Path) -> None:
-    states = hollow_states(parts, tmp_path, 1, 40_960 * 4)  # 640 MB
-    archive = with_states(parts, tmp_path / "a.tar.gz", *states)
-    peak = Peak()
-    made = import_session(archive, root)
-    assert peak.grown < 450 * MB  # both images are mapped, so they count
-    assert on_disk(root / made.session_id) < 200 * MB
-
-
-HEADERS = {
-    "8 million lists": b'{"type":"commit","runs":[' + b"[]," * 8_000_000 + b"[]]}",
-    "a million dicts": b'{"runs":[' + b'{"":0},' * 500_000 + b"{}]}",
-    "nested": b"[" * 100_000,
-    "a number without end": b'{"id":' + b"9" * 100_000 + b"}",
-    "infinite": b'{"id":1e999,"runs":[[1e999,1]],"zeros":[],"files":[]}',
-}
-
-
-@pytest.mark.parametrize("header", sampled(HEADERS, 6))
-def test_a_states_header_takes_little_memory(
-    parts: Path, root: Path, tmp_path: Path, header: bytes
-) -> None:
-    archive = with_states(parts, tmp_path / "a.tar.gz", header, [])
-    peak = Peak()
-    made = import_session(archive, root)
-    assert peak.grown < 150 * MB
-    assert made.states == 0
-    assert "damaged" in made.note or "too large" in made.note
-
-
 def test_many_states_are_taken_in_a_time_that_grows_as_they_do(
     parts: Path, root: Path, tmp_path: Path
 ) -> None:
-    line, contents = honest(parts)
+    line, _ = honest(parts)
     first, lines = msgspec.json.decode(line, type=Commit), [line]
     for one in range(2, 6_000):
         commit = Commit(one, one - 1, first.cell, first.count, "", 0.0, first.size)
         lines.append(msgspec.json.encode(commit))
-    archive = with_states(parts, tmp_path / "a.tar.gz", b"\n".join(lines), contents)
     begun = os.times().user  # this test does not measure the writing of files
-    assert import_session(archive, root).states == len(lines)
+    assert imported(parts, root, tmp_path, *lines).states == len(lines)
     assert os.times().user - begun < 3
 
 
-def test_a_state_of_no_time_is_refused(parts: Path, root: Path, tmp_path: Path) -> None:
-    """It could be imported, but afterwards the table of states could not be shown."""
-    line, contents = honest(parts)
-    odd = json.dumps(json.loads(line) | {"time": 1e300}, separators=(",", ":")).encode()
-    made = import_session(with_states(parts, tmp_path / "a.tar.gz", odd, contents), root)
-    assert made.states == 0
-    assert "damaged" in made.note
-
-
+HEADERS = {
+    "8 million lists": b'{"type":"commit","runs":[' + b"[]," * 8_000_000 + b"[]]}",
+    "nested": b"[" * 100_000,
+    "infinite": b'{"id":1e999,"runs":[[1e999,1]],"zeros":[],"files":[]}',
+}
 HEAD = {"type": "head", "at": 1, "after": 1, "undone": [], "count": 0}
 RECORDS: dict[str, list[dict[str, Any]]] = {
     "a newest state beyond all": [HEAD | {"after": 1 << 31}],
     "a number without end": [HEAD | {"after": 10**400}],
-    "memory at no state": [HEAD | {"at": -1}],
     "memory at a state that is not there": [HEAD | {"at": 7, "after": 7}],
     "a name that is a path": [HEAD, {"type": "name", "name": "../x", "id": 1}],
     "a dropped state": [{"type": "drop", "ids": [1]}],
-    "no states": [],
 }
 
 
-@pytest.mark.parametrize("records", RECORDS.values(), ids=RECORDS)
-def test_odd_records_cost_the_variables_alone(
-    parts: Path, root: Path, tmp_path: Path, records: list[dict[str, Any]]
+def test_odd_states_cost_the_variables_alone_and_take_little_memory(
+    parts: Path, root: Path, tmp_path: Path
 ) -> None:
-    line, contents = honest(parts)
-    lines = [line, *(json.dumps(each).encode() for each in records)] if records else []
-    made = import_session(
-        with_states(parts, tmp_path / "a.tar.gz", b"\n".join(lines), contents), root
-    )
-    assert made.states == 0
-    assert "were not imported" in made.note
+    line, _ = honest(parts)
+    no_time = json.dumps(json.loads(line) | {"time": 1e300}, separators=(",", ":")).encode()
+    cases = {"no states": [], "no time": [no_time]}
+    cases |= {name: [header] for name, header in HEADERS.items()}
+    for name, records in RECORDS.items():
+        cases[name] = [line, *(json.dumps(each).encode() for each in records)]
+    for name, lines in cases.items():
+        peak = Peak()
+        made = imported(parts, root, tmp_path, *lines)
+        assert peak.grown < 150 * MB, name
+        assert made.states == 0, name
+        assert "were not imported" in made.note, name
 
 
-@pytest.mark.parametrize("ids", [[1, 1], [1, 3], [0, 1], [-1], [1 << 31], [1, 10**400]], ids=str)
+@pytest.mark.parametrize("ids", [[1, 3], [-1], [1, 10**400]], ids=str)
 def test_odd_numbers_of_states_end_in_a_session_that_opens(
     parts: Path, root: Path, tmp_path: Path, ids: list[int]
 ) -> None:
-    line, contents = honest(parts)
+    line, _ = honest(parts)
     lines = [
         json.dumps(json.loads(line) | {"id": one, "parent": before}).encode()
         for before, one in zip([0, *ids], ids, strict=False)
     ]
-    made = import_session(
-        with_states(parts, tmp_path / "a.tar.gz", b"\n".join(lines), contents), root
-    )
+    made = imported(parts, root, tmp_path, *lines)
     assert (made.states == 0) is bool(made.note)
     with get_session_sandbox(made.session_id, workspace_root=root) as sandbox:
         assert sandbox.execute("print(2)").stdout == "2\n"
 
 
-FACTS = {
-    "nested": "[" * 100_000,
-    "a long number": "9" * 10_000,
-    "infinite": '{"size":1e999}',
-    "wrong words": '{"words":[]}',
-}
-
-
-@pytest.mark.parametrize("facts", sampled(FACTS, 4))
+@pytest.mark.parametrize("facts", ["[" * 100_000, '{"words":[]}'], ids=["nested", "wrong words"])
 def test_wrong_facts_cost_the_variables_alone(
     parts: Path, root: Path, tmp_path: Path, facts: str
 ) -> None:
@@ -246,15 +210,9 @@ def extended(words: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
     return first + body + bytes(info.tobuf()) + bytes(data) + bytes(511)
 
 
-def numbered(count: int) -> bytes:
-    return b"".join(b"%d k%d=v\n" % (len(f"{i}") + 7, i) for i in range(count))
-
-
 QUADRATIC: dict[str, Callable[[int], bytes]] = {
     "digits": lambda n: extended(b"1" * n),
     "records in records": lambda n: extended(b"4 xx" * (n // 4) + b"="),
-    "digits in a value": lambda n: extended(b"%d a=%s\n" % (n + 10, b"1" * n)),
-    "records of no length": lambda n: extended(b"0 a=b\n" * (n // 6)),
     "headers of headers": lambda n: extended(b"6 a=b\n")[:1024] * (n // 1024),
     "headers for all": lambda n: extended(b"6 a=b\n", tarfile.XGLTYPE) * (n // 1536),
 }
@@ -278,19 +236,6 @@ def test_a_map_of_a_billion_parts_takes_no_memory(root: Path, tmp_path: Path) ->
     peak = Peak()
     refused(root, archive)
     assert peak.grown < 80 * MB
-
-
-@pytest.mark.soak
-def test_links_with_long_names_take_little_memory(root: Path, tmp_path: Path) -> None:
-    names = ("files/" + "x" * 200 + "/y" * 1900 + str(i) for i in range(17_500))
-    with tarfile.open(tmp_path / "a.tar.gz", "w", format=tarfile.PAX_FORMAT) as tar:
-        first, data = manifest()
-        tar.addfile(first, io.BytesIO(data))
-        for name in names:
-            tar.addfile(member(name, kind=tarfile.SYMTYPE, linkname="x")[0])
-    peak = Peak()
-    refused(root, tmp_path / "a.tar.gz")
-    assert peak.grown < 200 * MB
 
 
 def test_a_negative_size_is_refused(root: Path, tmp_path: Path) -> None:

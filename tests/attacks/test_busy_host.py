@@ -20,12 +20,7 @@ HUGE = {
     "blanks as a picture": SHOW.format(mime="image/png", content="' ' * (40 << 20) + '!'"),
     "a fence of blanks": SHOW.format(mime="text/markdown", content="'```' + ' ' * 900_000 + '!'"),
     "formulas": SHOW.format(mime="text/markdown", content="'\\\\begin{align}\\n' * 6000"),
-    "pictures in Markdown": SHOW.format(
-        mime="text/markdown", content="'![' * 49_000 + '\\n\\n<a>'"
-    ),
-    "elements": SHOW.format(mime="text/html", content="'<b></b>' * 240_000"),
     "attributes": SHOW.format(mime="text/html", content="'<b title=x id=y></b>' * 240_000"),
-    "beginnings of handlers": SHOW.format(mime="text/html", content="'on' * (7 << 20)"),
     "calls in an attribute": SHOW.format(
         mime="text/html", content="'<svg><g transform=\"' + 'a(' * (7 << 20) + '\"></g></svg>'"
     ),
@@ -34,23 +29,11 @@ HUGE = {
         content="{'data': [], 'layout': {'a.' * (10 << 20): 1}}",
     ),
     "ampersands": SHOW.format(mime="text/html", content="'&' * (15 << 20)"),
-    "no-break spaces": SHOW.format(mime="text/html", content="'\\xa0' * (15 << 20)"),
-    "styles": SHOW.format(
-        mime="text/html",
-        content="''.join(f'<b style=\"color:#{i:06x}\"></b>' for i in range(200_000))",
-    ),
     "a style sheet": SHOW.format(
         mime="text/html", content="'<style>' + 'a{color:red}' * 80_000 + '</style>'"
     ),
     "control characters": SHOW.format(mime="text/plain", content="'\\x07' * (40 << 20)"),
-    "commands of TeX": SHOW.format(mime="text/latex", content="'\\\\a' * (16 << 20)"),
-    "backslashes": SHOW.format(mime="text/latex", content="'\\\\' * (20 << 20)"),
-    "a Plotly figure": SHOW.format(
-        mime="application/vnd.plotly.v1+json",
-        content="{'data': [{'type': 'bar', 'x': [{'a': 1}] * 150_000}]}",
-    ),
     "values": SHOW.format(mime="application/json", content="[{'': 0}] * 160_000"),
-    "text": "while True: print('x' * (1 << 20), end='\\x1b[1')",
     "one write": "import os\nwhile True: os.write(1, bytes(500 << 20))",
 }
 
@@ -81,7 +64,7 @@ def waits(notebook: Notebook) -> list[float]:
     raise AssertionError("the cell does not end")
 
 
-@pytest.mark.parametrize("code", sampled(HUGE, 21))
+@pytest.mark.parametrize("code", sampled(HUGE, 11))
 def test_f5_the_kernel_answers_and_the_limit_ends_the_cell(notebook: Notebook, code: str) -> None:
     late, slow = 0.0, 0.0
     for _ in range(3):

@@ -29,7 +29,6 @@ def move(victim: Victim, value: Any, comm_id: str = "s1") -> Page:
 FLOODS = {  # by cells, the texts that they print when the test should interrupt them
     "messages": ("c = create_comm('t')\nfor i in range(10**6): c.send({'i': i})", "dropped"),
     "comms": ("for i in range(10**6): create_comm('t')", "dropped"),
-    "closed comms": ("for i in range(10**6): create_comm('t').close()", "dropped"),
     "targets": (
         "for i in range(10**6): get_comm_manager().register_target(f't{i}', print)",
         "refused",
@@ -38,19 +37,11 @@ FLOODS = {  # by cells, the texts that they print when the test should interrupt
         "c = create_comm('t'); b = bytes(30 << 20)\nwhile True: c.send({}, buffers=[b])",
         "dropped",
     ),
-    "empty buffers": (
-        "c = create_comm('t'); b = [b''] * 9999\nwhile True: c.send({}, buffers=b)",
-        "begun",
-    ),
-    "slider": (
-        "import ipywidgets as w; s = w.IntText()\nfor i in range(10**6): s.value = i",
-        "dropped",
-    ),
     "widgets": ("import ipywidgets as w\nwhile True: w.IntSlider()", "dropped"),
 }
 
 
-@pytest.mark.parametrize(("code", "word"), sampled(FLOODS, 8))
+@pytest.mark.parametrize(("code", "word"), sampled(FLOODS, 5))
 def test_case_22_a_flood_is_bounded_and_can_be_interrupted(
     victim_of: Making, code: str, word: str
 ) -> None:
@@ -103,11 +94,11 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize("code", FORGED.values(), ids=FORGED.keys())
-def test_case_18_a_forged_frame_is_refused_or_harmless(victim: Victim, code: str) -> None:
-    page = Page()
-    result = victim.run(FORGE + code, listener=page)
-    assert "refused" in result.stdout or all(m.comm_id == "c" for m in page.said)
+def test_case_18_a_forged_frame_is_refused_or_harmless(victim: Victim) -> None:
+    for name, code in FORGED.items():
+        page = Page()
+        result = victim.run(FORGE + code, listener=page)
+        assert "refused" in result.stdout or all(m.comm_id == "c" for m in page.said), name
 
 
 def test_case_18_a_forged_opening_speaks_for_its_own_cell_alone(victim: Victim) -> None:
@@ -121,23 +112,16 @@ def test_case_18_a_forged_opening_speaks_for_its_own_cell_alone(victim: Victim) 
 
 BROKEN = {
     "no manager": "import comm; comm.get_comm_manager = None",
-    "no factory": "import comm; comm.create_comm = None",
     "manager emptied": "vars(get_ipython().kernel.comm_manager).clear()",
     "comms are no dict": "get_ipython().kernel.comm_manager.comms = 5",
-    "strange comms": "get_ipython().kernel.comm_manager.comms = {1: 2, 'x': object()}",
-    "targets are no dict": "get_ipython().kernel.comm_manager.targets = None",
-    "no kernel": "get_ipython().kernel = None",
     "handlers raise": "type(get_ipython().kernel.comm_manager).comm_msg = lambda *a: 1 / 0",
     "handlers exit": "import os; s.comm.on_msg(lambda m: os._exit(3))",
-    "no shell parent": "type(get_ipython()).set_parent = None",
-    "widgets gone": "import sys; [sys.modules.pop(n) for n in [*sys.modules] if 'ipywid' in n]",
-    "state raises": "type(s).get_state = lambda *a, **k: 1 / 0",
     "state never ends": "def f(*a, **k):\n  while True: pass\ntype(s).send_state = f",
     "state is odd": "type(s).send_state = lambda *a: s.comm.send({'x': [[]]}, buffers=[b''])",
 }
 
 
-@pytest.mark.parametrize("code", sampled(BROKEN, 5))
+@pytest.mark.parametrize("code", sampled(BROKEN, 3))
 def test_case_17_broken_comms_cost_widgets_at_most(victim_of: Making, code: str) -> None:
     broken = victim_of(comm_seconds=0.5)
     broken.says("import ipywidgets as w; s = w.IntSlider(model_id='s1'); mine = 17")
@@ -176,16 +160,13 @@ def sent(victim: Victim, value: str) -> tuple[list[CommKind], str]:
     return kinds, result.stderr + (result.error.ename if result.error else "")
 
 
-@pytest.mark.parametrize("value", CARRIED.values(), ids=CARRIED.keys())
-def test_case_24_odd_data_is_carried(victim: Victim, value: str) -> None:
-    assert sent(victim, value) == (["open", "msg", "close"], "")
-
-
-@pytest.mark.parametrize("value", NOT_CARRIED.values(), ids=NOT_CARRIED.keys())
-def test_case_24_what_can_not_be_carried_is_told_in_its_cell(victim: Victim, value: str) -> None:
-    kinds, told = sent(victim, value)
-    assert "msg" not in kinds
-    assert any(word in told for word in ("NotSendable", "FrameTooLarge", "refused"))
+def test_case_24_odd_data_is_carried_or_told_in_its_cell(victim: Victim) -> None:
+    for name, value in CARRIED.items():
+        assert sent(victim, value) == (["open", "msg", "close"], ""), name
+    for name, value in NOT_CARRIED.items():
+        kinds, told = sent(victim, value)
+        assert "msg" not in kinds, name
+        assert any(word in told for word in ("NotSendable", "FrameTooLarge", "refused")), name
 
 
 def test_case_19_a_page_can_not_harm_the_guest_with_what_it_sends(victim: Victim) -> None:
@@ -197,15 +178,15 @@ def test_case_19_a_page_can_not_harm_the_guest_with_what_it_sends(victim: Victim
     assert victim.says("print(s.value)") == "0"
 
 
-@pytest.mark.parametrize("depth", [100, 975, 985, 987, 5000])
 def test_case_19_a_message_that_is_nested_too_deeply_is_refused_and_nothing_is_lost(
-    victim: Victim, depth: int
+    victim: Victim,
 ) -> None:
     """Before, the worker was lost if it could not read what its owner could still write."""
     victim.says("import ipywidgets as w; s = w.IntSlider(model_id='s1')")
-    deep: Any = []
-    for _ in range(depth):
-        deep = [deep]
-    with pytest.raises(FrameError, match="nested too deeply"):
-        move(victim, deep)
-    assert victim.says("print(s.value)") == "0"
+    for depth in (100, 975, 985, 987, 5000):
+        deep: Any = []
+        for _ in range(depth):
+            deep = [deep]
+        with pytest.raises(FrameError, match="nested too deeply"):
+            move(victim, deep)
+        assert victim.says("print(s.value)") == "0"

@@ -11,7 +11,6 @@ import pytest
 from tests.attacks.conftest import Making, Victim
 from tests.faces import happens, open_files
 from tests.peak import MB
-from tests.sampled import sampled
 from wasm_kernel import HostFailed, create_sandbox
 
 DEEP = """
@@ -30,26 +29,19 @@ def test_case_05_endless_recursion_ends_with_an_error(victim: Victim) -> None:
     victim.says("import sys; sys.setrecursionlimit(3000)")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "class A:\n  def __getattr__(self, n): return getattr(self, n + 'x')\nA().x",
-        pytest.param(
-            "class A:\n  def __repr__(self): return repr(self)\nA()", marks=pytest.mark.soak
-        ),
-        pytest.param(
-            "l = []\nl.append(l)\nfor _ in range(10**5): l = [l]\nrepr(l)", marks=pytest.mark.soak
-        ),
-        "eval('(' * 100_000 + ')' * 100_000)",
-        pytest.param("exec('x' + '+x' * 200_000)", marks=pytest.mark.soak),
-        pytest.param("compile('-' * 300_000 + '1', 'x', 'eval')", marks=pytest.mark.soak),
-        "import json; json.loads('[' * 200_000)",
-    ],
-)
-def test_case_05_every_other_depth_ends_with_an_error(victim: Victim, code: str) -> None:
+DEPTHS = [
+    "class A:\n  def __getattr__(self, n): return getattr(self, n + 'x')\nA().x",
+    "eval('(' * 100_000 + ')' * 100_000)",
+    "import json; json.loads('[' * 200_000)",
+    NESTED,
+]
+
+
+def test_case_05_every_other_depth_ends_with_an_error_or_is_survived(victim: Victim) -> None:
     victim.says("mine = 5")
-    victim.run("import sys; sys.setrecursionlimit(10**9)\n" + code)
-    assert victim.says("print(mine)") == "5"
+    for code in DEPTHS:
+        victim.run("import sys; sys.setrecursionlimit(10**9)\n" + code)
+        assert victim.says("print(mine)") == "5", code
     victim.says("import sys; sys.setrecursionlimit(3000)")
 
 
@@ -59,35 +51,28 @@ def test_a_deep_recursion_fails_no_later_cell(warm: None, tmp_path: Path) -> Non
     Freeing some 44,000 of them at once overflows the guest's stack.
     """
     with create_sandbox(workspace=tmp_path / "app") as sandbox:
-        for depth in (43_500, 44_000):
-            dive = f"import sys; sys.setrecursionlimit({depth})\ndef f(n): f(n + 1)\nf(0)"
-            assert sandbox.execute(dive).error is not None
-            errors = [sandbox.execute("1 / 0").error for _ in range(2)]
-            assert [each and each.ename for each in errors] == ["ZeroDivisionError"] * 2
+        dive = "import sys; sys.setrecursionlimit(44_000)\ndef f(n): f(n + 1)\nf(0)"
+        assert sandbox.execute(dive).error is not None
+        errors = [sandbox.execute("1 / 0").error for _ in range(2)]
+        assert [each and each.ename for each in errors] == ["ZeroDivisionError"] * 2
 
 
-def test_case_05_the_end_of_a_two_million_deep_tuple_is_survived(victim: Victim) -> None:
-    victim.says("mine = 5")
-    victim.run(NESTED)
-    assert victim.says("print(mine)") == "5"
-
-
-def test_case_06_exit_of_the_process_is_one_clear_error(victim: Victim) -> None:
+def test_case_06_exit_of_the_process_is_one_clear_error_and_files_are_kept(victim: Victim) -> None:
     victim.says("mine = 6")
-    result = victim.run("import os; os._exit(3)")
+    result = victim.run("open('kept.txt', 'w').write('x'); import os; os._exit(3)")
     assert result.error is not None
     assert (result.error.ename, result.exit_code) == ("GuestExited", 3)
     assert "status 3" in result.error.evalue
+    assert [output.kind for output in result.outputs].count("error") <= 1
+    assert result.reply["status"] == "error"
     assert victim.says("print(mine)") == "6"
+    assert (victim.app / "kept.txt").exists()
 
 
 ENDS = [
     "import os; os.abort()",
     "import faulthandler; faulthandler._sigsegv()",
-    "import faulthandler; faulthandler._sigabrt()",
     "import faulthandler; faulthandler._stack_overflow()",
-    "import faulthandler; faulthandler._fatal_error_c_thread()",
-    "import sys; sys.exit(3)",
     "raise SystemExit",
     "import ctypes; ctypes.string_at(0)",
     "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
@@ -95,27 +80,11 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize("code", sampled({code: code for code in ENDS}, 4))
-def test_case_06_every_other_end_of_the_interpreter_is_survived(victim: Victim, code: str) -> None:
+def test_case_06_every_other_end_of_the_interpreter_is_survived(victim: Victim) -> None:
     victim.says("mine = 6")
-    victim.run(code)
-    assert victim.says("print(mine)") == "6"
-
-
-def test_case_06_the_files_of_a_lost_guest_are_kept(victim: Victim) -> None:
-    victim.run("open('kept.txt', 'w').write('x'); import os; os._exit(1)")
-    assert (victim.app / "kept.txt").exists()
-
-
-def test_case_06_a_lost_guest_says_so_once(victim: Victim) -> None:
-    result = victim.run("import os; os._exit(1)")
-    assert [output.kind for output in result.outputs].count("error") <= 1
-    assert result.reply["status"] == "error"
-
-
-def test_case_06_one_death_after_another(victim: Victim) -> None:
-    for _ in range(5):
-        assert victim.fails("import os; os._exit(1)") == "GuestExited"
+    for code in ENDS:
+        victim.run(code)
+        assert victim.says("print(mine)") == "6", code
 
 
 def test_case_06_open_files_do_not_pile_up_over_deaths(victim: Victim) -> None:
@@ -147,19 +116,11 @@ def test_case_28_a_list_too_large_is_a_memory_error(victim: Victim) -> None:
     assert victim.says("print(mine)") == "28"
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "b = [0]\nwhile True: b += b",
-        pytest.param("l = []\nwhile True: l.append(bytes(10**6))", marks=pytest.mark.soak),
-        pytest.param("d = {}\nwhile True: d[len(d)] = bytes(10**6)", marks=pytest.mark.soak),
-    ],
-)
-def test_case_28_a_cell_that_eats_the_memory_is_undone(victim_of: Making, code: str) -> None:
+def test_case_28_a_cell_that_eats_the_memory_is_undone(victim_of: Making) -> None:
     small = victim_of(memory_bytes=512 << 20)
     small.says("mine = 28")
     peak = small.peak()
-    error = small.run(code).error
+    error = small.run("b = [0]\nwhile True: b += b").error
     grown = peak.grown
     assert error is not None and error.ename == "OutOfMemory"
     assert "The variables are as they were before this cell" in error.evalue
