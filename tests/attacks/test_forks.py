@@ -30,7 +30,7 @@ def forks_of() -> Iterator[Forked]:
         victim.sandbox.close()
 
 
-def test_forks_of_forks_and_forks_gone_back_draw_differently(
+def test_forks_of_forks_gone_back_or_lost_draw_differently(
     victim_of: Making, forks_of: Forked
 ) -> None:
     parent = victim_of()
@@ -38,20 +38,12 @@ def test_forks_of_forks_and_forks_gone_back_draw_differently(
     parent.says("x = 1")
     (child,) = forks_of(parent)
     (grandchild,) = forks_of(child)
-    back, further = forks_of(parent, 2)
+    back, further, lost = forks_of(parent, 3)
     for each in (back, further):
         each.sandbox.undo(1)
-    assert repeated([drawn(each) for each in (parent, child, grandchild, back, further)]) == set()
-
-
-def test_after_a_trap_a_fork_draws_differently_than_its_parent(
-    victim_of: Making, forks_of: Forked
-) -> None:
-    parent = victim_of()
-    parent.says(DRAWS)
-    (fork,) = forks_of(parent)
-    assert fork.fails("import os; os._exit(3)") == "GuestExited"
-    assert repeated([drawn(fork), drawn(parent)]) == set()
+    assert lost.fails("import os; os._exit(3)") == "GuestExited"
+    victims = (parent, child, grandchild, back, further, lost)
+    assert repeated([drawn(each) for each in victims]) == set()
 
 
 def test_a_deterministic_fork_repeats_what_lies_in_memory_and_nothing_else(
@@ -67,8 +59,6 @@ def test_a_deterministic_fork_repeats_what_lies_in_memory_and_nothing_else(
 
 SABOTAGE = {
     "random is gone": "import sys, random; sys.modules['random'] = None; random._inst = None",
-    "seed is replaced": "import random; random.Random.seed = lambda *a: None",
-    "the garbage collector lies": "import gc; gc.get_referrers = lambda *a: []; gc.freeze()",
     "os.urandom is constant": "import os; os.urandom = lambda n: bytes(n)",
     "the agent's seeds are gone": (
         "import sys; vars(sys.modules['wasm_kernel_agent.reseed']).clear()"

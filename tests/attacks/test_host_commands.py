@@ -54,10 +54,7 @@ def test_a_command_below_time_and_without_its_percent_sign(knocker: Victim) -> N
 SNEAKING = {
     "run_line_magic": "get_ipython().run_line_magic('knock', 'in')",
     "a function": "def f():\n    %knock in\nf()",
-    "a block": "if True:\n    %knock in",
-    "a loop on one line": "for i in 'ab': x = %knock in",
     "a string that is run": "get_ipython().run_cell('%knock in')",
-    "exec": "text = '''\n%knock in\n'''\nget_ipython().run_cell(text)",
     "a file": "open('k.ipy', 'w').write('%knock in')\n%run k.ipy",
     "the helper": "from wasm_kernel_agent.host import run_host_command\n"
     "run_host_command(get_ipython(), 'knock', 'in')",
@@ -65,8 +62,6 @@ SNEAKING = {
     "get_ipython().run_line_magic('knock', 'out --apply')",
     "once more than it stands there": "%knock out\nget_ipython().run_line_magic('knock', 'out')",
     "a loop around it": "%%timeit -n 2 -r 1\n%knock in",
-    "a rewritten cell": "get_ipython().input_transformers_cleanup.append("
-    "lambda lines: ['%knock in\\n'])\nget_ipython().run_cell('1')",
     "a user's alias": "%alias_magic knack knock\n%knack in",
 }
 
