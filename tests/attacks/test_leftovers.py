@@ -17,17 +17,9 @@ SPIN = "\n  while True: pass\n"
 LEFTOVERS = {
     "audit hook that spins": f"import sys\ndef h(e, a):{SPIN}sys.addaudithook(h)",
     "audit hook that raises": "import sys\ndef h(e, a): raise OSError\nsys.addaudithook(h)",
-    "audit hook that sleeps": (
-        "import sys, time\ndef h(e, a):\n  while True: time.sleep(9)\nsys.addaudithook(h)"
-    ),
     "audit hook that waits": (
         "import sys, time\nbusy = []\ndef h(e, a):\n  if busy: return\n  busy.append(1)\n"
         "  try: time.sleep(60)\n  finally: busy.clear()\nsys.addaudithook(h)"
-    ),
-    "audit hook that lowers the limit": (
-        "import sys, _host\ndef h(e, a):\n  if e == 'exec':\n"
-        '    _host.call(b\'{"op":"limit","seconds":0.000001}\')\n    time = sum(range(10**5))\n'
-        "sys.addaudithook(h)"
     ),
     "agent that spins": (f"def f(*a):{SPIN}type(get_ipython().agent).turn = f"),
     "agent that forges": (
@@ -36,15 +28,6 @@ LEFTOVERS = {
         "type(get_ipython().agent).turn = f"
     ),
     "sys": "import sys; vars(sys).clear()",
-    "threads": f"import threading\ndef f(*a):{SPIN}threading.setprofile_all_threads(f)",
-    "lines": (
-        f"import sys\ndef f(*a):{SPIN}m = sys.monitoring\nm.use_tool_id(1, 'x')\n"
-        "m.register_callback(1, m.events.LINE, f)\nm.set_events(1, m.events.LINE)"
-    ),
-    "collected": (
-        f"import weakref, gc\nclass D: pass\nd = D()\ndef f(*a):{SPIN}r = weakref.ref(d, f)\n"
-        "d.d = d\ndel d\ngc.set_threshold(1)"
-    ),
     "descriptors": (
         "import os\nfd = os.open('q', os.O_RDWR | os.O_CREAT)\nfor n in range(60):\n"
         "  try: os.dup2(fd, n)\n  except OSError: pass"
@@ -61,15 +44,11 @@ LEFTOVERS = {
         "import asyncio; l = asyncio.get_event_loop(); l._selector = None; l.call_soon(id)"
     ),
     "running loop": "import asyncio; asyncio._set_running_loop(object())",
-    "audit hook that exits": (
-        "import sys, os\ndef h(e, a):\n  if e == 'exec': os._exit(1)\nsys.addaudithook(h)"
-    ),
     "audit hook that swallows": (
         "import sys\ndef h(e, a):\n  while True:\n    try:\n      while True: pass\n"
         "    except BaseException: pass\nsys.addaudithook(h)"
     ),
     "trace function": f"import sys\ndef t(*a):{SPIN}sys.settrace(t)",
-    "profile function": f"import sys\ndef t(*a):{SPIN}sys.setprofile(t)",
     "monitoring": (
         f"import sys\ndef t(*a):{SPIN}m = sys.monitoring\nm.use_tool_id(3, 'x')\n"
         "m.register_callback(3, m.events.PY_START, t)\nm.set_events(3, m.events.PY_START)"
@@ -78,12 +57,6 @@ LEFTOVERS = {
         f"import sys\nclass S:\n def write(self, t):\n  if not t: return\n{SPIN}"
         " def flush(self): pass\nsys.stdout = S()"
     ),
-    "input transformer": (f"def t(l):{SPIN}get_ipython().input_transformers_cleanup.append(t)"),
-    "ast transformer": (
-        "class T:\n def visit(self, n):\n  while True: pass\n"
-        "get_ipython().ast_transformers.append(T())"
-    ),
-    "callback before cells": f"def c(*a):{SPIN}get_ipython().events.register('pre_run_cell', c)",
     "collector's callback": (
         "import gc\ndef c(*a):\n  while True: pass\ngc.callbacks.append(c)\ngc.set_threshold(1)"
     ),
@@ -92,21 +65,13 @@ LEFTOVERS = {
         "l._run_once = l.call_soon = l.run_until_complete = f"
     ),
     "builtins": "import builtins\nfor n in list(vars(builtins)): setattr(builtins, n, None)",
-    "a len that spins": f"import builtins\ndef f(*a):{SPIN}builtins.len = f",
     "an import that spins": f"import builtins\ndef f(*a, **k):{SPIN}builtins.__import__ = f",
-    "the shell": "type(get_ipython()).run_cell = None",
     "the door": (
         f"import _host\ndef f(*a):{SPIN}_host.call = f\nget_ipython().agent.channel._call = f"
     ),
-    "unraisable hook": f"import sys\ndef f(*a):{SPIN}sys.unraisablehook = f",
-    "recursion limit": "import sys\nsys.setrecursionlimit(60)",
     "meta path": (
         "import sys\nclass F:\n def find_spec(self, *a):\n  while True: pass\n"
         "sys.meta_path.insert(0, F())\nsys.modules.clear()"
-    ),
-    "signal handler": (
-        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "get_ipython().agent._signals.__class__.note_interrupts = None"
     ),
     "full memory": (
         "big = []\ntry:\n  while True: big.append(bytes(1 << 20))\n"
@@ -132,7 +97,7 @@ def ended(victim: Victim, code: str, seconds: float | None = None) -> str:
     return result.stdout if result.error is None else result.error.ename
 
 
-@pytest.mark.parametrize("code", sampled(LEFTOVERS, 12))
+@pytest.mark.parametrize("code", sampled(LEFTOVERS, 7))
 def test_f7_travelling_needs_no_guest_whatever_was_left(one: Victim, code: str) -> None:
     kept = one.run(code, timeout_seconds=LIMIT).success
     assert "Checkpoint 'here'" in one.says("%checkpoint here")
@@ -147,7 +112,7 @@ def test_f7_travelling_needs_no_guest_whatever_was_left(one: Victim, code: str) 
     assert ended(one, "print(x)") == "1\n"
 
 
-@pytest.mark.parametrize("code", sampled(LEFTOVERS, 16))
+@pytest.mark.parametrize("code", sampled(LEFTOVERS, 21))
 def test_f7_other_cells_end_at_their_limit_and_the_session_comes_back(
     one: Victim, code: str
 ) -> None:
@@ -170,15 +135,7 @@ def test_f7_a_cell_that_never_began_says_what_was_kept(one: Victim) -> None:
     assert one.says("print(x)") == "2"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "tasks that exit",
-        "broken loop",
-        pytest.param("tasks", marks=pytest.mark.soak),
-        "running loop",
-    ],
-)
+@pytest.mark.parametrize("name", ["tasks that exit", "broken loop", "running loop"])
 def test_f7_what_is_left_in_the_event_loop_fails_no_later_cell(
     victim_of: Making, name: str
 ) -> None:
@@ -273,28 +230,20 @@ def test_f7_a_tiny_limit_costs_no_state(victim_of: Making) -> None:
 
 
 STREAMS = {
-    "detach": "import sys; sys.stdout.detach()",
-    "unbound detach": "import io, sys; io.TextIOWrapper.detach(sys.stdout)",
-    "close": "import sys; sys.stdout.close(); sys.stderr.close()",
-    "buffer": "import sys; sys.stdout.buffer.close()",
     "none": "import sys; sys.stdout = sys.stderr = None",
-    "deleted": "import sys; del sys.stdout, sys.stderr",
-    "a closed file": "import sys; sys.stdout = open('f', 'w'); sys.stdout.close()",
     "fd 1": "import os; os.close(1)",
-    "fds": "import os\nfor fd in (0, 1, 2): os.close(fd)",
     "range of fds": "import os; os.closerange(0, 9)",
     "dup2": "import os; os.dup2(os.open('f', os.O_WRONLY | os.O_CREAT), 1)",
-    "dup2 from": "import os; os.dup2(1, 2); os.dup2(2, 1)",
     "a file at 1": "import os; os.close(1); f = open('g', 'w'); f.write('g'); f.flush()",
 }
 
 
-@pytest.mark.parametrize("code", sampled(STREAMS, 4))
-def test_f21_later_cells_print_whatever_was_done_to_the_streams(victim: Victim, code: str) -> None:
-    victim.run(code)
-    result = victim.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\n1 + 1")
-    assert (result.stdout, result.stderr) == ("out\n", "err\n")
-    assert result.outputs[0].data["text/plain"] == "2"
+def test_f21_later_cells_print_whatever_was_done_to_the_streams(victim: Victim) -> None:
+    for code in STREAMS.values():
+        victim.run(code)
+        result = victim.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\n1 + 1")
+        assert (result.stdout, result.stderr) == ("out\n", "err\n"), code
+        assert result.outputs[0].data["text/plain"] == "2"
 
 
 def test_f21_detach_is_refused_as_under_ipykernel(victim: Victim) -> None:

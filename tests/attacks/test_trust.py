@@ -16,61 +16,27 @@ from tests.sampled import sampled
 
 BREAKING = {
     "agent module gone": "import sys; [sys.modules.pop(n) for n in [*sys.modules] if 'agent' in n]",
-    "all modules gone": "import sys; sys.modules.clear()",
-    "no stdout": "import sys; sys.stdout = sys.stderr = None",
-    "odd stdout": "import sys; sys.stdout = sys.__stdout__ = 5",
     "closed stdout": "import sys; sys.stdout.close()",
-    "closed descriptors": "import os; os.close(1); os.close(2)",
     "no get_ipython": "get_ipython = None; import builtins; builtins.get_ipython = None",
-    "json turned off": "import json; json.dumps = json.JSONEncoder = json.JSONDecoder = None",
     "json encoder broken": "from json import encoder as e; e.JSONEncoder.encode = None",
-    "json decoder broken": "from json import JSONDecoder as d; d.decode = d.raw_decode = None",
     "builtins cleared": "import builtins; builtins.__dict__.clear()",
     "no import": "import builtins; builtins.__import__ = None",
-    "failing import": "import builtins\ndef bad(*a, **k): raise OSError\nbuiltins.__import__ = bad",
-    "print gone": "import builtins; del builtins.print, builtins.len, builtins.isinstance",
-    "isinstance lies": "import builtins; builtins.isinstance = lambda *a: False",
-    "namespace cleared": "get_ipython().user_ns.clear()",
     "globals cleared": "globals().clear()",
     "shell attributes": "vars(get_ipython()).clear()",
-    "shell class": "type(get_ipython()).run_cell = None",
     "agent emptied": "vars(get_ipython().agent).clear()",
-    "agent channel": "get_ipython().agent.channel = None",
-    "agent class": "type(get_ipython().agent).turn = None",
     "agent class raises": "type(get_ipython().agent).turn = lambda *a: 1 / 0",
-    "agent exits": "type(get_ipython().agent).turn = lambda *a: None",
-    "no own displayhook": "import sys; del sys.__displayhook__",
-    "display": "import sys\ndef f(*a): sys.displayhook = print\nsys.setprofile(f)",
     "host module": "import _host; _host.call = lambda data: b'{}'",
-    "host module raises": "import _host\ndef f(data): raise OSError\n_host.call = f",
-    "signals": "import signal; signal.signal = signal.default_int_handler = None",
     "audit hook": "import sys\ndef hook(*a): raise RuntimeError('no')\nsys.addaudithook(hook)",
-    "audit hook exits": "import sys, os\ndef hook(*a): os._exit(9)\nsys.addaudithook(hook)",
     "trace": "import sys\ndef f(*a): raise RuntimeError\nsys.settrace(f)",
-    "profile": "import sys\ndef f(*a): raise RuntimeError\nsys.setprofile(f)",
     "recursion limit": "import sys; sys.setrecursionlimit(30)",
-    "collector": "import gc; gc.set_threshold(1, 1, 1)",
     "collector callbacks": "import gc\ndef f(*a): raise RuntimeError\ngc.callbacks.append(f)",
     "meta path": "import sys; sys.meta_path.clear(); sys.path.clear(); sys.path_hooks.clear()",
-    "excepthook": "import sys; sys.excepthook = get_ipython().showtraceback = None",
     "displayhook": "import sys; sys.displayhook = None; get_ipython().displayhook = None",
-    "formatter": "get_ipython().display_formatter = None",
-    "compile": "get_ipython().compile = None",
-    "ast transformers": "get_ipython().ast_transformers.append(object())",
     "events": "get_ipython().events.register('pre_run_cell', lambda *a: 1 / 0)",
-    "events gone": "get_ipython().events = None",
     "history": "get_ipython().history_manager = None",
-    "traits": "get_ipython()._trait_values.clear()",
-    "object hooks": "import collections.abc as a; a.Mapping.__instancecheck__ = None",
-    "main module": "import sys; sys.modules['__main__'] = None",
-    "codecs": "import codecs\ndef f(*a): raise LookupError\ncodecs.register(f)",
-    "os environment": "import os; os.environ.clear(); os.environ = None",
     "working folder": "import os; os.mkdir('d'); os.chdir('d'); os.rmdir('/app/d')",
-    "execution count": "get_ipython().execution_count = 'many'",
     "user_ns replaced": "get_ipython().user_ns = 7",
-    "loop": "import asyncio; asyncio.set_event_loop(None); asyncio.new_event_loop = None",
     "exit in destructor": "class A:\n  def __del__(self): raise SystemExit\na = A()\ndel a",
-    "frozen time": "import time; time.time = time.monotonic = time.perf_counter = None",
 }
 
 
@@ -123,7 +89,6 @@ def test_case_17_a_limit_too_low_for_any_turn_takes_nothing_back(
 
 
 LASTING = {
-    "shell class run_code": "type(get_ipython()).run_code = lambda *a, **k: 1 / 0",
     "transformers": "get_ipython().input_transformers_cleanup[:] = [lambda lines: 1 / 0]",
     "traitlets": "import traitlets; traitlets.HasTraits.__getattribute__ = None",
 }
@@ -170,9 +135,10 @@ def test_case_18_a_forged_end_does_not_make_a_failed_cell_a_success(forger: Vict
     assert not forger.run(code).success
 
 
-def test_case_18_a_forged_end_does_not_stretch_the_deadline(forger: Victim) -> None:
-    code = "forge({'op': 'done', 'reply': {'status': 'ok'}})\nwhile True: pass"
-    assert forger.fails(code, timeout_seconds=0.3) == "CellTimeout"
+def test_case_18_no_forged_frame_stretches_the_deadline(forger: Victim) -> None:
+    for frame in ("'done', 'reply': {'status': 'ok'}", "'limit', 'seconds': 1000, 'fuel': 10**15"):
+        code = f"forge({{'op': {frame}}})\nwhile True: pass"
+        assert forger.fails(code, timeout_seconds=0.3) == "CellTimeout"
 
 
 def test_case_18_output_after_a_forged_end_is_refused(forger: Victim) -> None:
@@ -184,12 +150,13 @@ def test_case_18_output_after_a_forged_end_is_refused(forger: Victim) -> None:
 
 
 def test_case_18_a_forged_execution_count_does_not_last(forger: Victim) -> None:
-    forger.run("forge({'op': 'done', 'reply': {'status': 'ok', 'execution_count': 2**40}})")
-    forger.run("forge({'op': 'done', 'reply': {'status': 'ok', 'execution_count': -5}})")
-    forger.run("forge({'op': 'done', 'reply': {'status': 'ok', 'execution_count': 'x'}})")
-    count = forger.run("1").reply["execution_count"]
-    assert isinstance(count, int)
-    assert 0 < count < 2**31
+    for count in ("2**40", "-5", "'x'"):
+        forger.run(
+            f"forge({{'op': 'done', 'reply': {{'status': 'ok', 'execution_count': {count}}}}})"
+        )
+    last = forger.run("1").reply["execution_count"]
+    assert isinstance(last, int)
+    assert 0 < last < 2**31
 
 
 def test_case_18_a_forged_result_stays_in_its_own_cell(forger: Victim) -> None:
@@ -206,11 +173,6 @@ def test_case_18_a_frame_names_no_other_cell(forger: Victim) -> None:
     assert "cell_id" not in answer(forger, frame)
 
 
-def test_case_18_limits_are_lowered_and_never_raised(forger: Victim) -> None:
-    code = "forge({'op': 'limit', 'seconds': 1000, 'fuel': 10**15})\nwhile True: pass"
-    assert forger.fails(code, timeout_seconds=0.3) == "CellTimeout"
-
-
 def test_case_18_a_forged_error_does_not_make_a_good_cell_fail_for_ever(forger: Victim) -> None:
     forger.run("forge({'op': 'error', 'ename': 'E', 'evalue': 'v', 'traceback': []})")
     assert forger.run("1").success
@@ -218,41 +180,27 @@ def test_case_18_a_forged_error_does_not_make_a_good_cell_fail_for_ever(forger: 
 
 HOSTILE = {
     "deep arrays": "b'[' * 200_000 + b']' * 200_000",
-    "deep in a field": "b'{\"op\":\"display\",\"data\":' + b'[' * 200_000 + b']' * 200_000 + b'}'",
-    "deep objects": "b'{\"a\":' * 200_000 + b'1' + b'}' * 200_000",
-    "unclosed": "b'[' * 1_000_000",
     "nan": 'b\'{"op":"display","data":{"a/json":NaN}}\'',
-    "infinity": 'b\'{"op":"display","data":{"a/json":1e999}}\'',
-    "large number": 'b\'{"op":"display","data":{"a/json":\' + b\'9\' * 1_000_000 + b\'}}\'',
     "not utf-8": r"b'{\"op\":\"display\",\"data\":{\"text/plain\":\"\xff\"}}'",
-    "no object": "b'[]'",
     "empty": "b''",
-    "nothing": "b'null'",
     "a number": "b'1'",
-    "op of a wrong type": "b'{\"op\":[]}'",
     "op unknown": 'b\'{"op":"system"}\'',
-    "data of a wrong type": 'b\'{"op":"display","data":5}\'',
     "content of a wrong type": 'b\'{"op":"display","data":{"text/plain":{}}}\'',
-    "traceback of a wrong type": 'b\'{"op":"error","ename":"a","evalue":"b","traceback":5}\'',
-    "count of a wrong type": 'b\'{"op":"result","execution_count":true,"data":{}}\'',
-    "limit of a wrong type": 'b\'{"op":"limit","seconds":"x"}\'',
     "negative limit": 'b\'{"op":"limit","seconds":-1}\'',
     "reply of a wrong type": 'b\'{"op":"done","reply":[]}\'',
     "pickle": "__import__('pickle').dumps({'op': 'done'})",
-    "many values": 'b\'{"op":"display","data":{"a/json":[\' + b\'0,\' * 5_000_000 + b\'0]}}\'',
     "70 MB": "b'x' * (70 << 20)",
-    "100 MB": "b'x' * (100 << 20)",
 }
 
 
-@pytest.mark.parametrize("frame", sampled(HOSTILE, 3))
-def test_case_19_a_hostile_frame_is_refused(forger: Victim, frame: str) -> None:
+def test_case_19_a_hostile_frame_is_refused(forger: Victim) -> None:
     peak = forger.peak()
-    code = (
-        f"try:\n  said = forge({frame}).decode()\nexcept OSError as e:\n  said = 'refused'\n"
-        "print(said[:200])"
-    )
-    assert "refused" in forger.says(code)
+    for name, frame in HOSTILE.items():
+        code = (
+            f"try:\n  said = forge({frame}).decode()\nexcept OSError as e:\n  said = 'refused'\n"
+            "print(said[:200])"
+        )
+        assert "refused" in forger.says(code), name
     assert peak.grown < 700 * MB
 
 
@@ -286,8 +234,8 @@ def test_case_20_the_host_unpickles_nothing(forger: Victim) -> None:
     assert not (forger.app / "owned-by-a-pickle").exists()
 
 
-@pytest.mark.parametrize("name", ["../../x", "/etc/x", "..", "a/b", "a\\0b", ".", "", "\\u202e"])
-def test_case_21_a_checkpoint_with_a_name_of_a_path_is_refused(victim: Victim, name: str) -> None:
-    before = set(victim.app.parent.rglob("x"))
-    victim.run(f"%checkpoint {name}")
-    assert set(victim.app.parent.rglob("x")) == before
+def test_case_21_a_checkpoint_with_a_name_of_a_path_is_refused(victim: Victim) -> None:
+    before = {*victim.app.parent.rglob("x")}
+    for name in ("../../x", "/etc/x", "..", "a/b", "a\\0b", ".", "", "\\u202e"):
+        victim.run(f"%checkpoint {name}")
+    assert {*victim.app.parent.rglob("x")} == before
