@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from tests.faces import PATIENCE
+from tests.faces import PATIENCE, wait_for
 from tests.sampled import sampled
 from wasm_kernel import NeverBegan
 
@@ -126,8 +128,14 @@ def test_f7_other_cells_end_at_their_limit_and_the_session_comes_back(
 
 
 def test_f7_a_cell_that_never_began_says_what_was_kept(one: Victim) -> None:
-    one.run(LEFTOVERS["audit hook that spins"])
-    result = one.run("x = 3")
+    spin = f"def f(*a):\n  open('begun', 'w').close(){SPIN}"
+    one.run(f"{spin}type(get_ipython().agent).turn = f")
+    cell = one.sandbox.submit("x = 3")
+    wait_for((one.app / "begun").exists)
+    while not cell.done():
+        one.sandbox.interrupt()
+        time.sleep(0.05)
+    result = cell.result()
     assert result.error is not None
     assert result.error.ename == "NeverBegan"
     assert "An earlier cell had left the interpreter unable to run another" in result.error.evalue

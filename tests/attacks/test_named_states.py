@@ -13,7 +13,7 @@ from tests.stored import state_of
 from wasm_kernel.errors import TravelError
 
 MB = 1 << 20
-MOST, STATE = 80 * MB, 8 * MB
+MOST, STATE = 64 * MB, 8 * MB
 TOUCHED = 3 * STATE  # the data, and the copies from which it is made
 FILL = f"import os; data = bytearray(os.urandom({STATE}))"
 ASK = """

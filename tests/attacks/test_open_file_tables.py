@@ -116,16 +116,13 @@ def crowded(files: Files) -> None:
 CHANGES = {
     "rights to write": all_with(rights=(1 << 64) - 1, inheriting=(1 << 64) - 1),
     "flags that empty": all_with(flags=15, fdflags=31),
-    "beyond the file system": all_with(offset=1 << 62),
     "beyond numbers": all_with(offset=1 << 63),
-    "one number": all_with(fd=9),
     "the streams' numbers": all_with(fd=1),
-    "one 250 times": many,
     "thousands": crowded,
 }
 
 
-@pytest.mark.parametrize("change", sampled(CHANGES, 8))
+@pytest.mark.parametrize("change", sampled(CHANGES, 5))
 def test_a_strangers_table_bricks_no_session_and_writes_to_no_library(
     archive: Path, tmp_path: Path, change: Callable[[Files], None]
 ) -> None:

@@ -17,38 +17,25 @@ RSS = 400 * MB  # bytes by which the host may grow
 @pytest.mark.parametrize(
     "code",
     [
-        "import os\nline = b'x' * 10**6\nfor _ in range(1000): os.write(1, line)",
-        "for i in range(4_500): print(i, 'x' * 300)",
+        "import os\nline = b'x' * 10**6\nfor fd in [1, 2] * 200: os.write(fd, line)",
+        "import sys\nfor i in range(4_500): print(i, 'x' * 300); print('x' * 300, file=sys.stderr)",
     ],
 )
 def test_case_22_endless_text_is_cut_with_one_notice(victim: Victim, code: str) -> None:
     peak = victim.peak()
     result = victim.run(code)
-    assert len(result.stdout) < 1.2 * (1 << 20)
-    assert result.stdout.count("stdout_bytes") == 1
+    for text, setting in ((result.stdout, "stdout_bytes"), (result.stderr, "stderr_bytes")):
+        assert len(text) < 1.2 * (1 << 20)
+        assert text.count(setting) == 1
     assert peak.grown < RSS
 
 
-def test_case_22_endless_text_to_stderr_is_cut(victim: Victim) -> None:
-    result = victim.run("import os\nfor _ in range(100): os.write(2, b'x' * 10**6)")
-    assert result.stderr.count("stderr_bytes") == 1
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "for i in range(10**6): display(i)",
-        "from IPython.display import clear_output\nfor i in range(10**6): clear_output()",
-        pytest.param(
-            "from IPython.display import HTML\nwhile True: display(HTML('x' * 10**6))",
-            marks=pytest.mark.soak,
-        ),
-    ],
-)
+@pytest.mark.parametrize("shown", ["display(1)", "clear_output()"])
 def test_case_22_endless_displays_are_bounded_and_can_be_interrupted(
-    victim: Victim, code: str
+    victim: Victim, shown: str
 ) -> None:
     peak = victim.peak()
+    code = f"from IPython.display import clear_output\nfor i in range(10**6): {shown}"
     result = victim.run(code, interrupt="dropped")
     assert result.error is not None
     assert result.error.ename == "KeyboardInterrupt"
@@ -85,60 +72,53 @@ def test_case_22_the_whole_text_goes_to_a_file_if_asked_for(fresh_victim_of: Mak
     keeping.lives()
 
 
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
-        (r"import os; os.write(1, b'a\xffb')", "a\ufffdb"),
-        (r"import os; os.write(1, b'\xe2'); os.write(1, b'\x82'); os.write(1, b'\xac')", "€"),
-        (r"import sys; sys.stdout.buffer.write(b'\xf0\x9f'); sys.stdout.flush()", "\ufffd"),
-        (r"print('a\0b\x07')", "a\0b\x07\n"),
-    ],
-)
-def test_case_23_bytes_become_text(victim: Victim, code: str, text: str) -> None:
-    assert victim.run(code + ";").stdout == text
+TEXTS = {
+    r"import os; os.write(1, b'a\xffb');": "a\ufffdb",
+    r"import os; os.write(1, b'\xe2'); os.write(1, b'\x82'); os.write(1, b'\xac');": "€",
+    r"import sys; sys.stdout.buffer.write(b'\xf0\x9f'); sys.stdout.flush();": "\ufffd",
+    r"print('a\0b\x07');": "a\0b\x07\n",
+}
 
 
-def test_case_23_a_lone_surrogate_can_be_printed_and_sent(victim: Victim) -> None:
+def test_case_23_bytes_become_text(victim: Victim) -> None:
+    for code, text in TEXTS.items():
+        assert victim.run(code).stdout == text
+
+
+def test_case_23_a_lone_surrogate_can_be_run_printed_and_sent(victim: Victim) -> None:
+    victim.run("x = '\ud800'")  # is an error or runs
     result = victim.run(r"print('a\ud800b'); 'c\udfffd'")
     result.stdout.encode()
     for output in result.outputs:
         str(output.data).encode()
 
 
-def test_case_23_a_cell_with_a_lone_surrogate_is_an_error_or_runs(victim: Victim) -> None:
-    victim.run("x = '\ud800'")
+def test_case_23_a_cell_of_megabytes_runs(victim: Victim) -> None:
+    assert victim.says(f"big = {'x' * 3_000_000!r}; print(len(big)); big = None") == "3000000"
 
 
-@pytest.mark.parametrize("megabytes", [3, pytest.param(10, marks=pytest.mark.soak)])
-def test_case_23_a_cell_of_megabytes_runs(victim: Victim, megabytes: int) -> None:
-    size = megabytes * 10**6
-    assert victim.says(f"big = {'x' * size!r}; print(len(big)); big = None") == str(size)
+BUNDLES = [
+    "{1: 'x', None: 'y', b'z': 'z', 'text/plain': 'ok'}",
+    "{'image/png': b'\\x89PNG', 'text/plain': 'ok'}",
+    "{'application/json': float('nan'), 'text/plain': 'ok'}",
+    "{'application/json': object(), 'text/plain': 'ok'}",
+    "(lambda l: (l.append(l), {'application/json': l, 'text/plain': 'ok'})[1])([])",
+    "{'text/html': 5, 'text/plain': 'ok'}",
+    "{'application/x-unknown': 'x', 'text/plain': 'ok'}",
+    "{'application/json': eval('[' * 80 + ']' * 80), 'text/plain': 'ok'}",
+    "{'application/json': __import__('numpy').ones(3), 'text/plain': 'ok'}",
+    "{'x/' + 'y' * 10**6: 'x', 'text/plain': 'ok'}",
+    "5",
+    "{'text/plain': 'ok', 'text/\\ud800': 'x\\ud800'}",
+]
 
 
-BUNDLES = {
-    "keys that are no text": "{1: 'x', None: 'y', b'z': 'z', 'text/plain': 'ok'}",
-    "bytes": "{'image/png': b'\\x89PNG', 'text/plain': 'ok'}",
-    "nan": "{'application/json': float('nan'), 'text/plain': 'ok'}",
-    "object": "{'application/json': object(), 'text/plain': 'ok'}",
-    "circle": "(lambda l: (l.append(l), {'application/json': l, 'text/plain': 'ok'})[1])([])",
-    "numbers": "{'text/html': 5, 'text/plain': 'ok'}",
-    "an unknown type": "{'application/x-unknown': 'x', 'text/plain': 'ok'}",
-    "deep": "{'application/json': eval('[' * 80 + ']' * 80), 'text/plain': 'ok'}",
-    "numpy": "{'application/json': __import__('numpy').ones(3), 'text/plain': 'ok'}",
-    "a set": "{'application/json': {1, 2}, 'text/plain': 'ok'}",
-    "a long key": "{'x/' + 'y' * 10**6: 'x', 'text/plain': 'ok'}",
-    "no bundle": "5",
-    "nothing": "{}",
-    "surrogates": "{'text/plain': 'ok', 'text/\\ud800': 'x\\ud800'}",
-}
-
-
-@pytest.mark.parametrize("bundle", BUNDLES.values(), ids=BUNDLES.keys())
-def test_case_24_an_odd_bundle_is_carried_or_dropped(victim: Victim, bundle: str) -> None:
-    result = victim.run(f"display({bundle}, raw=True)")
-    for output in result.outputs:
-        json.dumps(dict(output.data), allow_nan=False).encode()
-        json.dumps(dict(output.metadata), allow_nan=False).encode()
+def test_case_24_an_odd_bundle_is_carried_or_dropped(victim: Victim) -> None:
+    for bundle in BUNDLES:
+        result = victim.run(f"display({bundle}, raw=True)")
+        for output in result.outputs:
+            json.dumps(dict(output.data), allow_nan=False).encode()
+            json.dumps(dict(output.metadata), allow_nan=False).encode()
 
 
 def test_case_24_an_image_of_500_mb_is_refused(victim_of: Making) -> None:
@@ -154,55 +134,41 @@ def test_case_24_an_image_of_500_mb_is_refused(victim_of: Making) -> None:
 BODIES = [
     "raise ValueError",
     "return 5",
-    "return None",
-    "raise SystemExit",
     "raise KeyboardInterrupt",
     "while True: pass",
-    "import os; os._exit(1)",
-    "return 'x' * 10**7",
     "return '\\x1b]52;c;eA==\\x07'",
     "import sys; sys.setrecursionlimit(10**9); return repr(self)",
 ]
 
 
-@pytest.mark.parametrize("body", sampled({body: body for body in BODIES}, 4))
+@pytest.mark.parametrize("body", sampled({body: body for body in BODIES}, 2))
 def test_case_24_a_hostile_repr_costs_its_cell_at_most(victim_of: Making, body: str) -> None:
-    brief = victim_of(cell_timeout=0.7)
+    brief = victim_of(cell_timeout=0.5)
     brief.run(f"class A:\n  def __repr__(self):\n    {body}\nA()")
     brief.lives()
 
 
-def test_case_24_a_hostile_dir_costs_a_completion_at_most(victim_of: Making) -> None:
+def test_case_24_a_hostile_dir_or_repr_costs_a_question_at_most(victim_of: Making) -> None:
     slow = victim_of(query_seconds=0.3)
-    slow.says("class A:\n  def __dir__(self):\n    while True: pass\na = A()")
-    slow.sandbox.query({"op": "complete", "code": "a.", "cursor_pos": 2}).exception(15)
-    slow.lives()
+    slow.says("class A:\n  def __dir__(self):\n    while True: pass\n  __repr__ = __dir__\na = A()")
+    inspect = {"op": "inspect", "code": "a", "cursor_pos": 1, "detail_level": 0}
+    for request in (
+        {"op": "complete", "code": "a.", "cursor_pos": 2},
+        {**inspect, "omit_sections": []},
+    ):
+        slow.sandbox.query(request).exception(15)
+        slow.lives()
 
 
-def test_case_24_a_hostile_repr_costs_an_inspection_at_most(victim_of: Making) -> None:
-    slow = victim_of(query_seconds=0.3)
-    slow.says("class A:\n  def __repr__(self):\n    while True: pass\na = A()")
-    request = {
-        "op": "inspect",
-        "code": "a",
-        "cursor_pos": 1,
-        "detail_level": 0,
-        "omit_sections": [],
-    }
-    slow.sandbox.query(request).exception(15)
-    slow.lives()
+PAYLOADS = [
+    "get_ipython().set_next_input('x' * (70 << 20))",
+    (
+        "for _ in range(4_000): get_ipython().payload_manager.write_payload("
+        "{'source': 'page', 'data': {'text/plain': 'x' * 5000}}, single=False)"
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "get_ipython().set_next_input('x' * (70 << 20))",
-        (
-            "for _ in range(4_000): get_ipython().payload_manager.write_payload("
-            "{'source': 'page', 'data': {'text/plain': 'x' * 5000}}, single=False)"
-        ),
-    ],
-)
-def test_case_27_payloads_are_capped(victim: Victim, code: str) -> None:
-    result = victim.run(code)
-    assert len(json.dumps(dict(result.reply))) < 80 << 20
+def test_case_27_payloads_are_capped(victim: Victim) -> None:
+    for code in PAYLOADS:
+        assert len(json.dumps(dict(victim.run(code).reply))) < 80 << 20

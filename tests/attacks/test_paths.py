@@ -97,7 +97,6 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 SWAPPED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "a folder for a link": (("folder", "link"), ("swapped/file", "swapped/new/file")),
     "any for any": (("link", "folder", "pipe", "file"), ("swapped/file", "swapped/new/file")),
     "a file for a link": (("file", "file link", "pipe"), ("swapped",)),
     "a folder for a link to the reserved names": (

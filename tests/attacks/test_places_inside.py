@@ -18,7 +18,7 @@ from wasm_kernel import (
     get_session_sandbox,
 )
 from wasm_kernel.folders import places
-from wasm_kernel.folders.hiding import FolderAncestry, PlacesHidden
+from wasm_kernel.folders.hiding import FolderAncestry, OverlapError, PlacesHidden
 from wasm_kernel.folders.places import beside
 from wasm_kernel.linux.folders import Folder
 
@@ -98,7 +98,18 @@ except OSError:
 """
 
 
-def reaches_nothing(outer: BaseSandbox, disk: Path, root: Path) -> None:
+def _reaches_nothing(
+    outer: BaseSandbox, disk: Path, root: Path, private_root: Path | None = None
+) -> None:
+    with get_session_sandbox("inner", workspace_root=root, private_root=private_root) as inner:
+        inner.execute("secret = 'hunter2'")
+        _is_hidden(outer, disk, root)
+    _is_hidden(outer, disk, root)
+    with get_session_sandbox("inner", workspace_root=root) as again:
+        assert again.execute("print(secret)").stdout == "hunter2\n"
+
+
+def _is_hidden(outer: BaseSandbox, disk: Path, root: Path) -> None:
     private = private_of(root / "inner")
     assert outer.execute(SEARCH).stdout == "[]\n"
     place = private.parent
@@ -107,34 +118,16 @@ def reaches_nothing(outer: BaseSandbox, disk: Path, root: Path) -> None:
         for here in ("/m", "/notebook", "/app"):
             code = TRY.format(path=f"{here}/{inside}", key=private.name, name=place.name)
             assert outer.execute(code).stdout == ""
-    with get_session_sandbox("inner", workspace_root=root) as again:
-        assert again.execute("print(secret)").stdout == "hunter2\n"
 
 
-def test_no_guest_reaches_private_state_that_comes_into_its_folder(
-    outer: BaseSandbox, disk: Path
-) -> None:
-    root = disk / "outer" / "below" / "ws"
+def test_no_guest_reaches_private_state_in_its_folder(outer: BaseSandbox, disk: Path) -> None:
+    """A place that the user named is refused, or hidden in a mount; so is one of a root inside."""
+    place = disk / "outer" / "below" / "wasm-kernel"
+    _reaches_nothing(outer, disk, disk / "root", private_root=place)
     try:
-        inner = get_session_sandbox("inner", workspace_root=root)
-    except ValueError as problem:  # a session's workspace holds no root
+        _reaches_nothing(outer, disk, disk / "outer" / "below" / "ws")
+    except OverlapError as problem:  # a session's workspace holds no root
         assert "can't lie in the workspace of a session" in str(problem)
-        return
-    with inner:
-        inner.execute("secret = 'hunter2'")
-        reaches_nothing(outer, disk, root)
-    reaches_nothing(outer, disk, root)
-
-
-def test_no_guest_reaches_private_state_in_a_place_that_the_user_named(
-    outer: BaseSandbox, disk: Path
-) -> None:
-    """The folder is refused, or hidden in a mount."""
-    root, place = disk / "root", disk / "outer" / "below" / "wasm-kernel"
-    inner = get_session_sandbox("inner", workspace_root=root, private_root=place)
-    with inner:
-        inner.execute("secret = 'hunter2'")
-        reaches_nothing(outer, disk, root)
 
 
 @pytest.mark.parametrize("kind", ["session", "lone", "root"])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from tests.faces import wait_for
 from tests.peak import MB
 from tests.sampled import sampled
 
@@ -48,22 +46,6 @@ def test_case_17_a_broken_agent_costs_a_cell_at_most(victim_of: Making, code: st
     broken.run("1", timeout_seconds=4.0)  # one cell may fail because of the broken value
     assert broken.says("kept = 1; print(40 + 2)").endswith("42")
     assert broken.says("print(len([1, 2]), kept)").endswith("2 1")
-
-
-def test_case_17_an_agent_that_never_begins_ends_by_interrupts(victim_of: Making) -> None:
-    broken = victim_of(grace_seconds=0.2)
-    broken.says("mine = 17")
-    spin = "def f(self, *_):\n  open('begun', 'w').close()\n  while True: pass\n"
-    broken.run(f"{spin}type(get_ipython().agent).turn = f")
-    cell = broken.sandbox.submit("1")
-    wait_for((broken.app / "begun").exists)
-    while not cell.done():
-        broken.sandbox.interrupt()
-        time.sleep(0.1)
-    result = cell.result()
-    assert result.error is not None
-    assert "earlier cell" in result.error.evalue
-    assert broken.says("print(mine)") == "17"
 
 
 def test_case_17_a_cell_that_spoilt_the_interpreter_is_named_and_taken_back(
