@@ -100,7 +100,6 @@ def test_the_files_of_tmp_are_those_of_cells(sandbox: SandboxOf) -> None:
     for _ in range(2):  # as in E2B, what is not there is removed
         assert sandbox.files("Remove", path="/tmp/a").status == 200
     assert sandbox.value("os.listdir('/tmp'), os.listdir('.')") == "([], ['c'])"
-    assert sandbox.upload("/tmp/full", b"x" * 5_000_000).status == 507
 
 
 def test_contexts_have_the_files_of_their_sandbox(sandbox: SandboxOf) -> None:
@@ -152,29 +151,25 @@ def test_folders_are_listed_made_moved_and_removed(sandbox: SandboxOf) -> None:
     assert (missing.status, missing.json["code"]) == (404, "not_found")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *(
-            "/etc/passwd",
-            "../../../etc/passwd",
-            "/app/../etc/passwd",
-            "/home/user/../../etc/passwd",
-        ),
-        *("/home/other/x", "/tmp/../etc/x", "/tmpx", ".metadata.json", "/app/.METADATA.json"),
-        *("/app/./../app/../etc", "%00", "a%00b", "up/x"),
-    ],
+OUTER_PATHS = (
+    *("/etc/passwd", "../../../etc/passwd", "/app/../etc/passwd", "/home/user/../../etc/passwd"),
+    *("/home/other/x", "/tmp/../etc/x", "/tmpx", ".metadata.json", "/app/.METADATA.json"),
+    *("/app/./../app/../etc", "%00", "a%00b", "up/x"),
 )
-def test_no_path_leads_out_of_the_sandbox(sandbox: SandboxOf, path: str) -> None:
+
+
+def test_no_path_leads_out_of_the_sandbox(sandbox: SandboxOf) -> None:
     sandbox.run("import os; os.symlink('../../..', 'up')")
-    assert read(sandbox, path).status in (400, 404)
-    plain = path.replace("%00", "\0")
-    assert sandbox.upload(path, b"evil").status in (400, 404)
-    for call in ("ListDir", "Stat", "MakeDir"):
-        assert sandbox.files(call, path=plain).status in (400, 404), call
-    assert sandbox.files("Move", source="/app", destination=plain).status in (400, 404)
-    sandbox.upload("mine", b"1")
-    assert sandbox.files("Move", source="mine", destination=plain).status in (200, 400, 404)
+    for path in OUTER_PATHS:
+        assert read(sandbox, path).status in (400, 404), path
+        plain = path.replace("%00", "\0")
+        assert sandbox.upload(path, b"evil").status in (400, 404), path
+        for call in ("ListDir", "Stat", "MakeDir"):
+            assert sandbox.files(call, path=plain).status in (400, 404), (call, path)
+        assert sandbox.files("Move", source="/app", destination=plain).status in (400, 404), path
+        sandbox.upload("mine", b"1")
+        moved = sandbox.files("Move", source="mine", destination=plain)
+        assert moved.status in (200, 400, 404), path
 
 
 def test_the_limits_of_cells_hold_for_uploads(sandbox: SandboxOf) -> None:
@@ -195,9 +190,6 @@ def test_uploads_that_cannot_be_read_are_refused(sandbox: SandboxOf) -> None:
         (b"x", {"Content-Type": "application/octet-stream"}),
     ):
         assert sandbox.call("POST", "/files", content, headers).status == 400
-    assert sandbox.upload("a", b"no gzip", **{"Content-Encoding": "gzip"}).status == 400
-    assert (
-        sandbox.upload("a", gzip.compress(b"abc" * 99)[:-9], **{"Content-Encoding": "gzip"}).status
-        == 400
-    )
+    for content in (b"no gzip", gzip.compress(b"abc" * 99)[:-9]):
+        assert sandbox.upload("a", content, **PACKED).status == 400
     assert sandbox.files("ListDir", path=".").json["entries"] == []

@@ -47,8 +47,8 @@ def ids(answer: Api) -> set[str]:
     return {each["sandboxID"] for each in answer.call("GET", "/v2/sandboxes").json}
 
 
-def test_a_sandbox_outlives_its_server(warm: None, tmp_path: Path) -> None:
-    with server(tmp_path) as first:
+def test_sandboxes_and_sessions_outlive_their_server(warm: None, tmp_path: Path) -> None:
+    with server(tmp_path) as first, ExitStack() as ending:
         sandbox = client(first).made(metadata={"user": "ann"}, envVars={"COLOUR": "red"})
         sandbox.run("x = 41")
         sandbox.upload("a.txt", b"from outside")
@@ -60,12 +60,20 @@ def test_a_sandbox_outlives_its_server(warm: None, tmp_path: Path) -> None:
         assert asleep.owner.call("POST", f"{asleep.path}/pause", {}).status == 204
         gone = client(first).made()
         gone.owner.call("DELETE", gone.path)
-    with server(tmp_path) as second:
+        agent = Agents({}, ending).http(first.url, ANN)
+        handle = agent.call("create_session").handle
+        agent.says("x = 41", session=handle)
+        ends = client(first).made(timeout=1)
+        pauses = client(first).made(timeout=1, autoPause=True)
+        pauses.run("x = 1")
+    time.sleep(1.1)  # the time of sandboxes goes on without a server
+    with server(tmp_path) as second, ExitStack() as ending:
         ann, bob = client(second), client(second, BOB)
-        assert ids(ann) == {sandbox.name, asleep.name}
+        assert ids(ann) == {sandbox.name, asleep.name, pauses.name}
         assert ids(bob) == set()
         assert bob.call("GET", sandbox.path).status == 404
-        assert at(second, gone).call("GET", "/health").status == 502
+        for each in (gone, ends):
+            assert at(second, each).call("GET", "/health").status == 502
         found = ann.call("GET", sandbox.path).json
         assert (found["metadata"], found["state"]) == ({"user": "ann"}, "running")
         again = at(second, sandbox)
@@ -73,31 +81,22 @@ def test_a_sandbox_outlives_its_server(warm: None, tmp_path: Path) -> None:
         assert again.value("open('a.txt').read()") == "from outside"
         assert again.value("x", context_id=own) == "other"
         assert again.value("y * 7", language="javascript") == "42"
-        assert ann.call("GET", asleep.path).json["state"] == "paused"
+        for each in (asleep, pauses):
+            assert ann.call("GET", each.path).json["state"] == "paused"
         assert at(second, asleep).call("GET", "/health").status == 502
         assert ann.call("POST", f"{asleep.path}/connect", {}).status == 201
         assert at(second, asleep).value("z") == "1"
         stranger = SandboxOf(ann, sandbox.name, "x" * 43)
         assert stranger.call("POST", "/execute", {"code": "1"}).status == 401
-
-
-def test_time_goes_on_without_a_server(warm: None, tmp_path: Path) -> None:
-    with server(tmp_path) as first:
-        ends = client(first).made(timeout=1)
-        pauses = client(first).made(timeout=1, autoPause=True)
-        pauses.run("x = 1")
-        lives = client(first).made(timeout=600)
-    time.sleep(1.1)
-    with server(tmp_path) as second:
-        ann = client(second)
-        assert ids(ann) <= {pauses.name, lives.name}
-        assert ann.call("GET", ends.path).status in (404, 502)
-        assert ann.call("GET", pauses.path).json["state"] == "paused"
-        assert ann.call("GET", lives.path).json["state"] == "running"
+        agent, other = (Agents({}, ending).http(second.url, key) for key in (ANN, BOB))
+        assert agent.says("x + 1", session=handle) == "42"
+        for user, session in ((other, handle), (agent, sandbox.name)):  # of another owner or door
+            said = user.call("execute_code", code="x", session=session).text
+            assert "There is no session" in said
 
 
 def test_one_server_at_a_time_has_a_sandbox_awake(warm: None, tmp_path: Path) -> None:
-    with server(tmp_path) as first, server(tmp_path, "--idle-seconds", "8") as second:
+    with server(tmp_path) as first, server(tmp_path, "--idle-seconds", "2") as second:
         sandbox = client(second).made()
         sandbox.run("x = 1")
         elsewhere = at(first, sandbox)
@@ -127,17 +126,3 @@ def test_a_killed_server_loses_nothing_that_was_kept(warm: None, tmp_path: Path)
         os.kill(first.pid, signal.SIGKILL)
         line.close()
         assert at(second, sandbox).value("x + 1") == "2"
-
-
-def test_an_agents_handle_leads_to_its_session_on_any_server(warm: None, tmp_path: Path) -> None:
-    with server(tmp_path) as first, ExitStack() as ending:
-        agent = Agents({}, ending).http(first.url, ANN)
-        handle = agent.call("create_session").handle
-        agent.says("x = 41", session=handle)
-    with server(tmp_path) as second, ExitStack() as ending:
-        ann, bob = (Agents({}, ending).http(second.url, key) for key in (ANN, BOB))
-        assert "There is no session" in bob.call("execute_code", code="x", session=handle).text
-        assert ann.says("x + 1", session=handle) == "42"
-        sandbox = client(second).made()  # a session of the other door
-        refused = ann.call("execute_code", code="1", session=sandbox.name)
-        assert "There is no session" in refused.text

@@ -126,24 +126,18 @@ def test_cells_of_a_context_that_is_restarted_end_in_words(ann: Api) -> None:
     assert sandbox.value("1") == "1"
 
 
-def test_outputs_come_while_the_cell_runs(ann: Api) -> None:
+def test_an_answer_begins_while_the_cell_runs_and_a_client_that_leaves_ends_it(ann: Api) -> None:
     sandbox = ann.made()
-    code = "import time\nprint('first', flush=True)\ntime.sleep(30)"
-    line = sandbox.begin("POST", "/execute", {"code": code})
-    assert b"first" in line.getresponse().readline()
-    line.close()  # and a client that leaves interrupts its cell
     began = time.monotonic()
+    for code in ("", "print('first', flush=True); "):
+        line = sandbox.begin("POST", "/execute", {"code": f"import time; {code}time.sleep(60)"})
+        answer = line.getresponse()
+        assert answer.status == 200
+        if code:
+            assert b"first" in answer.readline()
+        line.close()
     assert sandbox.value("1") == "1"
-    assert time.monotonic() - began < 20
-
-
-def test_a_cell_without_outputs_has_the_head_of_its_answer_early(ann: Api) -> None:
-    sandbox = ann.made()
-    line = sandbox.begin("POST", "/execute", {"code": "import time; time.sleep(20)"})
-    began = time.monotonic()
-    assert line.getresponse().status == 200
-    assert time.monotonic() - began < 15
-    line.close()
+    assert time.monotonic() - began < 50
 
 
 def test_contexts_have_their_own_variables(ann: Api) -> None:
@@ -177,22 +171,21 @@ def test_errors_advise_what_a_client_can_do(ann: Api) -> None:
     assert "fork of the sandbox copies" in str(sandbox.run("%fork"))
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "words"),
-    [
-        ("/execute", {"code": "1", "language": "r"}, "Cells are Python"),
-        ("/execute", {"code": "1", "env_vars": {"A=": "b"}}, "can't hold the variable"),
-        ("/execute", {"code": 1}, "can't be read"),
-        ("/execute", b"{", "can't be read"),
-        ("/contexts", {"cwd": "/app/data"}, "can't begin in /app/data"),
-    ],
+REFUSED_CODE = (
+    ("/execute", {"code": "1", "language": "r"}, "Cells are Python"),
+    ("/execute", {"code": "1", "env_vars": {"A=": "b"}}, "can't hold the variable"),
+    ("/execute", {"code": 1}, "can't be read"),
+    ("/execute", b"{", "can't be read"),
+    ("/contexts", {"cwd": "/app/data"}, "can't begin in /app/data"),
 )
-def test_code_that_cannot_run_is_refused_in_words(
-    ann: Api, path: str, body: Any, words: str
-) -> None:
-    answer = ann.made().call("POST", path, body)
-    assert answer.status == 400
-    assert words in answer.words
+
+
+def test_code_that_cannot_run_is_refused_in_words(ann: Api) -> None:
+    sandbox = ann.made()
+    for path, body, words in REFUSED_CODE:
+        answer = sandbox.call("POST", path, body)
+        assert answer.status == 400
+        assert words in answer.words
 
 
 def test_a_sandbox_is_described_listed_and_killed(ann: Api, bob: Api) -> None:
@@ -266,18 +259,18 @@ def test_a_sandbox_that_pauses_by_itself_wakes_by_itself(ann: Api) -> None:
     assert ann.call("GET", sandbox.path).json["state"] == "running"
 
 
-def test_a_new_sandbox_can_be_paused_at_once(ann: Api) -> None:
-    sandbox = ann.made()
-    assert ann.call("POST", f"{sandbox.path}/pause", {}).status == 204
-
-
-def test_a_running_cell_keeps_its_sandbox_from_being_paused(ann: Api) -> None:
+def test_a_new_sandbox_can_be_paused_and_one_that_runs_a_cell_can_not(ann: Api) -> None:
+    assert ann.call("POST", f"{ann.made().path}/pause", {}).status == 204
     sandbox = ann.made()
     line = sandbox.begin("POST", "/execute", {"code": "print(1)\nwhile True: pass"})
-    line.getresponse().readline()
+    answer = line.getresponse()
+    answer.readline()
     refused = ann.call("POST", f"{sandbox.path}/pause", {})
     assert refused.status == 503
     assert "A cell runs" in refused.words
+    assert ann.call("DELETE", sandbox.path).status == 204
+    with pytest.raises(http.client.IncompleteRead):  # the sign of an answer cut off
+        answer.read()
     line.close()
 
 
@@ -293,20 +286,19 @@ def test_a_fork_has_the_variables_and_files(ann: Api) -> None:
     assert sandbox.value("x") == "1"
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"templateID": "my-image"},
-        {"templateID": "base", "mcp": {"a": {}}},
-        {"templateID": "base", "volumeMounts": [{"name": "v", "path": "/v"}]},
-        {"templateID": "base", "network": {"allowOut": ["a.com"]}},
-        {"templateID": "base", "envVars": {"A=B": "c"}},
-    ],
+REFUSED_SANDBOXES: tuple[dict[str, Any], ...] = (
+    {"templateID": "my-image"},
+    {"templateID": "base", "mcp": {"a": {}}},
+    {"templateID": "base", "volumeMounts": [{"name": "v", "path": "/v"}]},
+    {"templateID": "base", "network": {"allowOut": ["a.com"]}},
+    {"templateID": "base", "envVars": {"A=B": "c"}},
 )
-def test_a_sandbox_with_what_is_not_here_is_refused(ann: Api, asked: dict[str, Any]) -> None:
-    answer = ann.call("POST", "/v2/sandboxes", asked)
-    assert answer.status == 400
-    assert answer.json["code"] == 400
+
+
+def test_a_sandbox_with_what_is_not_here_is_refused(ann: Api) -> None:
+    for asked in REFUSED_SANDBOXES:
+        answer = ann.call("POST", "/v2/sandboxes", asked)
+        assert (answer.status, answer.json["code"]) == (400, 400), asked
     assert ann.call("GET", "/v2/sandboxes").json == []
 
 
@@ -350,37 +342,20 @@ def test_commands_run_in_the_shell_of_the_sandbox(ann: Api) -> None:
     assert sandbox.value("x, In") == "(1, ['', 'x = 1', 'x, In'])"  # commands are no cells
 
 
-def test_cells_of_bash_are_scripts_with_variables_of_their_own(ann: Api) -> None:
-    sandbox = ann.made(envVars={"ONE": "1"})
-    envs = {"TWO": "it's 2"}
-    (line, *_) = sandbox.run("echo $ONE $TWO; pwd", language="bash", env_vars=envs)
-    assert (line["type"], line["text"]) == ("stdout", "1 it's 2\n/home/user\n")
-    (line, *_) = sandbox.run("echo $ONE $TWO", language="Bash")
-    assert line["text"] == "1\n"
-
-
 def test_a_cell_has_variables_that_the_next_one_does_not_have(ann: Api) -> None:
     sandbox = ann.made(envVars={"ONE": "1"})
-    envs = {"ONE": "one", "TWO": "2"}
+    envs = {"ONE": "one", "TWO": "it's 2"}
     asked = {
-        "python": "import os; str([os.environ.get('ONE'), os.environ.get('TWO')])",
-        "javascript": "`['${process.env.ONE}', '${process.env.TWO}']`",
+        "python": ("import os; print(os.environ['ONE'], os.environ.get('TWO'))", "1 None\n"),
+        "javascript": ("`${process.env.ONE} ${process.env.TWO}`", "1 undefined"),
+        "Bash": ("echo $ONE $TWO; pwd", "1\n/home/user\n"),
     }
-    for language, code in asked.items():
-        assert sandbox.value(code, language=language, env_vars=envs) == "['one', '2']"
-        after = sandbox.value(code, language=language)
-        assert after in ("['1', None]", "['1', 'undefined']")
-
-
-def test_the_answer_of_a_cell_whose_sandbox_is_killed_is_cut_off(ann: Api) -> None:
-    sandbox = ann.made()
-    line = sandbox.begin("POST", "/execute", {"code": "print(1)\nwhile True: pass"})
-    answer = line.getresponse()
-    answer.readline()
-    assert ann.call("DELETE", sandbox.path).status == 204
-    with pytest.raises(http.client.IncompleteRead):  # the sign of an answer cut off
-        answer.read()
-    line.close()
+    for language, (code, after) in asked.items():
+        (line, *_) = sandbox.run(code, language=language, env_vars=envs)
+        assert "one" in line["text"]
+        assert "it's 2" in line["text"]
+        (line, *_) = sandbox.run(code, language=language)
+        assert line["text"] == after
 
 
 def test_a_signal_ends_a_command(ann: Api) -> None:
@@ -406,7 +381,7 @@ def test_a_signal_ends_a_command(ann: Api) -> None:
 def test_a_command_ends_when_the_time_of_its_client_is_over(ann: Api) -> None:
     sandbox = ann.made()
     sandbox.run("x = 1")
-    *_, last = command(sandbox, "echo a; sleep 25", {"Connect-Timeout-Ms": "1500"})
+    *_, last = command(sandbox, "echo a; sleep 25", {"Connect-Timeout-Ms": "800"})
     assert last["error"]["code"] == "deadline_exceeded"
     assert sandbox.value("x") == "1"
     assert told(command(sandbox, "echo b", {"Connect-Timeout-Ms": "60000"})) == (b"b\n", b"", 0)

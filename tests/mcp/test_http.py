@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -254,12 +251,6 @@ def test_no_part_of_a_reply_waits_for_an_acknowledgement() -> None:
         assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_the_command_loads_the_sdk_only_for_its_server() -> None:
-    code = "import sys, wasm_kernel.frontends.cli.main as _; print('mcp' in sys.modules)"
-    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert said.stdout == "False\n"
-
-
 def test_a_first_call_begins_a_session_if_it_changes_anything(
     http: HttpServer, agents: Agents
 ) -> None:
@@ -272,10 +263,3 @@ def test_a_first_call_begins_a_session_if_it_changes_anything(
     assert not agent.call("restore", name="empty").failed
     assert "NameError" in agent.call("execute_code", code="x").text
     assert not agent.call("reset_session", language="javascript").failed
-
-
-def test_tools_cost_little_to_read(http: HttpServer, agents: Agents) -> None:
-    """Each client reads all descriptions in each conversation."""
-    tools = agents.http(http.url).ask("list_tools").tools
-    shown = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in tools]
-    assert len(json.dumps(shown, separators=(",", ":"))) < 6_000

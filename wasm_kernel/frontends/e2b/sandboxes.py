@@ -114,7 +114,12 @@ class Sandboxes:
         for name in names:
             async with self._changing(name):
                 kept = await self._kept(name)
-            if kept is not None and (kept.is_paused or kept.ends > time.time()):
+            if kept is None:
+                continue
+            is_over = kept.ends <= time.time()
+            if is_over and kept.asked.auto_pause:  # maybe no server was there to pause it
+                kept = replace(kept, is_paused=True)
+            if kept.is_paused or not is_over:
                 found.append((name, kept))
         return found
 
