@@ -96,13 +96,9 @@ def test_commands_stand_at_the_top_of_a_cell(client: BlockingKernelClient) -> No
     printed, _ = texts(client, "%undo")
     assert printed.startswith("Undone: ")
     assert texts(client, "a") == ("", "1")
+    assert "fork" in texts(client, "%fork")[0].lower()
     assert texts(client, "%nothing_like_it")[1] == "UsageError"
     assert texts(client, "const text = `\n%fork\n`; text.length") == ("", "7")
-
-
-def test_a_fork_is_made_by_the_host(client: BlockingKernelClient) -> None:
-    printed, _ = texts(client, "%fork")
-    assert "fork" in printed.lower()
 
 
 def test_the_notebooks_folder_is_where_cells_begin(client: BlockingKernelClient) -> None:

@@ -7,12 +7,8 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import nbformat
-import papermill
 import pytest
-from nbclient import NotebookClient
 
 from tests.end_to_end.driving import Notebook, opened
 from tests.wasi_files.overlays import host_tree
@@ -64,9 +60,7 @@ def said(book: Notebook, code: str) -> str:
 def test_a_cell_begins_in_the_folder_and_reads(book: Notebook) -> None:
     assert said(book, "import os; print(os.getcwd())") == "/notebook\n"
     assert "'notebook'" in said(book, "print(os.listdir('/'))")
-    assert said(book, CELLS[0]) == "42\n"
-    assert said(book, CELLS[1]) == "42\n"
-    assert said(book, CELLS[2]) == "x\n"
+    assert [said(book, cell) for cell in CELLS] == ["42\n", "42\n", "x\n"]
     assert said(book, "print(open('/app/result.csv').read())") == ",a\n0,1\n\n"
 
 
@@ -78,32 +72,19 @@ def test_magics_find_its_files(book: Notebook) -> None:
     found = said(book, "import glob; print(sorted(glob.glob('*.csv') + glob.glob('**/x.csv')))")
     assert "'data/x.csv', 'orders.csv'" in found
     assert said(book, "%cd data\n!ls\n%cd -") == "/notebook/data\nx.csv\n/notebook\n"
-
-
-def test_names_of_files_are_completed(book: Notebook) -> None:
     book.client.complete("open('ord", 9)
-    reply = book.client.get_shell_msg(timeout=60)["content"]
-    assert reply["matches"] == ["orders.csv"]
+    assert book.client.get_shell_msg(timeout=60)["content"]["matches"] == ["orders.csv"]
 
 
-def test_a_module_that_changes_is_loaded_again(book: Notebook, folder: Path) -> None:
+def test_a_module_that_is_new_or_changes_is_loaded(book: Notebook, folder: Path) -> None:
     module = folder / "changing.py"
     try:
+        assert "ModuleNotFoundError" in book.run("import changing").traceback
         module.write_text("x = 1\n")
         assert said(book, "%load_ext autoreload\n%autoreload 2\nimport changing; print(changing.x)")
         time.sleep(1.1)
         module.write_text("x = 2  # again\n")
         assert said(book, "print(changing.x)") == "2\n"
-    finally:
-        module.unlink()
-
-
-def test_a_module_that_is_new_is_found(book: Notebook, folder: Path) -> None:
-    module = folder / "later.py"
-    try:
-        assert "ModuleNotFoundError" in book.run("import later").traceback
-        module.write_text("x = 3\n")
-        assert said(book, "import later; print(later.x)") == "3\n"
     finally:
         module.unlink()
 
@@ -153,15 +134,6 @@ def test_a_restart_keeps_what_cells_did(folder: Path) -> None:
         )
 
 
-def test_a_kernel_with_folder_none_does_not_show_the_folder(folder: Path) -> None:
-    with opened("--WasmKernel.folder=none", cwd=folder) as book:
-        shown = book.run("import os; print(os.getcwd(), os.path.exists('/notebook'))")
-        assert shown.stream() == "/app False\n"
-        told = book.run("open('orders.csv')").traceback
-        assert "not the folder of the notebook" in told
-        assert 0 < told.find("to a folder of their own") < told.find("FileUpload")
-
-
 def test_write_lands_in_the_folder_and_is_undone(tmp_path: Path) -> None:
     (tmp_path / "orders.csv").write_text("n\n1\n")
     (tmp_path / "old.csv").write_text("old")
@@ -209,6 +181,16 @@ def test_cells_see_what_the_user_makes_of_their_files(tmp_path: Path) -> None:
         (tmp_path / "gone.csv").unlink()
         assert "FileNotFoundError" in book.run("open('gone.csv')").traceback
 
+        code = "import ipywidgets as w\nb = w.Text()\n"
+        code += "b.observe(lambda _: open('late.csv', 'w').close(), 'value'); print(b.model_id)"
+        model = said(book, code).strip()
+        data = {"method": "update", "state": {"value": "x"}, "buffer_paths": []}
+        message = book.client.session.msg("comm_msg", {"comm_id": model, "data": data})
+        book.client.shell_channel.send(message)  # a callback writes, too
+        book.client.kernel_info()
+        assert said(book, "print(1)") == "1\n"
+        assert (tmp_path / "late.csv").exists()
+
 
 LOOK = """
 import os
@@ -253,19 +235,6 @@ def test_the_folder_holds_what_cells_see(tmp_path: Path, seed: int) -> None:
             assert seen == sorted("".join(lines).splitlines()), code
 
 
-def test_a_widgets_callback_writes_into_the_folder_too(tmp_path: Path) -> None:
-    with opened("--WasmKernel.folder=write", cwd=tmp_path) as book:
-        code = "import ipywidgets as w\nb = w.Text()\n"
-        code += "b.observe(lambda _: open('late.csv', 'w').close(), 'value'); print(b.model_id)"
-        model = said(book, code).strip()
-        data = {"method": "update", "state": {"value": "x"}, "buffer_paths": []}
-        message = book.client.session.msg("comm_msg", {"comm_id": model, "data": data})
-        book.client.shell_channel.send(message)
-        book.client.kernel_info()
-        assert said(book, "print(1)") == "1\n"
-        assert (tmp_path / "late.csv").exists()
-
-
 def test_a_home_shows_nothing_and_every_start_says_why(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -299,7 +268,11 @@ def test_variables_are_kept_if_the_folder_is_another(folder: Path, tmp_path: Pat
         book.client.stop_channels()
         book.manager.shutdown_kernel()
     with opened(named, always, "--WasmKernel.folder=none", cwd=tmp_path) as book:
-        assert said(book, "import os; print(x, os.getcwd())") == "5 /app\n"
+        looks = "import os; print(x, os.getcwd(), os.path.exists('/notebook'))"
+        assert said(book, looks) == "5 /app False\n"
+        told = book.run("open('own.csv')").traceback
+        assert "not the folder of the notebook" in told
+        assert 0 < told.find("to a folder of their own") < told.find("FileUpload")
 
 
 VS_CODE = """
@@ -331,37 +304,3 @@ def test_vs_code_begins_in_the_folder(
         book.client.execute(VS_CODE.format(folder=folder), silent=True)
         assert said(book, CELLS[0]) == said(book, CELLS[1]) == "42\n"
         assert said(book, "import os; print(os.getcwd())") == "/notebook\n"
-
-
-def notebook_at(place: Path) -> Any:
-    """A notebook of the cells above, written to a file."""
-    made: Any = nbformat.v4.new_notebook(  # type: ignore[no-untyped-call]
-        cells=[nbformat.v4.new_code_cell(code) for code in CELLS],  # type: ignore[no-untyped-call]
-        metadata={"kernelspec": {"name": "wasm-python", "display_name": "w", "language": "python"}},
-    )
-    nbformat.write(made, place)  # type: ignore[no-untyped-call]
-    return made
-
-
-def texts(notebook: Any) -> list[str]:
-    """The texts that cells print, without notes that a file is not beside the notebook."""
-    outputs = [output for cell in notebook["cells"] for output in cell["outputs"]]
-    assert {output["name"] for output in outputs} == {"stdout"}
-    return ["".join(each["text"]) for each in outputs]
-
-
-def test_nbclient_runs_a_notebook_in_its_folder(folder: Path, tmp_path: Path) -> None:
-    made = notebook_at(tmp_path / "book.ipynb")
-    NotebookClient(made, resources={"metadata": {"path": str(folder)}}).execute()
-    assert texts(made) == ["42\n", "42\n", "x\n"]
-
-
-def test_papermill_runs_a_notebook_in_its_folder(folder: Path, tmp_path: Path) -> None:
-    notebook_at(tmp_path / "book.ipynb")
-    out = papermill.execute_notebook(
-        str(tmp_path / "book.ipynb"),
-        str(tmp_path / "out.ipynb"),
-        cwd=str(folder),
-        progress_bar=False,
-    )
-    assert texts(out) == ["42\n", "42\n", "x\n"]

@@ -23,15 +23,12 @@ def env(tmp_path: Path) -> dict[str, str]:
     return told | {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PIP_NO_CACHE_DIR": "1"}
 
 
-INSTALL = "%pip install one\nimport one\none.version"
-
-
 def test_a_package_is_there_at_once_and_in_a_kernel_that_may_not_install(
     tmp_path: Path, env: dict[str, str]
 ) -> None:
     named = "--WasmKernel.session_id=packages"
     with opened(named, cwd=tmp_path, **env) as notebook:
-        shown = notebook.run(INSTALL)
+        shown = notebook.run("%pip install one\nimport one\none.version")
         assert shown.data("text/plain") == ["'1.0'"], shown.stream("stderr")
         assert "Successfully installed one-1.0" in shown.stream()
         assert str(tmp_path) not in shown.stream()
@@ -40,8 +37,3 @@ def test_a_package_is_there_at_once_and_in_a_kernel_that_may_not_install(
         shown = notebook.run("%pip install one")
         assert "switched off in this kernel" in shown.stream("stderr")
         assert shown.reply["status"] == "error"
-
-
-def test_a_package_is_installed_without_walls(tmp_path: Path, env: dict[str, str]) -> None:
-    with opened("--WasmKernel.confinement=off", cwd=tmp_path, **env) as notebook:
-        assert notebook.run(INSTALL).data("text/plain") == ["'1.0'"]

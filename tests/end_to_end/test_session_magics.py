@@ -111,10 +111,7 @@ def test_nothing_is_pruned_that_the_cell_does_not_ask_for_word_by_word(
 
 
 def test_pruning_tells_first_and_deletes_when_asked(pruning: RealKernel) -> None:
-    prunes_and_tells(pruning)
-
-
-def prunes_and_tells(kernel: RealKernel) -> None:
+    kernel = pruning
     (own,) = kernel.sessions.iterdir()
     old = old_session(kernel.sessions)
     before = events_of(kernel)

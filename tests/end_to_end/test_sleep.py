@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -122,54 +122,37 @@ def test_an_interrupt_while_a_kernel_wakes_ends_the_cell(kernel: RealKernel) -> 
     assert kernel.run("print(x in (1, 2))")["stdout"] == "True\n"
 
 
-@pytest.mark.parametrize(
-    ("leave", "found"),
-    [(RealKernel.kill, "1"), (RealKernel.shut_down, "")],
-    ids=["killed", "shut down"],
-)
-def test_a_kernel_that_ends_in_its_sleep_leaves_what_it_would_awake(
-    leave: Callable[[RealKernel], None], found: str, start: Starting
-) -> None:
+def test_a_kernel_that_ends_in_its_sleep_leaves_what_it_would_awake(start: Starting) -> None:
     """By default variables outlive a crash, and no shutdown."""
     kernel = start(session_id="mine")
     kernel.run("x = 1")
     fall_asleep(kernel)
-    leave(kernel)
-    if leave is RealKernel.kill:
-        kernel.autorestart()
-    else:
-        kernel = start(session_id="mine")
-    assert kernel.run("globals().get('x')")["value"] == found
+    kernel.kill()
+    kernel.autorestart()
+    assert kernel.run("x")["value"] == "1"
+    fall_asleep(kernel)
+    kernel.shut_down()
+    assert start(session_id="mine").run("globals().get('x')")["value"] == ""
 
 
-def test_nobody_else_takes_a_kernels_variables_while_it_has_no_worker(
-    start: Starting, root: Path
+def test_nobody_else_takes_the_session_or_variables_of_a_kernel_that_has_no_worker(
+    start: Starting, root: Path, tmp_path: Path
 ) -> None:
-    first = start(session_id="shared", resume="always")
+    first = start(session_id=(shared := str(uuid.uuid4())), resume="always")
     first.run("x = 1")
     fall_asleep(first)
-    second = start(session_id="shared", resume="always")
+    second = start(session_id=shared, resume="always")
     said = second.run("globals().get('x')")
     assert said["value"] == ""
     assert "This session is already open" in said["stderr"]
     second.end()
-    with get_session_sandbox("shared", workspace_root=root) as program:
+    with get_session_sandbox(shared, workspace_root=root) as program:
         assert program.execute("print(globals().get('x'))").stdout == "None\n"
-    assert first.run("x")["value"] == "1"
-
-
-def test_the_session_of_a_kernel_that_sleeps_is_in_use(
-    start: Starting, root: Path, tmp_path: Path
-) -> None:
-    session_id = str(uuid.uuid4())
-    kernel = start(session_id=session_id)
-    kernel.run("x = 1")
-    fall_asleep(kernel)
     with pytest.raises(SessionInUse):
-        export_session(session_id, tmp_path / "session.tar.gz", root)
+        export_session(shared, tmp_path / "session.tar.gz", root)
     pruned = prune_sessions(0, root)
-    assert (pruned.deleted_sessions, [*pruned.in_use]) == ([], [session_id])
-    assert kernel.run("x")["value"] == "1"
+    assert (pruned.deleted_sessions, [*pruned.in_use]) == ([], [shared])
+    assert first.run("x")["value"] == "1"
 
 
 def test_a_mount_that_was_swapped_under_a_sleeping_kernel_is_not_followed(

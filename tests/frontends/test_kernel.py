@@ -389,11 +389,6 @@ def answered(path: Path, seconds: float) -> bool:
     return True
 
 
-def test_a_debugger_is_refused_in_words(kernel: Driven) -> None:
-    answer = kernel.control("debug_request", {"type": "request", "seq": 3, "command": "attach"})
-    assert (answer["success"], answer["request_seq"]) == (False, 3)
-
-
 def test_a_subshell_is_refused(kernel: Driven) -> None:
     assert kernel.control("create_subshell_request", {})["status"] == "error"
 

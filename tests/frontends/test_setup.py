@@ -31,6 +31,7 @@ def test_the_shipped_kernelspec_names_no_interpreter_of_its_own() -> None:
     spec = spec_of(kernelspecs.source(RuntimeType.PYTHON))
     assert spec["argv"] == ["python", "-m", "wasm_kernel", "-f", "{connection_file}"]
     assert spec["interrupt_mode"] == "message"
+    assert "'supported_encryption': ['curve']" in str(spec["metadata"])
 
 
 def test_python_is_the_first_of_the_kernels_in_a_picker() -> None:
