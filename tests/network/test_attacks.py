@@ -245,20 +245,15 @@ def test_a_denied_path_wins(target: str) -> None:
     assert plain_path("/other/") == "/other/"
 
 
-def test_a_denied_host_wins() -> None:
-    judge = Judge((NetworkRule("*.a.org"), NetworkRule.parse("!b.a.org")), Door.PROGRAM)
-    assert judge.host("C.A.ORG.", 443) == "c.a.org"
-    for host in ("b.a.org", "a.org", "xa.org"):
-        with pytest.raises(NetworkRefused):
-            judge.host(host, 443)
-
-
 def test_a_denied_host_is_denied_on_all_ports_and_for_both_schemes() -> None:
     allow = NetworkRule("*.a.org", schemes=("http", "https"), ports=(80, 8443))
     for deny in (NetworkRule.parse("!b.a.org"), NetworkRule("b.a.org", deny=True)):
         judge = Judge((allow, deny), Door.PROGRAM)
         for port, scheme in ((80, "http"), (8443, "https")):
-            assert judge.host("c.a.org", port)
+            assert judge.host("C.A.ORG.", port) == "c.a.org"
+            for other in ("a.org", "xa.org"):
+                with pytest.raises(NetworkRefused):
+                    judge.host(other, port)
             with pytest.raises(NetworkRefused, match="denied"):
                 judge.host("b.a.org", port)
             with pytest.raises(NetworkRefused, match="denied"):
@@ -341,12 +336,12 @@ def test_an_endless_answer_ends_by_its_time(rule: NetworkRule, http: Server) -> 
 
 def test_answers_that_nobody_reads_wait_in_little_memory(rule: NetworkRule, http: Server) -> None:
     net = network(rule)
-    count, part = 32, 512 * 1024
+    count, part = 16, 512 * 1024
 
     async def work() -> None:
         for _ in range(count):
             number = await net.connect("localhost", http.port, 5.0)
-            await net.send(number, 0, get(http.port, "GET /zeros/3000000 HTTP/1.1"))
+            await net.send(number, 0, get(http.port, "GET /zeros/1500000 HTTP/1.1"))
         while net.waiting < SESSION_BYTES:
             await asyncio.sleep(0.01)
         for _ in range(20):
@@ -355,7 +350,7 @@ def test_answers_that_nobody_reads_wait_in_little_memory(rule: NetworkRule, http
         found = 0
         while not (answer := await net.receive(number, found, 5.0))["idle"]:
             found += len(answer["data"])
-        assert found + len(answer["data"]) > 3_000_000
+        assert found + len(answer["data"]) > 1_500_000
         await net.close_all()
 
     run(work)
@@ -365,7 +360,7 @@ def test_many_connections_are_no_more_than_a_few(rule: NetworkRule, http: Server
     net = network(rule)
 
     async def work() -> int:
-        for start in range(0, 500, 50):
+        for start in range(0, 150, 50):
             calls = [net.connect("localhost", http.port, 5.0) for _ in range(50)]
             await asyncio.gather(*calls, return_exceptions=True)
             assert len(net._connections) <= 32, start
@@ -490,7 +485,7 @@ def test_an_endless_or_broken_answer_ends(kind: str) -> None:
         with contextlib.suppress(OSError):
             await reader.readuntil(b"\r\n\r\n")
             writer.write(first)
-            for _ in range(5_000):
+            for _ in range(1_000):
                 writer.write(more)
                 await writer.drain()
         writer.close()
@@ -499,17 +494,17 @@ def test_an_endless_or_broken_answer_ends(kind: str) -> None:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             rule = NetworkRule("localhost", schemes=("http",), ports=(port,))
-            net = network(limited(rule, request_bytes=1_000_000, seconds=60.0))
+            net = network(limited(rule, request_bytes=200_000, seconds=60.0))
             number, received = await net.connect("localhost", port, 5.0), 0
             await net.send(number, 0, get(port))
             try:
                 while True:
                     received += len((await net.receive(number, received, 5.0))["data"])
             finally:
-                assert net.used[1] < 1_200_000
+                assert net.used[1] < 400_000
                 await net.close_all()
 
-    with pytest.raises(OSError, match="1,000,000" if kind in _VALID else r"\w"):
+    with pytest.raises(OSError, match="200,000" if kind in _VALID else r"\w"):
         run(work)
 
 

@@ -76,13 +76,12 @@ def reaching(services: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
             "10",
             marks=pytest.mark.soak,
         ),
-        (
-            (
-                "from sklearn.datasets import fetch_openml\n"
-                "table = fetch_openml(data_id=7, parser='liac-arff').frame\n"
-                "print(*table.x, *table.y)"
-            ),
+        pytest.param(
+            "from sklearn.datasets import fetch_openml\n"
+            "table = fetch_openml(data_id=7, parser='liac-arff').frame\n"
+            "print(*table.x, *table.y)",
             "1.0 2.0 3.0 a b a",
+            marks=pytest.mark.soak,
         ),
         (
             (
