@@ -20,34 +20,23 @@ def shown(result: SandboxResult) -> str:
     return re.sub(r"\x1b\[[\d;]*m", "", "\n".join(result.error.traceback))
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "open('sales.csv')",
-        "open('data/sales.csv')",
-        "open('/home/jo/sales.csv')",
-        "import pandas; pandas.read_csv('sales.csv')",
-        "import os; os.listdir('data')",
-        "from pathlib import Path; Path('sales.csv').read_text()",
-    ],
-)
-def test_a_missing_file_says_how_files_come_in(module_sandbox: BaseSandbox, code: str) -> None:
-    text = shown(module_sandbox.execute(code))
-    assert "No such file" in text
-    assert "write_session_file" in text  # advice for programs; kernels name the notebook
-    assert text.count("[wasm-kernel]") == 1
+MISSING = [
+    "open('data/sales.csv')",
+    "open('/home/jo/sales.csv')",
+    "import pandas; pandas.read_csv('sales.csv')",
+    "import os; os.listdir('data')",
+]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "bytearray(3 * 10**9)",
-        "'x'.ljust(3 * 10**9)",
-        "len(range(3 * 10**9))",
-        "import numpy; numpy.zeros(3 * 10**9)",
-        "import numpy; numpy.zeros((10**5, 10**5))",
-    ],
-)
+def test_a_missing_file_says_how_files_come_in(module_sandbox: BaseSandbox) -> None:
+    for code in MISSING:
+        text = shown(module_sandbox.execute(code))
+        assert "No such file" in text
+        assert "write_session_file" in text  # advice for programs; kernels name the notebook
+        assert text.count("[wasm-kernel]") == 1
+
+
+@pytest.mark.parametrize("code", ["'x'.ljust(3 * 10**9)", "import numpy; numpy.zeros(3 * 10**9)"])
 def test_what_is_larger_than_any_object_says_so(module_sandbox: BaseSandbox, code: str) -> None:
     text = shown(module_sandbox.execute(code))
     assert "one object has at most 2,147,483,647 bytes or items" in text
@@ -57,7 +46,7 @@ def test_what_is_larger_than_any_object_says_so(module_sandbox: BaseSandbox, cod
 def test_an_error_of_memory_names_no_setting_to_an_agent(tmp_path: Path) -> None:
     policy = ExecutionPolicy(memory_bytes=512 * MIB).at(Door.AGENT)
     with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:
-        for code in ("bytes(600_000_000)", "z = []\nwhile True: z.append(bytes(20_000_000))"):
+        for code in ("bytes(600_000_000)", "z = []\nwhile True: z.append(bytes(90_000_000))"):
             text = shown(sandbox.execute(code))
             assert "512 MiB" in text
             assert not re.search("[Rr]aise|memory_bytes|WasmKernel", text)
@@ -74,9 +63,8 @@ def test_a_missing_scratch_file_needs_no_hint(module_sandbox: BaseSandbox) -> No
     assert "[wasm-kernel]" not in shown(module_sandbox.execute("open('/tmp/nope')"))
 
 
-@pytest.mark.parametrize("code", ["f.truncate(10**12)", "f.seek(10**12); f.write(b'x'); f.flush()"])
-def test_a_full_workspace_says_what_can_be_done(module_sandbox: BaseSandbox, code: str) -> None:
-    text = shown(module_sandbox.execute(f"f = open('/app/f', 'wb')\n{code}"))
+def test_a_full_workspace_says_what_can_be_done(module_sandbox: BaseSandbox) -> None:
+    text = shown(module_sandbox.execute("f = open('/app/f', 'wb')\nf.truncate(10**12)"))
     assert "No space left on device" in text
     assert "workspace_bytes" in text
     assert text.count("[wasm-kernel]") == 1
@@ -86,10 +74,8 @@ def test_a_full_workspace_says_what_can_be_done(module_sandbox: BaseSandbox, cod
     ("module", "sentence"),
     [
         ("requests", "has no network"),
-        ("grpc", "has no network"),
         ("torch", "MLPClassifier"),
         ("ipympl", "%matplotlib inline"),
-        ("matplotlib.backends.backend_nbagg", "Figures are drawn inline here"),
         ("dotenv", "%pip install python-dotenv"),
         ("resource", "belongs to an operating system"),
     ],
@@ -100,27 +86,15 @@ def test_a_missing_module_says_what_can_be_done(
     assert sentence in shown(module_sandbox.execute(f"import {module}"))
 
 
-def test_an_optional_dependency_says_what_stands_in_for_it(module_sandbox: BaseSandbox) -> None:
-    text = shown(module_sandbox.execute("import pandas; pandas.read_orc('a')"))
-    assert "ORC can't be read" in text
-    assert text.splitlines()[-1].startswith("ImportError: ")
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "urllib.request.urlopen('https://example.org')",
-        "http.client.HTTPSConnection('example.org').request('GET', '/')",
-        "socket.create_connection(('example.org', 80))",
-        "pandas.read_csv('http://example.org/a.csv')",
-    ],
-)
-def test_a_connection_says_at_once_that_there_is_no_network(
-    module_sandbox: BaseSandbox, code: str
-) -> None:
-    result = module_sandbox.execute(f"import http.client, pandas, socket, urllib.request\n{code}")
-    assert result.error is not None
-    assert "the sandbox has no network, so example.org can't be reached" in result.error.evalue
+def test_a_connection_says_at_once_that_there_is_no_network(module_sandbox: BaseSandbox) -> None:
+    for code in (
+        "import urllib.request; urllib.request.urlopen('https://example.org')",
+        "import socket; socket.create_connection(('example.org', 80))",
+        "import pandas; pandas.read_csv('http://example.org/a.csv')",
+    ):
+        error = module_sandbox.execute(code).error
+        assert error is not None
+        assert "the sandbox has no network, so example.org can't be reached" in error.evalue
 
 
 def test_a_picture_without_a_codec_says_what_can_be_done(module_sandbox: BaseSandbox) -> None:
@@ -210,16 +184,8 @@ def test_a_group_of_exceptions_is_an_error_with_its_parts(module_sandbox: BaseSa
     assert "interactiveshell" not in text
 
 
-def test_a_group_among_the_causes_is_laid_out_too(module_sandbox: BaseSandbox) -> None:
-    code = "try:\n    fail()\nexcept Exception as group:\n    raise RuntimeError('so') from group"
-    module_sandbox.execute(GROUP)
-    text = shown(module_sandbox.execute(code))
-    assert "KeyError" in text
-    assert text.rstrip().endswith("so")
-
-
-@pytest.mark.parametrize("body", ["    size = 1", "    def area(self): return 1"])
-def test_a_class_of_a_cell_shows_its_source(module_sandbox: BaseSandbox, body: str) -> None:
+def test_a_class_of_a_cell_shows_its_source(module_sandbox: BaseSandbox) -> None:
+    body = "    def area(self): return 1"
     module_sandbox.execute(f"class Shape:\n{body}")
     [page] = module_sandbox.execute("Shape??").reply["payload"]
     assert "Source:" in page["data"]["text/plain"]

@@ -108,33 +108,23 @@ def other_numbers(
 ERRORS_OF_FLOATS = {
     "np.sqrt(-1.0)": "invalid value encountered in sqrt",
     "np.log(np.array([0.0, 1.0]))": "divide by zero encountered in log",
-    "np.log(pd.Series([-1.0]))": "invalid value encountered in log",
     "np.array([1.0, 2.0]) / 0": "divide by zero encountered in divide",
     "np.array([1.0], 'f4') / np.float32(0)": "divide by zero encountered in divide",
-    "np.float64(1) / 0": "divide by zero encountered in scalar divide",
-    "np.float32(0) / np.float32(0)": "invalid value encountered in scalar divide",
     "np.array([1e300]) / 1e-300": "overflow encountered in divide",
     "np.arcsin(2.0)": "invalid value encountered in arcsin",
     "np.power(0.0, -1)": "divide by zero encountered in power",
-    "np.array([-1.0]) ** 0.5": "invalid value encountered in sqrt",
     "np.exp(np.full(3000, 1000.0))": "overflow encountered in exp",
     "np.log2(np.full((3000, 2), -1.0)[:, 0])": "invalid value encountered in log2",
     "np.array([np.nan]).astype(int)": "invalid value encountered in cast",
-    "np.array([1e20]).astype('i4')": "invalid value encountered in cast",
     "np.array([1, 0]) // 0": "divide by zero encountered in floor_divide",
     "np.ones(2).__itruediv__(0)": "divide by zero encountered in divide",
     "(lambda a: np.divide(a, a, out=a))(np.zeros((9, 9)).T)": "invalid value encountered in divide",
     "(lambda a: np.log(a, out=a))(np.zeros(9000)[::3])": "divide by zero encountered in log",
     "(lambda a: np.exp(a, out=a))(np.full(3000, 1000, 'f4'))": "overflow encountered in exp",
-    "np.log(np.float64(0))": "divide by zero encountered in log",
     "np.float64(0) ** -1": "divide by zero encountered in scalar power",
-    "np.float64(-1) ** 0.5": "invalid value encountered in scalar power",
     "np.float64(1e308) * 10": "overflow encountered in scalar multiply",
-    "np.float32(3e38) + np.float32(3e38)": "overflow encountered in scalar add",
     "np.float64(np.inf) - np.float64(np.inf)": "invalid value encountered in scalar subtract",
-    "np.float64(1) // 0": "divide by zero encountered in scalar floor_divide",
     "np.float32(1) % np.float32(0)": "invalid value encountered in scalar remainder",
-    "np.float16(1) / np.float16(0)": "divide by zero encountered in scalar divide",
     "np.int64(1) / 0": "divide by zero encountered in scalar divide",
 }
 NO_ERRORS_OF_FLOATS = [
@@ -372,57 +362,40 @@ def test_a_look_for_errors_makes_division_no_dearer(metered: BaseSandbox) -> Non
 
 USES_OF_INDEXES = """
 ones[x]
-square[x, 0]
 square[x, x]
-square[:, x]
 square[x[:, None], [0, 1]]
 objects[x]
 ones.flat[x]
 ones.take(x)
-ones.take(x, mode='wrap')
 ones.put(x, 1)
 ones.__setitem__(x, 1)
-ones.__setitem__(x, x)
 square.__setitem__((x, x), 1)
-square.__setitem__((slice(None), x), 1)
-objects.__setitem__(x, 1)
 positions.__setitem__(np.arange(len(x)) % 3, x)
 ones.flat.__setitem__(x, 1)
 np.choose(x, [1, 2])
-np.choose(x, [1, 2], mode='wrap')
 np.insert(ones, x, 1)
-np.delete(ones, x)
 np.repeat(1, x[x > 1])
 np.split(ones, x)[1][5]
 np.ravel_multi_index((x, x), (3, 3))
 np.unravel_index(x, (3, 3))
 np.add.at(ones, x, 1)
-np.ravel_multi_index((x, x), (3, 3), mode='wrap')
-np.logaddexp.at(ones, x, np.ones(x.shape))
 np.add.reduceat(ones, x)
 np.take_along_axis(ones, x, 0)
-np.put_along_axis(ones, x, 1, 0)
 np.bincount(x)
 np.bincount([1], minlength=x.max())
 ones.reshape(x.max(), -1)
 square.sum(axis=x.max())
-square.transpose(0, x.max())
 np.partition(ones, x)
 np.nditer(x, ['buffered'], op_dtypes=[np.intp], casting='unsafe').__next__()[5]
 np.roll(ones, x.max())[5]
 pd.Series(ones).iloc[x]
-pd.DataFrame(square).iloc[x, 0]
 pd.Series(ones).take(x)
-pd.DataFrame(square).take(x, axis=1)
-pd.Index(ones).take(x)
 pd.Series(ones).iloc.__setitem__(x, 1)
 pd.Categorical.from_codes(x, list('ab'))
 pd.api.extensions.take(ones, x, allow_fill=True)
 sparse.csr_array(square)[x]
-sparse.lil_array(square)[x]
 sparse.lil_array(square)[x, x]
 sparse.lil_array(square).__setitem__((x, 0), 1)
-sparse.csc_array(square).__setitem__((x, 0), 1)
 sparse.coo_array((np.ones(len(x)), (x, x)), shape=(3, 3)).toarray()
 """.strip().splitlines()
 """They refuse an array of three elements with an index beyond 2**31, here and natively."""

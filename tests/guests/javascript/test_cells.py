@@ -13,17 +13,12 @@ from wasm_kernel import BaseSandbox
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        ("1 + 1", "2"),
-        ("'text'", "'text'"),
         ("let a = 1; const b = 2; a + b", "3"),
         ("const { x, y: [z] } = { x: 1, y: [2] }; x + z", "3"),
         ("if (true) { 42 }", "42"),
         ("await Promise.resolve(7)", "7"),
         ("undefined", ""),
-        ("var kept = 5", ""),
-        ("x9 = 4; x9", "4"),
         ("class A { n = 1 }\n[new A().n]", "[ 1 ]"),
-        ("({}).x ?? 'none'", "'none'"),
         ("const r = /[/]`/g.source; r", "'[/]`'"),
         ("`a${`b${1 + 1}`}c`", "'ab2c'"),
         ("await new Promise(done => setTimeout(() => done('late'), 5))", "'late'"),
@@ -40,12 +35,10 @@ def test_the_last_value_is_shown(javascript: BaseSandbox, code: str, text: str) 
         ("interface P { x: number }\nconst p: P = { x: 1 }; p.x", "1"),
         ("enum Color { Red, Green = 'g' }; Color.Green", "'g'"),
         ("function id<T>(v: T): T { return v as T }\nid<number>(3)", "3"),
-        ("new Map<string, number>([['a', 1]]).get('a')!", "1"),
         (
             "class Q { constructor(private n: number) {} get() { return this.n } }; new Q(8).get()",
             "8",
         ),
-        ("type T = 1 | 2; let u: T = 2; u", "2"),
     ],
 )
 def test_types_are_taken_out(javascript: BaseSandbox, code: str, text: str) -> None:
@@ -109,7 +102,6 @@ def test_a_cell_is_stopped_while_its_types_are_taken_out(javascript: BaseSandbox
     ("code", "text"),
     [
         ("nothing.x", "ReferenceError: nothing is not defined"),
-        ("throw 'a text'", "Uncaught: 'a text'"),
         ("throw new Error('\\ud800')", "Error: \ufffd"),
         ("Object.prototype.failed = true; nothing", "ReferenceError: nothing is not defined"),
         (
@@ -117,8 +109,6 @@ def test_a_cell_is_stopped_while_its_types_are_taken_out(javascript: BaseSandbox
             "ReferenceError: nothing is not defined",
         ),
         ("require('fs').readFileSync('\\ud800')", "Error: EILSEQ: not a name"),
-        ("require('fs').writeFileSync('\\udc80', '')", "Error: EILSEQ: not a name"),
-        ("process.chdir('/nowhere')", "Error: ENOENT: no such file or directory"),
         (
             "({ [Symbol.for('Jupyter.display')]: () => ({ 'text/html': 5 }) })",
             "Error: The value was not shown: the content of 'text/html' is no text",
@@ -131,7 +121,6 @@ def test_a_cell_is_stopped_while_its_types_are_taken_out(javascript: BaseSandbox
         ("!ls", "ReferenceError: ls is not defined. There is no shell here"),
         ("let x9 = 1\n%undo", "ReferenceError: undo is not defined. Commands such as %undo stand"),
         ("%%html\n<b>", "SyntaxError: Unexpected token '%'. Commands such as"),
-        ("await Promise.reject(new TypeError('later'))", "TypeError: later"),
         ("setTimeout(() => { throw new Error('timer') }, 1)", "Error: timer"),
         ("await new Promise(() => {})", "Error: The cell awaits a promise that nothing is left"),
         ("await fetch('https://example.org')", "TypeError: fetch is not available: cells have no"),
@@ -148,13 +137,10 @@ def test_errors(javascript: BaseSandbox, code: str, text: str) -> None:
         ("let x = ;", "Unexpected token ';'", "1:9"),
         ("let a = 1\nlet b = (\n", "Expected `)` but found the end of the text", "2:10"),
         ("1 +", "Unexpected end of the text", "1:4"),
-        ("import { x } from", "Unexpected end of the text", "1:18"),
         ("let ä = '😀'; if (ä {\n}", "Expected `)` but found `{`", "1:21"),
         ("for (let i = 0; i < 3; i++ {\n}", "Expected `)` but found `{`", "1:28"),
         ("f(x => 1,\n  /* a ( */ y z)", "Expected `,` or `)` but found `Identifier`", "2:15"),
-        ("x = `a\n${1}", "Unterminated string", "1:5"),
         ("const n: number = ;\n", "Unexpected token ';'", "1:19"),
-        ("interface A { x: }\nlet q = 1", "Unexpected token '}'", "1:18"),
         (
             "type A = 1\nfunction f<T>(x: T { return x }",
             "Expected `,` or `)` but found `{`",
@@ -184,7 +170,6 @@ def test_a_syntax_error_is_one_after_a_cell_has_broken_the_agent(javascript: Bas
     ("code", "text"),
     [
         ("%pip install x", "%npm install NAME brings packages of JavaScript"),
-        ("%whos", "Object.keys(globalThis) does"),
         ("%timeit 1", "console.time(NAME)"),
         ("%prune_sessions --older-than 1h", "Here, the program that runs this session removes old"),
         ("%nonsense", "There is no command %nonsense here. There are %checkpoint, "),
@@ -206,7 +191,6 @@ def test_a_command_that_is_not_there_says_what_is(
         ),
         ("Promise.resolve().then(() => { throw 'text' }); 1", "'text'\n"),
         ("setTimeout(async () => { throw 7 }, 1); 1", "7\n"),
-        ("const p = Promise.reject(1); await 0; await p.catch(() => 1)", ""),
         ("await Promise.allSettled([Promise.reject(1)]); await import('./x').catch(() => 1)", ""),
         ("Promise.reject(5)", ""),  # shown as the value of the cell
     ],
@@ -236,9 +220,7 @@ def test_a_cell_waits_for_its_timeouts_and_not_for_intervals(javascript: BaseSan
     "code",
     [
         "for (;;) { try { for (;;); } catch { } finally { } }",
-        "await (async () => { for (;;) await null })()",
         "/(a+)+$/.test('a'.repeat(40) + 'b')",
-        "await new Promise(() => setInterval(() => {}, 5))",
         "await new Promise(done => setTimeout(done, 60_000))",
     ],
 )
@@ -254,7 +236,6 @@ def test_an_interrupt_ends_the_cell_and_nothing_else(javascript: BaseSandbox, co
     ("code", "error"),
     [
         ("(function f() { f() })()", "RangeError: Maximum call stack size exceeded"),
-        ("JSON.parse('['.repeat(100_000))", "RangeError: Maximum call stack size exceeded"),
         ("let p = {}; for (let i = 0; i < 1e4; i++) p = new Proxy(p, {}); p.x", "RangeError"),
         ("'x'.repeat(2 ** 30)", "RangeError"),
     ],
@@ -313,12 +294,10 @@ def test_a_cell_that_breaks_the_globals_breaks_no_turn(javascript: BaseSandbox) 
         "new Proxy({}, { get() { throw 1 }, ownKeys() { throw 2 }, getPrototypeOf() { throw 3 } })",
         "const c = {}; c.c = c; c.m = new Map([[c, c]]); c",
         "let deep = {}; for (let i = 0; i < 1e5; i++) deep = { deep }; deep",
-        "({ get bad() { throw new Error('no') } })",
         "Array.from({ length: 1e4 }, () => 'x'.repeat(100))",
         "new Array(2 ** 32 - 1)",
         "new Float64Array(1e7)",
         "const e = new AggregateError([]); e.errors = [e, e]; e.cause = e; e",
-        "'\\ud800'",
     ],
 )
 def test_values_that_lie_or_go_on_are_shown_all_the_same(

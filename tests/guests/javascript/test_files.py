@@ -52,13 +52,9 @@ def test_the_result_names_files_and_undo_brings_them_back(javascript: BaseSandbo
     [
         ("fs.readFile('nothing')", "ENOENT: no such file or directory, read '/app/nothing'"),
         ("fs.readFile('/etc/passwd')", "ENOENT"),
-        ("fs.readFile('/app/../etc/passwd')", "ENOENT"),
         ("fs.readFile('out/etc/passwd')", "ENO"),
-        ("fs.readFile('/proc/self/environ')", "ENOENT"),
         ("fs.writeFile('/usr/local/lib/javascript/x', '')", "E"),
         ("fs.readFile('.metadata.json')", "ENOENT"),
-        ("fs.readdir('/')", "ENOENT"),
-        ("fs.mkdir('/app')", "EEXIST"),
         ("fs.rmdir('/app')", "E"),
         ("fs.symlink('/etc', 'abs')", "EPERM"),
         ("fs.writeFile('x'.repeat(5000), '')", "ENAMETOOLONG"),

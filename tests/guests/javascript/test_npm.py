@@ -85,23 +85,17 @@ def test_packages_come_go_and_are_listed(sandbox: BaseSandbox) -> None:
     ("words", "why"),
     [
         ("missing", "Nothing was changed: npm finds no such package: missing."),
-        ("one missing two@2.0.0", "npm finds no such package: missing."),
         ("compiled", "Nothing was changed: compiled needs compiled code, which the sandbox can't"),
         ("copied", "Nothing was changed: copied is not from the package registry"),
-        ("cloned", "cloned is not from the package registry"),
         ("linking", "linking is not from the package registry"),
         ("asking", "inner is not from the package registry"),
-        ("short", "inner is not from the package registry"),
         ("endless", "Nothing was changed: npm's list of these packages is too long."),
         ("../folder", "'../folder' is no name of a package"),
-        ("/etc", "'/etc' is no name of a package"),
         ("git+https://example.org/x.git", "is no name of a package"),
         ("x@file:../y", "is no name of a package"),
         ("x@npm:other", "is no name of a package"),
-        ("x@..", "is no name of a package"),
         ("x.tgz", "is no name of a package"),
         ("--ignore-scripts=false", "is no name of a package"),
-        ("-g", "is no name of a package"),
     ],
 )
 def test_what_is_refused(sandbox: BaseSandbox, words: str, why: str) -> None:
