@@ -157,7 +157,7 @@ class Guest:
         self.limits = {name: limit_of(name, 1000) for name in NAMES.values()}
         self.streams.begin(lambda *said: self.said.append(said), self.limits)
         self.clock.arm(NO_SIGNALS, None, 1.0)
-        hosts = (WasiFiles(self.files, self.streams.devices()), HostChannel(handler))
+        hosts = (WasiFiles(self.files, self.streams), HostChannel(handler))
         options = InstanceOptions(memory_bytes, clock_before=clock_before)
         self.instance = Instance(compiled(flavour), hosts, options, self.clock, self.streams)
         self._text_at = _TEXT_AT
@@ -178,7 +178,7 @@ class Guest:
         """Makes one call of the guest; returns its error number or a special operation's answer."""
         source = struct.pack(f"<{len(args) + 1}Q", _number(name), *args)
         self._text_at = _TEXT_AT
-        self.files.begin_turn()
+        self.files.quota.begin_turn()
         with self.instance.turn(fuel):
             at = self.instance.call("host_alloc", len(source))
             self.instance.memory.write(at, source)

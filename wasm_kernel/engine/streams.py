@@ -25,6 +25,7 @@ HOLD_SECONDS = 0.05
 HOLD_CHARS = 64 * 1024
 _TRIES = 100  # names for an overflow file
 NAMES = {1: "stdout", 2: "stderr"}
+"""The names of the streams by the guest's descriptors."""
 
 
 class StreamLimit(Struct, frozen=True):
@@ -116,23 +117,6 @@ class OverflowFiles:
             self._files.pop(name).close()
 
 
-class OutputDevice:
-    """A stream as the device that the guest writes to."""
-
-    def __init__(self, streams: OutputStreams, name: str) -> None:
-        self._streams = streams
-        self._name = name
-
-    @property
-    def wanted(self) -> bool:
-        """Returns whether anything that is written is still shown or kept."""
-        return self._streams.wants(self._name)
-
-    def write(self, data: bytes) -> None:
-        """Takes bytes from the guest."""
-        self._streams.feed(self._name, data)
-
-
 class OutputStreams:
     """The two streams of one sandbox. The guest's thread owns it; it outlives instances.
 
@@ -157,10 +141,6 @@ class OutputStreams:
     def keeping(cls, workspace: Folder, most: int) -> OutputStreams:
         """Returns streams whose whole text, up to `most` bytes each, goes to files if it is cut."""
         return cls(OverflowFiles(workspace, most))
-
-    def devices(self) -> dict[int, OutputDevice]:
-        """Returns the devices of the streams, by descriptor."""
-        return {fd: OutputDevice(self, name) for fd, name in NAMES.items()}
 
     @staticmethod
     def _decoder() -> codecs.IncrementalDecoder:

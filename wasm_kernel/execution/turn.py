@@ -186,7 +186,7 @@ class Turn:
         finally:
             host.fuel.end()
             host.clock.disarm()
-            self.limits_met |= {*streams.cut, guest.files.limit_met} - {""}
+            self.limits_met |= {*streams.cut, guest.files.quota.limit_met} - {""}
             streams.end()
             self.comms.end()
             host.turn = None

@@ -184,7 +184,7 @@ class GuestSetup(Struct, frozen=True):
         from wasm_kernel.engine.instance import Instance, InstanceOptions
         from wasm_kernel.wasi_files.calls import WasiFiles
 
-        calls = WasiFiles(self.files, self.streams.devices(), sorts=self.deterministic)
+        calls = WasiFiles(self.files, self.streams, sorts=self.deterministic)
         options = InstanceOptions(
             self.memory_bytes,
             argv,

@@ -13,10 +13,10 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import BoundGuest, GuestMemory, Handler, Import, OutOfBounds
+from wasm_kernel.engine.streams import NAMES, OutputStreams
 from wasm_kernel.wasi_files.context import PathAt
 from wasm_kernel.wasi_files.listing import Listing, Listings
 from wasm_kernel.wasi_files.open_files import OpenDescriptor
@@ -24,7 +24,7 @@ from wasm_kernel.wasi_files.operations import FileOperations
 from wasm_kernel.wasi_files.path_walk import Follow
 from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, GuestOSError
 
-DEVICE_BYTES = 1024 * 1024  # copied out of the guest at once
+PRINTED_BYTES = 1024 * 1024  # copied out of the guest at once
 _CALLS = sorted(abi.SHAPES.keys() - {"clock_time_get", "poll_oneoff"})
 _ADVICE_MOST = 5
 _STATUS = struct.Struct("<QQB7xQQQQQ")
@@ -37,22 +37,11 @@ _TYPES = {
 }
 
 
-class Device(Protocol):
-    """A stream that the guest writes to, such as its standard output."""
-
-    @property
-    def wanted(self) -> bool:
-        """Returns whether written bytes are used; if not, they stay in the guest."""
-
-    def write(self, data: bytes) -> None:
-        """Takes bytes from the guest."""
-
-
 class WasiFiles:
     """The file calls of one instance: a `HostFunctions`. Only the guest's thread uses it.
 
-    `devices` maps descriptors below those of the preopened folders to the streams behind them. With
-    `sorts`, folders are listed by name; a folder is then read as a whole.
+    What the guest prints goes to `streams`. With `sorts`, folders are listed by name; a folder is
+    then read as a whole.
     """
 
     imports: Mapping[Import, str] = {(abi.WASI, name): abi.SHAPES[name] for name in _CALLS}
@@ -60,11 +49,11 @@ class WasiFiles:
     _memory: GuestMemory
 
     def __init__(
-        self, files: FileOperations, devices: Mapping[int, Device], *, sorts: bool = False
+        self, files: FileOperations, streams: OutputStreams, *, sorts: bool = False
     ) -> None:
         self._files = files
         self._open_files = files.open_files
-        self._devices = devices
+        self._streams = streams
         self._sorts = sorts
         self._listings = Listings()
 
@@ -113,9 +102,8 @@ class WasiFiles:
         self._memory.write_word(out, done)
 
     def _fd_write(self, fd: int, table: int, count: int, out: int) -> None:
-        device = self._devices.get(fd)
-        if device is not None:
-            done = self._feed(device, table, count)
+        if fd in NAMES:
+            done = self._print(NAMES[fd], table, count)
         else:
             done = self._files.write(fd, self._buffers(table, count))
         self._memory.write_word(out, done)
@@ -124,19 +112,20 @@ class WasiFiles:
         done = self._files.write_at(fd, self._buffers(table, count), start)
         self._memory.write_word(out, done)
 
-    def _feed(self, device: Device, table: int, count: int) -> int:
-        """Hands all bytes to a device, or those before the cell had to stop; returns their number.
+    def _print(self, name: str, table: int, count: int) -> int:
+        """Hands all bytes to a stream, or those before the cell had to stop; returns their number.
 
-        The bytes are copied in steps, while the device wants them.
+        The bytes are copied in steps, while the stream wants them.
         """
         total = 0
         for at, length in self._memory.buffers(table, count):
-            for start in range(0, length, DEVICE_BYTES):
-                if not device.wanted:
+            for start in range(0, length, PRINTED_BYTES):
+                if not self._streams.wants(name):
                     break
                 if start and self._files.should_stop():
                     return total + start
-                device.write(self._memory.read(at + start, min(DEVICE_BYTES, length - start)))
+                size = min(PRINTED_BYTES, length - start)
+                self._streams.feed(name, self._memory.read(at + start, size))
             total += length
         return total
 

@@ -41,15 +41,6 @@ class FileOperations(ContentOperations, EditOperations, OpeningOperations, Reope
                 found[guest] = found[preopen.guest]
         return found
 
-    def begin_turn(self) -> None:
-        """Begins a turn: no limit was met in it."""
-        self.quota.begin_turn()
-
-    @property
-    def limit_met(self) -> str:
-        """The name of the quota's limit that this turn has met, empty for none."""
-        return self.quota.limit_met
-
     def close(self) -> None:
         """Closes the guest's open files. Safe to call twice."""
         self.open_files.close()

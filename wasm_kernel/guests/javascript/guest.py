@@ -196,7 +196,7 @@ class JavaScriptGuest:
 
     def run_turn(self, fuel: int | None) -> bool:
         """Runs one turn; as `Guest` has it."""
-        self.files.begin_turn()
+        self.files.quota.begin_turn()
         self.interrupts.taken = self.interrupts.is_held = False
         with self.instance.turn(fuel):
             self.instance.call("set_memory_limit", max(0, self._setup.memory_bytes - _SPARE_BYTES))

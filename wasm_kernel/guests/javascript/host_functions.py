@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.guests.javascript.modules import ModuleLoader, ModuleProblem
 from wasm_kernel.guests.javascript.quickjs import OK, PENDING, QuickJs
 from wasm_kernel.wasi_files.access import FileAccess, text
-from wasm_kernel.wasi_files.calls import Device
 from wasm_kernel.wasi_files.content import BOTH_TIMES
 from wasm_kernel.wasi_files.path_walk import Follow
 
@@ -40,7 +40,7 @@ _ESCAPED = "surrogateescape"
 class AgentCalls:
     """Answers the agent of one guest. Only the guest's thread uses it.
 
-    `send` answers a frame of the protocol. The guest prints to `devices` 1 and 2.
+    `send` answers a frame of the protocol. The guest prints to `streams`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class AgentCalls:
         engine: QuickJs,
         send: Callable[[bytes], bytes],
         *,
-        devices: Mapping[int, Device],
+        streams: OutputStreams,
         loader: ModuleLoader,
         files: Callable[[], FileAccess],
         should_stop: Callable[[], bool],
@@ -56,15 +56,15 @@ class AgentCalls:
     ) -> None:
         self._engine = engine
         self._send = send
-        self._devices = devices
+        self._streams = streams
         self._loader = loader
         self._files = files
         self._should_stop = should_stop
         self._draw = random
         self._answers: dict[str, Callable[[Sequence[int]], int]] = {
             "send": self._frame,
-            "print1": lambda handles: self._print(1, handles),
-            "print2": lambda handles: self._print(2, handles),
+            "print1": lambda handles: self._print("stdout", handles),
+            "print2": lambda handles: self._print("stderr", handles),
             "file": self._file,
             "random": self._random,
             "encode": self._encode,
@@ -108,14 +108,13 @@ class AgentCalls:
         made = engine.new_text(text) or FAILED
         return engine.new_array(made, engine.new_data(raw)) if raw else made
 
-    def _print(self, number: int, handles: Sequence[int]) -> int:
-        """Prints a text, in pieces, as long as the device wants more."""
+    def _print(self, name: str, handles: Sequence[int]) -> int:
+        """Prints a text to a stream, in pieces, as long as the stream wants more."""
         data = (self._engine.raw_text(handles[0]) if handles else None) or b""
-        device = self._devices[number]
         for start in range(0, len(data), _PIECE_BYTES):
-            if not device.wanted or (start and self._should_stop()):
+            if not self._streams.wants(name) or (start and self._should_stop()):
                 break
-            device.write(data[start : start + _PIECE_BYTES])
+            self._streams.feed(name, data[start : start + _PIECE_BYTES])
         return self._engine.new_undefined()
 
     def _random(self, handles: Sequence[int]) -> int:

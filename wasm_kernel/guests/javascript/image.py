@@ -77,7 +77,7 @@ class JavaScriptImageBuilder:
         calls = AgentCalls(
             engine,
             lambda frame: b"{}",
-            devices={},
+            streams=OutputStreams(),
             loader=host.loader,
             files=_no_files,
             should_stop=lambda: False,

@@ -172,7 +172,7 @@ class JavaScriptLanguage:
         host.calls = AgentCalls(
             QuickJs(instance, addresses.slot, addresses.script_name),
             setup.answer,
-            devices=setup.streams.devices(),
+            streams=setup.streams,
             loader=host.loader,
             files=lambda: files,
             should_stop=should_stop,

@@ -249,7 +249,7 @@ class PythonGuest:
 
         After `GuestStopped` the guest can't be used any more.
         """
-        self.files.begin_turn()
+        self.files.quota.begin_turn()
         with self.instance.turn(fuel):
             at = self.instance.call("host_alloc", len(source))
             if at == 0:
@@ -392,7 +392,7 @@ class PythonImageBuilder:
             should_stop=clock.should_stop,
         )
         options = InstanceOptions(_BOOT_MEMORY, argv=ARGV, env=ENV)
-        hosts = (WasiFiles(files, streams.devices()), HostChannel(answer))
+        hosts = (WasiFiles(files, streams), HostChannel(answer))
         with contextlib.closing(files):
             instance = Instance(self._compiled, hosts, options, clock, streams)
             with contextlib.closing(instance):
