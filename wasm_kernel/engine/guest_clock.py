@@ -14,9 +14,9 @@ Source of the layouts: `subscription` (48 bytes) and `event` (32 bytes) of WASI 
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from wasm_kernel.engine import abi
@@ -33,54 +33,70 @@ _SUBSCRIPTION = struct.Struct("<QB7xI4xQ8xH6x")
 _MOST = 1024
 _SLEEP_MAX = 10.0**9  # seconds; threading refuses longer waits
 
+STEP_NS = 1_000_000
+"""The nanoseconds by which each reading moves the clock."""
+
+BEGAN_NS = 946_684_800 * 1_000_000_000
+"""The real time when the clock is at zero: the beginning of the year 2000, in UTC."""
+
+_LAST_NS = 2**62
+_RANDOM_MOST = 1024 * 1024
+_RANDOM = (abi.WASI, "random_get")
 
 FIRST: Mapping[Import, str] = {(abi.WASI, "poll_oneoff"): abi.SHAPES["poll_oneoff"]}
 LATER = {**FIRST, (abi.WASI, "clock_time_get"): abi.SHAPES["clock_time_get"]}
 """The clock's imports: `FIRST` for a new guest, `LATER` for one that goes on from another."""
 
 
-class BaseClock(ABC):
-    """A guest's calls for the time and for sleep: a `HostFunctions`.
+class GuestClock:
+    """The time of one instance, and its calls for the time and for sleep: a `HostFunctions`.
 
-    Only the guest's thread uses it. It hands on printed text before a sleep.
+    `before` is the monotonic time at which the earlier instance ended, in nanoseconds. Only the
+    guest's thread uses it. It hands on printed text before a sleep.
     """
 
-    def __init__(self, streams: OutputStreams) -> None:
-        self._streams = streams
+    def __init__(self, clock: Clock, streams: OutputStreams, before: int) -> None:
+        self._clock, self._streams = clock, streams
+        self._before = before
+        self._earliest = self._latest = time.monotonic_ns()
 
     @property
     def imports(self) -> Mapping[Import, str]:
-        """The clock and the sleep function."""
-        return LATER
+        """The sleep function; and the clock, if wasmtime's faster one would be wrong."""
+        return LATER if self._before else FIRST
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for a guest."""
         self._memory = guest.memory
         return {(abi.WASI, "poll_oneoff"): self._poll, (abi.WASI, "clock_time_get"): self._tell}
 
-    @abstractmethod
     def started(self, earliest: int) -> None:
         """Notes that wasmtime's clock began between `earliest` and now, on the host's clock."""
+        self._earliest, self._latest = earliest, time.monotonic_ns()
 
-    @abstractmethod
     def monotonic(self) -> int:
         """Returns the guest's monotonic time in nanoseconds, or a slightly later one."""
+        return self._before + time.monotonic_ns() - self._earliest
 
     def sleep(self, nanoseconds: int) -> None:
         """Sleeps in the guest's place; an interrupt or the turn's end cuts the sleep short."""
         self._streams.flush()
         self._wait(nanoseconds)
 
-    @abstractmethod
-    def _wait(self, nanoseconds: int) -> None: ...
+    def _wait(self, nanoseconds: int) -> None:
+        self._clock.wait(time.monotonic() + min(nanoseconds / 1e9, _SLEEP_MAX))
 
-    @abstractmethod
     def _read(self, clock: int) -> int:
         """Returns what a clock shows to the guest, which asked for it."""
+        return self.monotonic() if clock == MONOTONIC else time.time_ns()
 
-    @abstractmethod
     def _left(self, clock: int, moment: int) -> int:
-        """Returns the nanoseconds until a clock shows a moment, never fewer."""
+        """Returns the nanoseconds until a clock shows a moment: a sleep must not end early."""
+        if clock == REALTIME:
+            return moment - time.time_ns()
+        began = self._earliest if self._before else self._latest
+        shown = self._before + time.monotonic_ns() - began if clock == MONOTONIC else 0
+        return moment - shown
 
     def _tell(self, clock: int, _precision: int, out: int) -> int:
         if clock not in (REALTIME, MONOTONIC):
@@ -113,41 +129,50 @@ class BaseClock(ABC):
         return user, kind, timeout
 
 
-class GuestClock(BaseClock):
-    """The time of one instance.
+class SteppedClock(GuestClock):
+    """The time and the random numbers of one instance, the same wherever the same cells run.
 
-    `before` is the monotonic time at which the earlier instance ended, in nanoseconds.
+    The clock does not run by itself: each reading moves it on by one step, and a sleep by its
+    length, without waiting. So its times depend on what a cell does, and not on the machine.
     """
 
     def __init__(self, clock: Clock, streams: OutputStreams, before: int) -> None:
-        super().__init__(streams)
-        self._clock = clock
-        self._before = before
-        self._earliest = self._latest = time.monotonic_ns()
+        super().__init__(clock, streams, before)
+        self._now = self._began = before
+        self._drawn = 0
 
     @property
     def imports(self) -> Mapping[Import, str]:
-        """The sleep function; and the clock, if wasmtime's faster one would be wrong."""
-        return LATER if self._before else FIRST
+        """The clock, the sleep and the random numbers."""
+        return {**LATER, _RANDOM: "ii"}
 
-    def started(self, earliest: int) -> None:
-        """Notes that wasmtime's clock began between `earliest` and now, on the host's clock."""
-        self._earliest, self._latest = earliest, time.monotonic_ns()
+    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+        """Returns the handlers for a guest."""
+        return {**super().bind(guest), _RANDOM: self._draw}
 
     def monotonic(self) -> int:
-        """Returns the guest's monotonic time in nanoseconds, or a slightly later one."""
-        return self._before + time.monotonic_ns() - self._earliest
+        """Returns the guest's monotonic time in nanoseconds."""
+        return self._now
+
+    def random(self, size: int) -> bytes:
+        """Returns the next `size` random bytes."""
+        self._drawn += 1
+        seed = struct.pack("<QQ", self._began, self._drawn)
+        return hashlib.shake_256(seed).digest(size)
 
     def _wait(self, nanoseconds: int) -> None:
-        self._clock.wait(time.monotonic() + min(nanoseconds / 1e9, _SLEEP_MAX))
+        self._now = min(self._now + nanoseconds, _LAST_NS)
 
     def _read(self, clock: int) -> int:
-        return self.monotonic() if clock == MONOTONIC else time.time_ns()
+        self._wait(STEP_NS)
+        return self._now if clock == MONOTONIC else BEGAN_NS + self._now
 
     def _left(self, clock: int, moment: int) -> int:
-        """Returns the nanoseconds until a clock shows a moment: a sleep must not end early."""
-        if clock == REALTIME:
-            return moment - time.time_ns()
-        began = self._earliest if self._before else self._latest
-        shown = self._before + time.monotonic_ns() - began if clock == MONOTONIC else 0
-        return moment - shown
+        return moment - self._now - (BEGAN_NS if clock == REALTIME else 0)
+
+    def _draw(self, at: int, size: int) -> int:
+        while size:
+            piece = min(size, _RANDOM_MOST)
+            self._memory.write(at, self.random(piece))
+            at, size = at + piece, size - piece
+        return abi.SUCCESS

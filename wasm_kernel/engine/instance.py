@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from wasm_kernel.engine import guest_clock, wasmtime_api
 from wasm_kernel.engine.clock import THIS_PROCESS, TICKER, Clock, StopReason
 from wasm_kernel.engine.compiler import Compiled
-from wasm_kernel.engine.guest_clock import BaseClock, GuestClock
+from wasm_kernel.engine.guest_clock import GuestClock, SteppedClock
 from wasm_kernel.engine.host_calls import Dispatcher, GuestMemory, HostFunctions, Import
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.engine.wasmtime_api import CallEnd
@@ -93,11 +93,9 @@ class Instance:
         self._closed = False
         self._functions: dict[str, wasmtime_api.WasmFunction] = {}
         self.random: Callable[[int], bytes] = os.urandom
-        self._time: BaseClock = GuestClock(clock, streams, options.clock_before)
+        self._time = GuestClock(clock, streams, options.clock_before)
         if options.deterministic:
-            from wasm_kernel.engine.stepped_clock import SteppedClock
-
-            self._time = stepped = SteppedClock(streams, options.clock_before)
+            self._time = stepped = SteppedClock(clock, streams, options.clock_before)
             self.random = stepped.random
         self._store = self._make_store(options)
         hosts = (self._time, *hosts)

@@ -12,9 +12,6 @@ wasmtime-py has no public way to
   (`wasmtime_trap_code`, `wasmtime_error_exit_status`), or free them;
 - have a page that can't be read end the guest and not the process (`trap_unreadable_pages`);
 - get at the handles behind `Store`, `Linker`, `Func` and `Memory` that these calls take.
-
-This module looks the names up when it is imported: the import fails if wasmtime-py lacks one, and
-the error names it.
 """
 
 from __future__ import annotations
@@ -43,30 +40,6 @@ def _version() -> str:
 
 
 VERSION = _version()
-
-_NEEDED = (
-    "wasmtime_config_async_stack_size_set",
-    "wasmtime_config_strategy_set",
-    "wasmtime_config_cranelift_opt_level_set",
-    "wasmtime_config_wasm_exceptions_set",
-    "wasmtime_config_gc_support_set",
-    "wasmtime_linker_define_func_unchecked",
-    "wasmtime_func_unchecked_callback_t",
-    "wasmtime_func_call_unchecked",
-    "wasmtime_trap_code",
-    "wasmtime_error_exit_status",
-    "wasmtime_error_delete",
-    "wasmtime_memory_data",
-    "wasmtime_memory_data_size",
-    "wasm_trap_delete",
-    "wasm_trap_t",
-)
-_missing = [name for name in _NEEDED if not hasattr(_bindings, name)]
-if _missing:
-    raise ImportError(
-        f"wasmtime-py {VERSION} lacks {', '.join(_missing)}, which wasm-kernel needs; "
-        "install the version that wasm-kernel's own requirements name"
-    )
 
 SLOT = 16  # bytes of one wasmtime_val_raw_t: arguments and results lie in an array of these
 _SIGACTION_BYTES = 512  # larger than struct sigaction on any system
