@@ -66,11 +66,11 @@ if TYPE_CHECKING:
     from wasm_kernel.service.create_session import get_session_sandbox as get_session_sandbox
     from wasm_kernel.service.host_function import HostFunction as HostFunction
     from wasm_kernel.service.limits import ServiceLimits as ServiceLimits
+    from wasm_kernel.service.registry import SessionInfo as SessionInfo
     from wasm_kernel.service.sandbox import BaseSandbox as BaseSandbox
     from wasm_kernel.service.sandbox import Sandbox as Sandbox
     from wasm_kernel.service.service import AsyncService as AsyncService
     from wasm_kernel.service.service import Service as Service
-    from wasm_kernel.service.session_info import SessionInfo as SessionInfo
     from wasm_kernel.sessions.archives import export_session as export_session
     from wasm_kernel.sessions.archives import import_session as import_session
     from wasm_kernel.sessions.files import delete_session_path as delete_session_path

@@ -29,12 +29,8 @@ from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.channel import parts_of
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.service.host_function import BoundFunction
-from wasm_kernel.service.running_call import (
-    Answer,
-    CallThread,
-    RunningCall,
-    RunningStream,
-)
+from wasm_kernel.service.running_call import Answer, CallThread, RunningCall, RunningStream
+from wasm_kernel.service.session_calls import SessionCalls
 
 if TYPE_CHECKING:
     from wasm_kernel.service.call_record import CallRecord
@@ -60,7 +56,7 @@ class CallRefused(WasmKernelError):
     """A call was not made; `str()` says why to the cell's author."""
 
 
-class FunctionCalls:
+class FunctionCalls(SessionCalls):
     """The calls by one session's cells, to functions by their names.
 
     `running_cell` returns the number of the call that is the running cell, 0 if none runs; `logger`
@@ -92,7 +88,7 @@ class FunctionCalls:
 
     @property
     def handlers(self) -> Handlers:
-        """The handlers of a worker's requests."""
+        """The handlers of the worker's requests."""
         return {
             CallFunction: self._call,
             NextItem: self._item,

@@ -6,92 +6,15 @@ The code that checks and runs them is loaded by programs that offer some.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.functions import Offered
-from wasm_kernel.linux.broker import Handlers
-from wasm_kernel.service.open_message import Open
+from wasm_kernel.service.session_calls import NO_CALLS, SessionCalls
+from wasm_kernel.service.session_worker import SessionWorker
 
 if TYPE_CHECKING:
     from wasm_kernel.service.call_record import CallRecord
     from wasm_kernel.service.host_function import BoundFunction, Function, HostFunction
-
-
-class SessionCalls(Protocol):
-    """The calls of functions by the cells of one session."""
-
-    @property
-    def handlers(self) -> Handlers:
-        """The handlers of the worker's requests."""
-
-    @property
-    def requests_a_cell(self) -> int:
-        """How many requests the worker may have made in the running cell."""
-
-    def offer(self, functions: Mapping[str, BoundFunction], after: int) -> None:
-        """Takes other functions, for cells whose number is above `after`."""
-
-    def end_cell(self) -> None:
-        """Ends the calls and streams of a cell that has ended."""
-
-    def close(self) -> None:
-        """Ends the calls and streams of the last cell. Call it when the session falls asleep."""
-
-
-class SessionNetwork(Protocol):
-    """The functions of the host by which a session's cells reach the network."""
-
-    @property
-    def bound(self) -> Mapping[str, BoundFunction]:
-        """The functions; none if another process has them."""
-
-    @property
-    def offered(self) -> Offered:
-        """The functions as the guest sees them."""
-
-    @property
-    def record(self) -> CallRecord | None:
-        """The record of calls, if there is one."""
-
-    @property
-    def used(self) -> tuple[int, int]:
-        """The number of requests so far, and their bytes."""
-
-    def close(self) -> None:
-        """Closes all connections."""
-
-
-class _NoCalls:
-    handlers: Handlers = MappingProxyType({})
-    requests_a_cell = 0
-
-    def offer(self, functions: Mapping[str, BoundFunction], after: int) -> None:
-        """Does nothing."""
-
-    def end_cell(self) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        """Does nothing."""
-
-
-NO_CALLS: SessionCalls = _NoCalls()
-"""The calls of a session whose program offers no functions."""
-
-
-class ServedSession(Protocol):
-    """The session whose cells call functions: a `SessionWorker`."""
-
-    opened: Open
-    logger: SandboxLogger
-    function_calls: SessionCalls
-    network: SessionNetwork | None
-
-    @property
-    def running_cell(self) -> int:
-        """The number of the call that is the running cell; 0 if none runs."""
 
 
 class Functions:
@@ -110,7 +33,7 @@ class Functions:
         self.offered: Offered = tuple(each.offered for each in self._bound.values())
         self.lines: Sequence[str] = [each.described for each in self._bound.values()]
 
-    def serve(self, session: ServedSession) -> Mapping[str, Any]:
+    def serve(self, session: SessionWorker) -> Mapping[str, Any]:
         """Serves the calls of a session's cells from the next cell on, and those of its network.
 
         Returns the fields of `Open` that change for its next worker.
@@ -124,7 +47,7 @@ class Functions:
         return {} if offered == session.opened.functions else {"functions": offered}
 
 
-def _calls_of(session: ServedSession, bound: Mapping[str, BoundFunction]) -> SessionCalls:
+def _calls_of(session: SessionWorker, bound: Mapping[str, BoundFunction]) -> SessionCalls:
     from wasm_kernel.service.function_calls import FunctionCalls
 
     def closed() -> None:

@@ -143,7 +143,7 @@ class ProgramHome(SandboxHome[Sandbox]):
 
     def __init__(self, new: NewSession) -> None:
         new.folders.await_leaving()
-        self.new = new
+        self.new, self.hooks = new, new.hooks
         self._workers = own_workers()
         self._forks: dict[str, SandboxFolders] = {}
 
@@ -162,7 +162,7 @@ class ProgramHome(SandboxHome[Sandbox]):
             opened, self, logger, queue=sys.maxsize, answer_seconds=_ANSWER_SECONDS, noted=noted
         )
         made = Sandbox(worker, self, self.new.folders.path, policy)
-        self.new.hooks.opened(made)
+        self.hooks.opened(made)
         return made
 
     # -- as the sandbox uses it
@@ -193,21 +193,9 @@ class ProgramHome(SandboxHome[Sandbox]):
         self.new.folders.mounted(policy.mounts)
         return self.new.folders.opened
 
-    def logger_changed(self, logger: SandboxLogger) -> None:
-        """Sends the events of the session to another logger from now on."""
-        self.new.hooks.logger_changed(logger)
-
-    def entered(self) -> None:
-        """Notes that a `with` block of the sandbox begins."""
-        self.new.hooks.entered()
-
-    def left(self) -> bool:
-        """Notes the end of a `with` block; returns whether the sandbox must be closed now."""
-        return self.new.hooks.left()
-
     def closed(self, sandbox: Sandbox) -> None:
         """Closes the session and its folders."""
-        self.new.hooks.closed()
+        self.hooks.closed()
         self.new.folders.close()
 
     def fork(self, sandbox: Sandbox, n: int, *, reseed: bool) -> list[Sandbox]:
@@ -216,7 +204,7 @@ class ProgramHome(SandboxHome[Sandbox]):
         made: list[NewSession] = []
         try:
             while len(made) < n:
-                made.append(self.new.hooks.new_session())
+                made.append(self.hooks.new_session())
             names = {fork.folders.real.name: fork.folders for fork in made}
             self._forks.update(names)
             notices = [*sandbox.fork_into([*names], reseed=reseed), *[""] * n]

@@ -11,7 +11,7 @@ from msgspec import Struct
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.sandbox import Sandbox
-from wasm_kernel.service.session_info import SessionInfo
+from wasm_kernel.service.session_worker import State
 from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.root import SessionsRoot
@@ -26,6 +26,44 @@ def check_owner(owner: str, asks: str) -> None:
             "This session belongs to another owner. Nothing was changed. Name its owner, or "
             "create a session."
         )
+
+
+class SessionInfo(Struct, frozen=True):
+    """The facts that a service knows of a session.
+
+    Attributes:
+        session_id: Its id, by which it is found again.
+        owner: Its owner, as `create` got it.
+        language: The guest's language, such as `python`.
+        created: When the service made or opened it, in seconds since 1970.
+        last_used: When a call of it began or ended last.
+        state: `starting`, `idle`, `busy` or `asleep`.
+        guest_bytes: The size of the guest's memory, as of the last cell.
+        host_bytes: The memory that its worker shares with no other process; 0 if it is asleep.
+        cpu_seconds: The processor time of its workers, as of the last call that ended.
+        fuel: The fuel that its cells burnt, if it was counted.
+        disk_bytes: The bytes of its files and history on disk; None if they were not measured.
+        cells: How many cells have ended.
+        commits: How many states of its memory are kept, as of the last call that ended.
+        requests: How many requests its cells sent to the network, since the service has opened it.
+        request_bytes: The bytes of these requests and their answers.
+    """
+
+    session_id: str
+    owner: str
+    language: str
+    created: float
+    last_used: float
+    state: State
+    guest_bytes: int
+    host_bytes: int
+    cpu_seconds: float
+    fuel: int
+    disk_bytes: int | None
+    cells: int
+    commits: int
+    requests: int = 0
+    request_bytes: int = 0
 
 
 class SessionEntry(Struct):
@@ -59,7 +97,26 @@ class SessionEntry(Struct):
 
     def info(self, disk_bytes: int | None = None) -> SessionInfo:
         """Returns the facts about it; the caller measures the disk."""
-        return SessionInfo.of(self.sandbox.worker, self.owner, self.created, disk_bytes)
+        session = self.sandbox.worker
+        worker, usage = session.worker, session.usage
+        requests, size = (0, 0) if session.network is None else session.network.used
+        return SessionInfo(
+            session_id=self.sandbox.session_id,
+            owner=self.owner,
+            language=session.opened.language,
+            created=self.created,
+            last_used=session.last_used,
+            state=session.state,
+            guest_bytes=usage.figures.memory_bytes,
+            host_bytes=worker.memory_bytes if worker is not None else 0,
+            cpu_seconds=usage.cpu_seconds,
+            fuel=usage.fuel,
+            disk_bytes=disk_bytes,
+            cells=usage.cells,
+            commits=usage.figures.commits,
+            requests=requests,
+            request_bytes=size,
+        )
 
 
 class Registry:
@@ -70,7 +127,7 @@ class Registry:
 
     def __init__(self, root: SessionsRoot) -> None:
         self._root = root
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self._entries: dict[str, SessionEntry] = {}
         self._gone: dict[str, str] = {}
         self._count = self._disk_bytes = 0
@@ -110,11 +167,8 @@ class Registry:
     def check_room(self, limits: ServiceLimits, owner: str, more: int, more_bytes: int) -> None:
         """Raises `LimitReached` unless `more` sessions fit, with `more_bytes` on disk."""
         with self._guard:
-            self._check(limits, owner, more, more_bytes)
-
-    def _check(self, limits: ServiceLimits, owner: str, more: int, more_bytes: int) -> None:
-        limits.check_sessions(self._count, self._owners[owner], more)
-        limits.check_disk(self._disk_bytes, more_bytes, self._root.path)
+            limits.check_sessions(self._count, self._owners[owner], more)
+            limits.check_disk(self._disk_bytes, more_bytes, self._root.path)
 
     def add(self, entry: SessionEntry, limits: ServiceLimits) -> SessionEntry:
         """Adds a session, or returns the entry that another thread has added.
@@ -125,7 +179,7 @@ class Registry:
         with self._guard:
             if (known := self._open(name)) is not None:
                 return known
-            self._check(limits, entry.owner, 1, entry.disk_bytes)
+            self.check_room(limits, entry.owner, 1, entry.disk_bytes)
             self._count_off(self._entries.get(name))
             self._entries[name] = entry
             self._count_one(entry, 1)

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.linux.broker import log_failure
-from wasm_kernel.service.arrow_tables import NotPlainError, Take
+from wasm_kernel.service.arrow_tables import NotPlainError
 from wasm_kernel.service.host_function import BoundFunction
 from wasm_kernel.service.plain_data import GuestData, SentTable, encoded
 
@@ -56,16 +56,12 @@ class RecordedCall(Struct, frozen=True):
 
     def value(self) -> Any:
         """Returns the value. Raises `TypeError` or `ValueError` if it is no plain data."""
-        return GuestData(self.raw).decoded(self.answer["value"], _sent_table)
+        data = GuestData(self.raw)
+        return data.decoded(self.answer["value"], lambda place, take: SentTable(take(*place)))
 
     def into(self, raw: bytearray) -> Answer:
         """Returns the answer for a guest; adds its bytes to `raw`."""
         return {"value": encoded(self.value(), raw)} if "value" in self.answer else self.answer
-
-
-def _sent_table(place: Any, take: Take) -> SentTable:
-    start, length = place
-    return SentTable(take(start, length))
 
 
 class CallThread:

@@ -359,7 +359,7 @@ class Sandbox:
             if logger is not None:
                 name = self.session_id
                 self.worker.logger = logger.bind(session_id=name) if name else logger
-                self._home.logger_changed(logger)
+                self._home.hooks.logger_changed(logger)
 
     def offer_pip(self) -> None:
         """Lets cells install pure-Python packages with `%pip`, from the next cell on.
@@ -451,11 +451,11 @@ class Sandbox:
         raise WorkerLost(_LOST, _AS_IT_WAS)
 
     def __enter__(self) -> Self:
-        self._home.entered()
+        self._home.hooks.entered()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._home.left():
+        if self._home.hooks.left():
             self.close()
 
     def __reduce__(self) -> str:

@@ -6,11 +6,11 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.interfaces import SessionHooks
 from wasm_kernel.folders.folders import OpenedFolders
 from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.service.functions import SessionNetwork
+from wasm_kernel.service.session_calls import SessionNetwork
 from wasm_kernel.service.session_worker import SessionWorker, WorkerHome
 
 AnySandbox = TypeVar("AnySandbox")
@@ -18,7 +18,12 @@ AnySandbox = TypeVar("AnySandbox")
 
 
 class SandboxHome(WorkerHome, Generic[AnySandbox]):
-    """The maker of a sandbox, which also makes its forks. Any thread may call it."""
+    """The maker of a sandbox, which also makes its forks. Any thread may call it.
+
+    `hooks` are those of the sandbox's session.
+    """
+
+    hooks = SessionHooks()
 
     @abstractmethod
     def fork(self, sandbox: AnySandbox, n: int, *, reseed: bool) -> Sequence[AnySandbox]:
@@ -52,13 +57,3 @@ class SandboxHome(WorkerHome, Generic[AnySandbox]):
     @abstractmethod
     def exchanges(self, session: SessionWorker) -> OpenFolder:
         """Returns the opener of the folder for the recorded requests of a session."""
-
-    def logger_changed(self, logger: SandboxLogger) -> None:
-        """Sends the events of the session to another logger from now on."""
-
-    def entered(self) -> None:
-        """Notes that a `with` block of the sandbox begins."""
-
-    def left(self) -> bool:
-        """Notes the end of a `with` block; returns whether the sandbox must be closed now."""
-        return True

@@ -37,10 +37,9 @@ from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.records import SessionRecord, SessionRecords
-from wasm_kernel.service.registry import Registry, SessionEntry, check_owner
+from wasm_kernel.service.registry import Registry, SessionEntry, SessionInfo, check_owner
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.sandbox_home import SandboxHome
-from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session, log_fork

@@ -7,21 +7,21 @@ guest's sockets call them; cells do not see them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from wasm_kernel import events
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.functions import NETWORK, Offered
+from wasm_kernel.execution.functions import NETWORK
 from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.network.exchanges import Exchanges
 from wasm_kernel.policy import MIB, ExecutionPolicy, NetworkMode
 from wasm_kernel.service.call_record import CallRecord
 from wasm_kernel.service.host_function import BoundFunction, HostFunction
 from wasm_kernel.service.running_call import shared_loop
+from wasm_kernel.service.session_calls import SessionNetwork
 
 if TYPE_CHECKING:
     from wasm_kernel.network.network import Network
@@ -36,7 +36,7 @@ _NO_KEYRING = (
 _NO_EXTRA = "needs more packages: pip install 'wasm-kernel[network]'"
 
 
-class HostNetwork:
+class HostNetwork(SessionNetwork):
     """The network of one session, and its functions as `bound` ones. Any thread may use it.
 
     Without rules, no requests can be made, and there are no functions. There is a `record` of calls
@@ -53,9 +53,6 @@ class HostNetwork:
         PolicyError: the packages that it needs are not installed.
     """
 
-    bound: Mapping[str, BoundFunction] = MappingProxyType({})
-    offered: Offered = ()
-    record: CallRecord | None = None
     _network: Network | None = None
 
     def __init__(

@@ -42,10 +42,10 @@ from wasm_kernel.service.calls import (
     stuck,
 )
 from wasm_kernel.service.fork_server import Worker
-from wasm_kernel.service.functions import NO_CALLS, SessionCalls, SessionNetwork
 from wasm_kernel.service.messages import FromCell, Report
 from wasm_kernel.service.open_message import Open
 from wasm_kernel.service.page_offers import PageOffers, PendingOffer
+from wasm_kernel.service.session_calls import NO_CALLS, SessionCalls, SessionNetwork
 from wasm_kernel.service.usage import Usage
 from wasm_kernel.service.worker_line import Leaving, WorkerLine, log_lost, log_report
 

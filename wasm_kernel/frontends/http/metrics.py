@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from wasm_kernel.result import SandboxResult
-from wasm_kernel.service.session_info import SessionInfo
+from wasm_kernel.service.registry import SessionInfo
 from wasm_kernel.service.session_worker import State
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -6,8 +6,7 @@ counts and serves them as any owner of a sandbox does, and returns the events fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -27,7 +26,7 @@ from wasm_kernel.linux.broker import BrokerError, Handlers
 from wasm_kernel.linux.channel import parts_of, with_raw
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.service.host_function import BoundFunction
+from wasm_kernel.service.session_calls import SessionCalls, SessionNetwork
 from wasm_kernel.service.session_network import HostNetwork
 from wasm_kernel.service.session_worker import SessionWorker
 
@@ -109,28 +108,23 @@ class BrokerNetwork:
     warning = info
 
 
-class RelayedNetwork:
+class RelayedNetwork(SessionCalls, SessionNetwork):
     """The network of a kernel's cells, in its confined front end."""
 
-    bound: Mapping[str, BoundFunction] = MappingProxyType({})  # the broker has them
-    record = None
     requests_a_cell = _REQUESTS_A_CELL
+    used = (0, 0)
 
     def __init__(self, session: SessionWorker, call: Callable[[CellRequest, Task], Any]) -> None:
         self.offered = session.opened.functions
         self._session = session
         self._call = call
         self._was_used = False
-        self.used = (0, 0)
         session.function_calls = self
 
     @property
     def handlers(self) -> Handlers:
         """The handlers of the worker's requests."""
         return dict.fromkeys(_KINDS.values(), self._pass_on)
-
-    def offer(self, functions: Mapping[str, BoundFunction], after: int) -> None:
-        """Does nothing: a kernel's cells have no other functions."""
 
     def end_cell(self) -> None:
         """Ends the calls and streams that a cell has left open."""

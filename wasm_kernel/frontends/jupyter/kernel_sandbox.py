@@ -19,10 +19,10 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.place import AdoptFiles, PublishFiles, WriteFiles, WriteOutcome
 from wasm_kernel.publishing.publish import log_published
 from wasm_kernel.service.fork_server import Worker
-from wasm_kernel.service.functions import SessionNetwork
 from wasm_kernel.service.open_message import Open
 from wasm_kernel.service.program_home import ProgramHome
 from wasm_kernel.service.sandbox import Sandbox
+from wasm_kernel.service.session_calls import SessionNetwork
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.service.worker_supply import WorkerSource
 from wasm_kernel.sessions.forking import ForkSession, log_fork

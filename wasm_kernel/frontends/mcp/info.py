@@ -16,8 +16,8 @@ from wasm_kernel.guests.base import GuestLanguage, languages
 from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import readable
+from wasm_kernel.service.registry import SessionInfo
 from wasm_kernel.service.service import Service
-from wasm_kernel.service.session_info import SessionInfo
 
 _CELLS, _FILES = 30, 100
 _LOOK_SECONDS = 10.0  # for the guest to list its variables
