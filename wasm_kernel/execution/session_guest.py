@@ -289,10 +289,7 @@ class SessionGuest:
         self._jobs.refuse_further(_CLOSED)
         if discard_variables:
             self._runner.state.forget_at_end()
-        if crashed:
-            self._runner.state.crash_at_end()
-        if asleep:
-            self._runner.state.sleep_at_end()
+        self._runner.state.ends_in_crash, self._runner.state.ends_asleep = crashed, asleep
         self._jobs.cancel_cells()
         self._runner.clock.close()
         try:

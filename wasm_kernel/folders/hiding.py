@@ -205,24 +205,6 @@ def check_opening(
 # -- hiding folders that appear later
 
 
-class _Watch:
-    """Folders that are read again if one of them changed. One thread's own."""
-
-    def __init__(self) -> None:
-        self._seen: dict[Path, int] | None = None
-
-    def has_changed(self) -> bool:
-        """Returns whether a folder changed since `look`, or may have."""
-        seen = self._seen
-        return seen is None or any(_changed(path) != at for path, at in seen.items())
-
-    def look(self, paths: Iterable[Path]) -> None:
-        """Notes when the folders last changed; call it before they are read."""
-        seen, now = {path: _changed(path) for path in paths}, time.time_ns()
-        # a change right after this may get the same time as one before
-        self._seen = seen if all(at < now - _TICK_NS for at in seen.values()) else None
-
-
 def _changed(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
@@ -241,8 +223,7 @@ class PlacesHidden(Hidden):
         self._folder = folder
         self._own = folder.inode
         self._notes = notes()
-        self._watch = _Watch()
-        self._looked = -math.inf
+        self._looked, self._seen = -math.inf, list[int]()
         self._inside: frozenset[tuple[int, int]] = frozenset()
 
     @property
@@ -251,8 +232,11 @@ class PlacesHidden(Hidden):
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            if self._watch.has_changed():
-                self._watch.look(self._notes)
+            changed = [_changed(path) for path in self._notes]
+            if changed != self._seen:
+                # a change right after this may get the same time as one before
+                are_old = all(at < time.time_ns() - _TICK_NS for at in changed)
+                self._seen = changed if are_old else []
                 self._inside = frozenset(self._places())
         return bool(self._inside)
 

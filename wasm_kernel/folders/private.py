@@ -205,16 +205,6 @@ class PrivateFolders:
                     return _in_place(found[0], place, owner, workspace)
         return None
 
-    def owner_of(self, name: str, workspace: Folder) -> Owner | None:
-        """Returns the record in a workspace's private folder; None if it has none."""
-        owner = self._owner(name, workspace)
-        for place in self._known():
-            with place:
-                if (found := owner.find(place)) is not None:
-                    found[0].close()
-                    return found[1]
-        return None
-
     def open(self, name: str, workspace: Folder) -> PrivateFolder:
         """Returns a workspace's private folder, made if missing. Raises `PrivateFolderError`."""
         opened = self._open(name, workspace)

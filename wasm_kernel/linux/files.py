@@ -21,7 +21,7 @@ from wasm_kernel.linux import libc
 from wasm_kernel.linux.folders import NEW, READ, closing_fd
 from wasm_kernel.linux.libc import INT, TEXT, UNSIGNED
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
-from wasm_kernel.linux.walks import FolderWalk
+from wasm_kernel.linux.walks import Lookup
 
 _FICLONE = 0x40049409
 _BLOCK = 4 * 1024 * 1024
@@ -189,14 +189,10 @@ def file_identity_below(folder: int, path: str) -> str:
 
     It is empty, too, if a folder on the path is a link.
     """
-    parts = path.split("/")
-    if any(part in ("", ".", "..") for part in parts):
-        return ""
     try:
-        with FolderWalk(folder) as walk:
-            for part in parts[:-1]:
-                walk.enter(part)
-            return file_identity(parts[-1], walk.fd)
+        with Lookup(folder) as lookup:
+            above, name = lookup.parent(path)
+            return file_identity(name, above)
     except (OSError, ValueError):  # such as a link, or a name that this system can't have
         return ""
 

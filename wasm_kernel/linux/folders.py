@@ -249,18 +249,13 @@ def open_folder(
     except PermissionError:
         if not force:
             raise
-        _permit(name, parent)
+        # Linux changes modes through links only; a descriptor that only names the folder is no link
+        with closing_fd(os.open(name, SEARCHED, dir_fd=parent)) as named:
+            os.chmod(f"/proc/self/fd/{named}", _OWNER)  # noqa: PTH101 - a descriptor
         fd = os.open(name, FOLDER, dir_fd=parent)
     if force and os.fstat(fd).st_mode & _OWNER != _OWNER:
         os.fchmod(fd, _OWNER)
     return fd
-
-
-def _permit(name: str | os.PathLike[str], parent: int | None) -> None:
-    """Gives the owner all permissions of a folder; a link in its place is not followed."""
-    # Linux changes modes through links only; a descriptor that only names the folder is not a link
-    with closing_fd(os.open(name, SEARCHED, dir_fd=parent)) as fd:
-        os.chmod(f"/proc/self/fd/{fd}", _OWNER)  # noqa: PTH101 - a descriptor
 
 
 def plain_name(name: str) -> str:

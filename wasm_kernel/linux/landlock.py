@@ -15,7 +15,7 @@ from enum import IntFlag
 from pathlib import Path
 
 from wasm_kernel.linux import libc
-from wasm_kernel.linux.folders import Closing
+from wasm_kernel.linux.folders import Closing, closing_fd
 from wasm_kernel.linux.libc import INT, LONG, checked, system_call
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
@@ -81,7 +81,15 @@ class Ruleset(Closing):
 
     def allow(self, path: Path, access: Access) -> None:
         """Allows access to a file, or to a folder and all below it. Skips a missing path."""
-        _allow(self._fd, path, access & self._handled)
+        try:
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            return  # a path that can't be opened needs no permission
+        with closing_fd(descriptor):
+            is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+            allowed = access & self._handled & (Access(~0) if is_folder else _TO_FILES)
+            rule = struct.pack("=Qi", int(allowed), descriptor)
+            checked(system_call(_ADD, self._fd, _BENEATH, rule, 0))
 
     def restrict(self) -> int:
         """Gives up, in this thread and those it starts from now on, all that is not allowed.
@@ -119,17 +127,3 @@ def _ruleset(handled: Access, known: int) -> int:
     words = [int(handled), network, scoped][: 3 if known >= 6 else 2 if known >= 4 else 1]
     described = struct.pack(f"={len(words)}Q", *words)
     return checked(system_call(_CREATE, described, len(described), 0))
-
-
-def _allow(ruleset: int, path: Path, access: Access) -> None:
-    try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
-        return  # a path that can't be opened needs no permission
-    try:
-        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            access &= _TO_FILES
-        rule = struct.pack("=Qi", int(access), descriptor)
-        checked(system_call(_ADD, ruleset, _BENEATH, rule, 0))
-    finally:
-        os.close(descriptor)

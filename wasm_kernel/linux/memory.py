@@ -164,23 +164,17 @@ def read_ranges(address: int, ranges: Sequence[Range]) -> bytearray | mmap.mmap:
 
 def _portions(ranges: Sequence[Range]) -> Iterator[list[Range]]:
     """Yields the ranges in portions that one call can take; longer ones are cut."""
-    if len(ranges) <= RANGES_MOST and sum(end - start for start, end in ranges) <= COPIED_MOST:
-        yield list(ranges)  # the case after most cells
-        return
-    portion: list[Range] = []
-    room = COPIED_MOST
-    for start, end in ranges:
-        at = start
-        while at < end:
-            stop = min(end, at + room)
-            portion.append((at, stop))
-            room -= stop - at
-            at = stop
-            if room == 0 or len(portion) == RANGES_MOST:
-                yield portion
-                portion, room = [], COPIED_MOST
-    if portion:
-        yield portion
+    cut = [
+        (at, min(at + COPIED_MOST, end))
+        for start, end in ranges
+        for at in range(start, end, COPIED_MOST)
+    ]
+    for first in range(0, len(cut), RANGES_MOST):
+        some = cut[first : first + RANGES_MOST]
+        if sum(end - start for start, end in some) <= COPIED_MOST:
+            yield some
+        else:
+            yield from ([one] for one in some)
 
 
 def use_one_arena() -> None:

@@ -145,14 +145,11 @@ class _Copying:
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
                 raise _Unreadable("it is not a file any more")
-            self._copy_file(source, name, found)
+            with closing_fd(os.open(name, NEW, 0o600, dir_fd=self._there.fd)) as target:
+                self._copier.copy(source, target, found.st_size)
+                _dress(target, found)
         if found.st_nlink > 1:
             self._twins[inode_of(found)] = (*self._there.path, name)
-
-    def _copy_file(self, source: int, name: str, found: os.stat_result) -> None:
-        with closing_fd(os.open(name, NEW, 0o600, dir_fd=self._there.fd)) as target:
-            self._copier.copy(source, target, found.st_size)
-            _dress(target, found)
 
     def _link_to(self, twin: tuple[str, ...], name: str) -> None:
         with FolderWalk(self._target) as way:

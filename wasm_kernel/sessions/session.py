@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 from wasm_kernel import events
@@ -24,7 +24,7 @@ from wasm_kernel.folders.hiding import (
 )
 from wasm_kernel.folders.locks import PresenceLock
 from wasm_kernel.folders.places import notes
-from wasm_kernel.folders.private import discard, is_seen_whole, lies_in_session
+from wasm_kernel.folders.private import Owner, discard, is_seen_whole, lies_in_session
 from wasm_kernel.guests.base import runtimes_folder
 from wasm_kernel.linux.confinement import KeptPaths
 from wasm_kernel.linux.folders import Folder, making_folder, open_named
@@ -192,7 +192,9 @@ class Session(LastUse):
         """
         root = self.root.path
         is_hidden = ids.uuid_in(self.id) or workspace.status(metadata.NAME) is not None
-        owner = self.root.privates.owner_of(self.id, workspace)
+        found = self.root.privates.find(self.id, workspace)
+        with found or nullcontext():
+            owner = None if found is None else Owner.of(found)
         above = () if owner is not None and owner.session else root.parents
         if is_seen_whole((*above, *(() if is_hidden else (root,)))):
             raise SessionInUse(_SEEN)

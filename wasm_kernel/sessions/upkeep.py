@@ -207,8 +207,12 @@ class Upkeep:
             found = _Sessions(top, self._root)
             for name in filter(ids.is_id, top.names()):
                 found.look(name, known)
-            self._by_age(found)
-            self._by_room(found)
+            for key, record in list(found.records.items()):
+                if record.use.history and self._is_old(record):
+                    found.evict(key, "age", self._age_seconds)
+            while self._most_bytes and (keys := to_evict(found.records, self._most_bytes)):
+                for key in keys:
+                    found.evict(key, "room", IDLE_SECONDS)
             told = place.status(self._told)
             gone = gone_notebooks(self._root)
             for key, record in list(found.records.items()):
@@ -220,19 +224,9 @@ class Upkeep:
             else:
                 place.remove(self._warns)
 
-    def _by_age(self, found: _Sessions) -> None:
-        for key, record in list(found.records.items()):
-            if record.use.history and self._is_old(record):
-                found.evict(key, "age", self._age_seconds)
-
     def _is_old(self, record: Record) -> bool:
         idle = idle_seconds(record.use.stamp)
         return bool(self._age_seconds) and not record.use.in_use and idle >= self._age_seconds
-
-    def _by_room(self, found: _Sessions) -> None:
-        while self._most_bytes and (keys := to_evict(found.records, self._most_bytes)):
-            for key in keys:
-                found.evict(key, "room", IDLE_SECONDS)
 
     def _let_files_go(self, found: _Sessions, key: str, notebook: str | None, told: float) -> None:
         """Removes a session whose notebook is gone, if a user was told long enough ago."""

@@ -220,7 +220,10 @@ def write_content(folder: Folder, parts: Iterable[Part]) -> tuple[str, Stamp]:
         for part in parts:
             digest.update(part)
             length += len(part)
-            _write_all(fd, part)
+            with memoryview(part) as view:
+                done = 0
+                while done < len(view):
+                    done += os.write(fd, view[done:])
         if not length:
             folder.remove(aside)
             return "", ()
@@ -232,13 +235,6 @@ def write_content(folder: Folder, parts: Iterable[Part]) -> tuple[str, Stamp]:
         raise
     finally:
         os.close(fd)
-
-
-def _write_all(fd: int, part: Part) -> None:
-    with memoryview(part) as view:
-        done = 0
-        while done < len(view):
-            done += os.write(fd, view[done:])
 
 
 class CommitStore:

@@ -126,18 +126,14 @@ def fold(
         try:
             if child is None:
                 _drop(history, chain)
+            elif all_of_it and _saves_much(tree.commits, chain, child):
+                _fold_chain(history, chain, child)
             else:
-                _fold_chain(history, _worth_it(tree.commits, chain, child, all_of_it), child)
+                _fold_chain(history, spared(tree.commits, chain, child), child)
         except (OSError, HistoryError) as problem:
             failed = failed or problem
     if failed is not None:
         raise failed
-
-
-def _worth_it(commits: Commits, chain: list[int], child: int, all_of_it: bool) -> list[int]:
-    if all_of_it and _saves_much(commits, chain, child):
-        return chain
-    return spared(commits, chain, child)
 
 
 def _fold_chain(history: History, chain: list[int], child: int) -> None:

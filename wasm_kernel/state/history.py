@@ -292,11 +292,6 @@ class History:
         with self.lock:
             self.tree = replace(self.tree, count=count)
 
-    def forget_undone(self) -> None:
-        """Makes a redo of undone cells impossible."""
-        with self.lock:
-            self.tree = replace(self.tree, undone=())
-
     def pin(self, some: Collection[int]) -> None:
         """Keeps these commits from being folded away, and releases those pinned before.
 

@@ -18,6 +18,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -304,16 +305,11 @@ class Recorder:
         while (last := self._jobs.get()) is not None:
             if self._jobs.empty():
                 time.sleep(_POLITE_SECONDS)
-            try:
-                self._take_up(last)
-            finally:
-                self._jobs.task_done()
+            stored = self._tried(partial(self._store, last))
+            if self._tried(self._clean_up) and stored:
+                self._troubled = False
+            self._jobs.task_done()
         self._jobs.task_done()
-
-    def _take_up(self, last: int) -> None:
-        stored = self._tried(lambda: self._store(last))
-        if self._tried(self._clean_up) and stored:
-            self._troubled = False
 
     def _store(self, last: int) -> None:
         """Writes waiting commits, oldest first, but none whose parent could not be written.

@@ -62,7 +62,9 @@ class SessionState:
     """The memory and files of one sandbox, from its first cell to its end.
 
     The guest's thread owns it. `files` are the earlier versions of files. `is_untried` is True
-    until a guest ran in the state that an earlier process left.
+    until a guest ran in the state that an earlier process left. If it `ends_in_crash`, the next
+    holder of the session finds it as after a crash; if it `ends_asleep`, another process of the
+    same sandbox goes on.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class SessionState:
         self._not_kept: set[str] = set()  # the paths that the user was told of
         self._files_troubled = self._removal_told = False
         self._is_wanted = folders.survives_restart  # after the end
-        self._is_crash = self._is_sleep = False
+        self.ends_in_crash = self.ends_asleep = False
 
     # -- beginning and end
 
@@ -124,8 +126,8 @@ class SessionState:
             return History(None, self.image.id)
         state = self._folders.private.enter(STATE, make=True)
         resumption = Resumption(self._folders, self._lock, self._resume, self._notices, state)
-        if resumption.wants_any:
-            self._go_on_over(stored_image(state), others)
+        if resumption.wants_any and (image := stored_image(state)) != self.image.id:
+            self._image = next((one for one in others if one.id == image), self.image)
         history = History(state, self.image.id, self._folders.verified)
         try:
             resumption.take_up(history)
@@ -142,23 +144,10 @@ class SessionState:
             raise
         return history
 
-    def _go_on_over(self, image: str, others: Iterator[BaseImage]) -> None:
-        """Uses the base image with this id, if it is on this machine."""
-        if self.image.id != image:
-            self._image = next((one for one in others if one.id == image), self.image)
-
     def forget_at_end(self) -> None:
         """Makes the next holder of the session begin without these variables. Any thread."""
         self._lock.begin_anew()
         self._is_wanted = False
-
-    def crash_at_end(self) -> None:
-        """Makes the next holder of the session find it as after a crash. Any thread."""
-        self._is_crash = True
-
-    def sleep_at_end(self) -> None:
-        """Notes that another process of the same sandbox goes on. Any thread."""
-        self._is_sleep = True
 
     def close(self) -> None:
         """Writes all waiting commits. If that fails, the log and the next run's notice say so."""
@@ -174,7 +163,7 @@ class SessionState:
                     head = kept.commits.get(kept.head)
                     _LOG.warning(texts.left_behind(self._folders.path.name, head))
             ended = self.files.close() and ended  # before the next holder can read it
-            self._lock.release(ended=ended and not self._is_crash, asleep=self._is_sleep)
+            self._lock.release(ended=ended and not self.ends_in_crash, asleep=self.ends_asleep)
         finally:
             self.files.close()
 
@@ -339,7 +328,7 @@ class SessionState:
         history, tree = self.history, self.tree
         needed = {*tree.names.values(), *tree.undone}
         if tree.undone and not folding.can_fit(history, needed, self._policy.history_bytes):
-            history.forget_undone()
+            history.move(tree.head)  # from now on there is no redo
         self._note_files()
         self.tell_files()
         if self._folders.removed and not self._removal_told:

@@ -169,7 +169,8 @@ class Tree(Struct, frozen=True):
             travel = self._redo()
         elif how == "rollback" or (files and not name):
             travel = TravelPlan(self.head, (), self.undone, how)
-            return replace(travel, files=self._last_cell() or self.head) if files else travel
+            after_cells = (commit.id for commit in self.lineage(self.head) if commit.cells)
+            return replace(travel, files=next(after_cells, self.head)) if files else travel
         else:
             travel = self._restore(name)
         return replace(travel, how=how, files=travel.target if files else None)
@@ -225,10 +226,6 @@ class Tree(Struct, frozen=True):
         cell = int(number[1]) if number is not None else 0
         found = [c for c in self.commits.values() if c.cell == cell and cell]
         return max(found, key=lambda c: (c.cells > 0, c.id)).id if found else 0
-
-    def _last_cell(self) -> int:
-        """Returns the state after the last cell that left one; 0 if there is none."""
-        return next((commit.id for commit in self.lineage(self.head) if commit.cells), 0)
 
     @property
     def ran(self) -> dict[int, Ran]:
