@@ -14,7 +14,6 @@ from typing import Any
 
 from wasm_kernel_agent import inline_figures
 from wasm_kernel_agent.animations import keep_a_picture
-from wasm_kernel_agent.sampling import sample_in_python
 
 Change = Callable[[ModuleType], None]
 
@@ -210,6 +209,32 @@ def take_wide_peaks(module: ModuleType) -> None:
         return original(value)
 
     finding._arg_peaks_as_expected = as_expected
+
+
+def sample_by_positions(module: Any) -> None:
+    """Lets scikit-learn sample without replacement.
+
+    Its compiled code takes numpy's default integers for C's, or for positions where they are the
+    same. So numpy looks to it as if they were.
+    """
+    numpy: Any = importlib.import_module("numpy")
+    numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
+    original = module.sample_without_replacement
+
+    class Numpy:
+        int_ = numpy.intp
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(numpy, name)
+
+        def empty(self, shape: Any, dtype: Any = float) -> Any:
+            return numpy.empty(shape, numpy.intp if dtype is int else dtype)
+
+    @functools.wraps(original)
+    def sample(*args: Any, **settings: Any) -> Any:
+        return numpy_types.widen(original(*args, **settings))
+
+    module.np, module.sample_without_replacement = Numpy(), sample
 
 
 def take_orders_as_int32(module: ModuleType) -> None:
@@ -430,7 +455,7 @@ CHANGES: dict[str, Change] = {
     "sklearn.neighbors._ball_tree": pickling("keep_trees_of_sklearn"),
     "sklearn.neighbors._kd_tree": pickling("keep_trees_of_sklearn"),
     "sklearn.tree._tree": name_the_fields_of_trees,
-    "sklearn.utils._random": sample_in_python,
+    "sklearn.utils._random": sample_by_positions,
     "tqdm": start_no_monitor,
 }
 """The modules that are changed once they have been imported."""
