@@ -21,7 +21,7 @@ from tests.outputs.strict import problems_in
 from wasm_kernel.outputs import widget_models
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.removals import Removals
-from wasm_kernel.outputs.widget_models import BASE, CONTROLS, OUTPUT, PAIRS, may_link
+from wasm_kernel.outputs.widget_models import BASE, CONTROLS, OUTPUT, VIEWS, may_link
 from wasm_kernel.outputs.widgets import CONTROL, WIDGETS, WidgetGate
 from wasm_kernel.result import CommMessage
 
@@ -67,8 +67,7 @@ class Page:
 
 
 def identity(name: str, module: str = CONTROLS) -> dict[str, Any]:
-    pair = PAIRS.get((module, f"{name}Model"))
-    view = pair.view if pair else (module, f"{name}View")
+    view = VIEWS.get((module, f"{name}Model"), (module, f"{name}View"))
     versions = {"_model_module_version": "2.0.0", "_view_module_version": "2.0.0"}
     names = {"_model_module": module, "_model_name": f"{name}Model"}
     return names | {"_view_module": view[0], "_view_name": view[1] or None} | versions
@@ -483,7 +482,7 @@ def test_a_link_can_not_be_bent_later(page: Page) -> None:
 
 def test_no_chain_of_links_brings_text_where_it_is_cleaned() -> None:
     """Whatever the page copies from trait to trait, text never becomes HTML, style or TeX."""
-    models = [name for _, name in PAIRS]
+    models = [name for _, name in VIEWS]
     names = [*widget_models.KINDS, "value", "format", "description"]
     reached = {("TextModel", "value")}
     fresh = set(reached)
@@ -607,7 +606,7 @@ NAMES = st.sampled_from([*widget_models.KINDS, "format", "value", "_model_name",
 
 
 @given(
-    st.sampled_from(sorted(PAIRS)),
+    st.sampled_from(sorted(VIEWS)),
     st.lists(st.dictionaries(NAMES | st.text(max_size=8), VALUES, max_size=6), max_size=4),
 )
 def test_whatever_comes_is_cleaned_and_never_fails(

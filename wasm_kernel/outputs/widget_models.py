@@ -8,8 +8,7 @@ that is not in the table does not reach the page, since the page's use of it has
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from wasm_kernel.outputs import removals as phrases
@@ -20,14 +19,6 @@ from wasm_kernel.outputs.removals import NotShowable, Removals, words
 from wasm_kernel.outputs.tex import TEX_MOST, clean_math_in
 
 BASE, CONTROLS, OUTPUT = (f"@jupyter-widgets/{name}" for name in ("base", "controls", "output"))
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A model and the one view that shows it, each as its module and its name."""
-
-    model: tuple[str, str]
-    view: tuple[str, str]
 
 
 _ALIKE = """
@@ -50,22 +41,19 @@ Button Checkbox Description HTML HTMLMath Label Progress Slider Text ToggleButto
 _LINKS = words("LinkModel DirectionalLinkModel")
 
 
-def _pairs() -> list[Pair]:
-    views = dict.fromkeys(words(_ALIKE), "") | _OTHERWISE
-    found = [
-        Pair((CONTROLS, f"{name}Model"), (CONTROLS, f"{view or name}View"))
-        for name, view in views.items()
-    ]
-    found += [
-        Pair((CONTROLS, f"{name}StyleModel"), (BASE, "StyleView")) for name in words(_WITH_STYLE)
-    ]
-    found += [Pair((CONTROLS, name), (CONTROLS, "")) for name in _LINKS]
-    found.append(Pair((BASE, "LayoutModel"), (BASE, "LayoutView")))
-    found.append(Pair((OUTPUT, "OutputModel"), (OUTPUT, "OutputView")))
-    return found
+def _views() -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+    for name, view in (dict.fromkeys(words(_ALIKE), "") | _OTHERWISE).items():
+        yield (CONTROLS, f"{name}Model"), (CONTROLS, f"{view or name}View")
+    for name in words(_WITH_STYLE):
+        yield (CONTROLS, f"{name}StyleModel"), (BASE, "StyleView")
+    for name in _LINKS:
+        yield (CONTROLS, name), (CONTROLS, "")
+    yield (BASE, "LayoutModel"), (BASE, "LayoutView")
+    yield (OUTPUT, "OutputModel"), (OUTPUT, "OutputView")
 
 
-PAIRS: dict[tuple[str, str], Pair] = {pair.model: pair for pair in _pairs()}
+VIEWS = dict(_views())
+"""The one view that shows each model; both as their module and their name."""
 
 # -- what a trait means to the page
 

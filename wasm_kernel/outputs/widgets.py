@@ -23,8 +23,7 @@ from wasm_kernel.outputs.widget_models import (
     CONTROLS,
     ID,
     MODEL_PREFIX,
-    PAIRS,
-    Pair,
+    VIEWS,
     clean_html_trait,
     clean_trait,
     kind_of,
@@ -37,7 +36,7 @@ CONTROL = "jupyter.widget.control"
 
 _PROTOCOL_VERSION = re.compile(r"\d{1,4}(?:\.\d{1,4}){0,2}\Z")
 _PATHS_MOST = 10_000
-_HTML = PAIRS[(CONTROLS, "HTMLModel")]
+_HTML = (CONTROLS, "HTMLModel", *VIEWS[CONTROLS, "HTMLModel"])
 _STANDS_FOR = (
     "<em>[wasm-kernel] A widget of {module} is not shown here: it would run code of its own in "
     "your page. c.WasmKernel.outputs = 'trusted' allows it.</em>"
@@ -207,7 +206,7 @@ def _entry(state: Mapping[str, Any]) -> dict[str, Any]:
 def _instead_of(module: str) -> dict[str, Any]:
     """The state of the text that stands in for a widget: an HTML widget, which every page knows."""
     versions = dict.fromkeys(("_model_module_version", "_view_module_version"), "2.0.0")
-    identity = dict(zip(IDENTITY, (*_HTML.model, *_HTML.view), strict=True))
+    identity = dict(zip(IDENTITY, _HTML, strict=True))
     looks = {"description": "", "description_allow_html": False, "placeholder": ""}
     value = _STANDS_FOR.format(module=escape(module))
     return identity | versions | looks | {"_dom_classes": [], "layout": None, "value": value}
@@ -267,11 +266,12 @@ class Model:
     """The facts that the page knows of one widget.
 
     A trait may depend on another one (a picture's bytes on their type, a description on whether it
-    is HTML), and each may come in a message of its own; so these are remembered. `description` is
-    kept if it would read differently as HTML; None if it is too long to be kept.
+    is HTML), and each may come in a message of its own; so these are remembered. `identity` has the
+    values of `IDENTITY`. `description` is kept if it would read differently as HTML;
+    None if it is too long to be kept.
     """
 
-    pair: Pair
+    identity: tuple[str, ...]
     html: bool = False
     description: str | None = ""
     media: str = ""
@@ -280,7 +280,7 @@ class Model:
     @property
     def name(self) -> str:
         """The name of the widget's model."""
-        return self.pair.model[1]
+        return self.identity[1]
 
 
 Find = Callable[[str], Model | None]
@@ -288,16 +288,16 @@ Find = Callable[[str], Model | None]
 
 def identified(state: Mapping[str, Any]) -> Model:
     """The model that a whole state names; `NotShowable` if its code is not the front end's."""
-    parts = [state.get(name) for name in IDENTITY]
-    named = isinstance(parts[0], str) and isinstance(parts[1], str)
-    pair = PAIRS.get((str(parts[0]), str(parts[1]))) if named else None
-    if pair is None or not (parts[3] is None or (parts[2], parts[3]) == pair.view):
+    module, name, *shown = (state.get(each) for each in IDENTITY)
+    model = (module, name) if isinstance(module, str) and isinstance(name, str) else ("", "")
+    view = VIEWS.get(model)
+    if view is None or not (shown[1] is None or (*shown,) == view):
         raise NotShowable(_module(state))
     if not all(
         isinstance(v := state.get(n, ""), str) and _MODULE_VERSION.match(v) for n in VERSIONS
     ):
         raise NotShowable(_module(state))
-    return Model(pair)
+    return Model((*model, *view))
 
 
 def _module(state: Mapping[str, Any]) -> str:
@@ -336,7 +336,7 @@ def _as_before(model: Model, name: str, value: Any) -> Any:
     if name in VERSIONS:
         known = isinstance(value, str) and bool(_MODULE_VERSION.match(value))
     else:
-        own = dict(zip(IDENTITY, (*model.pair.model, *model.pair.view), strict=True))
+        own = dict(zip(IDENTITY, model.identity, strict=True))
         known = value == own[name] or (name.startswith("_view") and value is None)
     if not known:
         raise NotShowable("a widget that becomes another one")
