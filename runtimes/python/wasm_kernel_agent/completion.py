@@ -9,9 +9,9 @@ from __future__ import annotations
 import builtins
 import inspect
 import keyword
+import pkgutil
 import sys
 import time
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -35,7 +35,6 @@ _key: Any = completions_sorting_key
 
 Reply = dict[str, Any]
 _CACHE = "rootmodules_cache"  # IPython's table: entries of `sys.path`, and the names below each
-_ENDINGS = (".py", ".pyc")
 
 
 class ObjectBeforeDot:
@@ -225,27 +224,16 @@ def _unbound(function: Any) -> str:
     return str(signature.replace(parameters=rest))
 
 
-def modules_in(path: str) -> list[str]:
-    """Returns the modules and packages at the top of a zip."""
-    found = set()
-    with zipfile.ZipFile(path) as bundle:
-        for member in bundle.namelist():
-            top, slash, rest = member.partition("/")
-            if slash and rest and "." not in top:
-                found.add(top)
-            for ending in _ENDINGS:
-                if not slash and member.endswith(ending):
-                    found.add(member.removesuffix(ending))
-    return sorted(name for name in found if name.isidentifier())
-
-
 def list_modules(shell: Any) -> None:
     """Fills IPython's list of modules, to which `import num<Tab>` completes, once.
 
     IPython lists folders of `sys.path`; the guest's modules lie in zips.
     """
     zips = [path for path in sys.path if path.endswith(".zip")]
-    shell.db[_CACHE] = {path: modules_in(path) for path in zips}
+    shell.db[_CACHE] = {
+        path: [each.name for each in pkgutil.iter_modules([path]) if each.name.isidentifier()]
+        for path in zips
+    }
 
 
 def inspect_name(shell: Any, request: Reply) -> Reply:

@@ -62,7 +62,7 @@ def install(link_of: LinkOf) -> None:
 
     def as_text(self: Any) -> str:
         if not Path(self.path).exists():
-            return _absolute(self.path)
+            return str(os.path.abspath(self.path))  # noqa: PTH100 - a link stays
         link, problem = _found(self.path, link_of)
         return link or problem
 
@@ -70,13 +70,9 @@ def install(link_of: LinkOf) -> None:
     kind.__repr__ = as_text
 
 
-def _absolute(path: str) -> str:
-    return os.path.normpath(Path.cwd() / path)
-
-
 def _found(path: str, link_of: LinkOf) -> tuple[str, str]:
     """Returns the path of a file relative to the notebook; or why there is none."""
-    place = _absolute(path)
+    place = os.path.abspath(path)  # noqa: PTH100 - a link stays
     for folder in (_WORKSPACE, _NOTEBOOK):
         if not place.startswith(folder):
             continue

@@ -39,6 +39,7 @@ _OPTIONS = {
     "publish": (),
 }
 _SHORT = {"-r": "--recursive"}
+_ROOT, _SCRATCH = "/app", "/tmp"  # on one disk
 _COVER = ".wh."  # marks a file of the notebook's folder that was deleted here
 _BEGUN = re.compile(r"(?:.*=\s*)?%{0,2}session_(files|read|write|delete|publish)\s")
 _glob: Any = glob
@@ -79,112 +80,102 @@ def one_path(name: str, line: str, kind: str) -> tuple[str, set[str]]:
     return words[0], flags
 
 
-class Workspace:
-    """The files below `root`. `scratch` is a folder on the same disk, for half-written files."""
+def files_of_session(pattern: str | None = None) -> list[str]:
+    """Returns the paths of the files, sorted; with a glob pattern, of those that it matches.
 
-    def __init__(self, root: str = "/app", scratch: str = "/tmp") -> None:
-        self._root = root
-        self._scratch = scratch
+    A link counts as a file if it leads to one of the session. It is never walked.
+    """
+    wanted = None if pattern is None else _pattern_regex(pattern)
+    return sorted(path for path in _walk() if wanted is None or wanted.match(path) is not None)
 
-    def files(self, pattern: str | None = None) -> list[str]:
-        """Returns the paths of the files, sorted; with a glob pattern, of those that it matches.
 
-        A link counts as a file if it leads to one of the session. It is never walked.
-        """
-        wanted = None if pattern is None else _pattern_regex(pattern)
-        return sorted(
-            path for path in self._walk() if wanted is None or wanted.match(path) is not None
-        )
+def _walk() -> Iterator[str]:
+    for folder, _, names in os.walk(_ROOT):
+        for name in names:
+            place = f"{folder}/{name}"
+            path = place[len(_ROOT) + 1 :]
+            if not name.startswith(_COVER) and _is_file(place, path):
+                yield path
 
-    def _walk(self) -> Iterator[str]:
-        for folder, _, names in os.walk(self._root):
-            for name in names:
-                place = f"{folder}/{name}"
-                path = place[len(self._root) + 1 :]
-                if not name.startswith(_COVER) and self._is_file(place, path):
-                    yield path
 
-    def _is_file(self, place: str, path: str) -> bool:
+def _is_file(place: str, path: str) -> bool:
+    try:
+        if stat.S_ISLNK(os.lstat(place).st_mode):
+            place = _inside(path)
+        return stat.S_ISREG(os.lstat(place).st_mode)
+    except (OSError, ValueError):
+        return False  # it was deleted in between, or leads nowhere
+
+
+def read_file(path: str) -> bytes:
+    """Returns a file's content.
+
+    Raises:
+        UsageError: The path is absolute, or escapes the workspace; there is no such file, or
+            it can't be read.
+    """
+    with _in_words(path):
+        place = Path(_inside(path))
+        if not (place.is_file() or place.is_dir()) and place.exists():
+            raise OSError(errno.ENOTSUP, "It is a pipe, a socket or a device")
+        return place.read_bytes()
+
+
+def write_file(path: str, data: bytes, *, overwrite: bool = True) -> None:
+    """Writes a file as a whole. Makes missing folders.
+
+    Raises:
+        UsageError: The path is absolute, or escapes the workspace; the file exists, and
+            `overwrite` is False; or the file can't be written.
+    """
+    with _in_words(path):
+        place = Path(_inside(path))
+        if place.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "Is a directory")
+        if not overwrite and place.exists():
+            raise FileExistsError(errno.EEXIST, "There is something already")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(f"{_SCRATCH}/.write-{secrets.token_hex(8)}")
         try:
-            if stat.S_ISLNK(os.lstat(place).st_mode):
-                place = self._inside(path)
-            return stat.S_ISREG(os.lstat(place).st_mode)
-        except (OSError, ValueError):
-            return False  # it was deleted in between, or leads nowhere
+            draft.write_bytes(data)
+            shutil.move(draft, place, shutil.copyfile)
+        finally:
+            draft.unlink(missing_ok=True)
 
-    def status(self, path: str) -> os.stat_result | None:
-        """Returns size and times of a file; None if it was deleted in between."""
-        try:
-            return Path(f"{self._root}/{path}").stat()
-        except OSError:
-            return None
 
-    def read(self, path: str) -> bytes:
-        """Returns a file's content.
+def delete_path(path: str, *, recursive: bool = False) -> None:
+    """Deletes a file, a folder, or a link itself.
 
-        Raises:
-            UsageError: The path is absolute, or escapes the workspace; there is no such file, or
-                it can't be read.
-        """
-        with _in_words(path):
-            place = Path(self._inside(path))
-            if not (place.is_file() or place.is_dir()) and place.exists():
-                raise OSError(errno.ENOTSUP, "It is a pipe, a socket or a device")
-            return place.read_bytes()
+    Raises:
+        UsageError: The path is absolute, escapes the workspace, is the workspace itself, does
+            not exist, or is a folder with something in it and `recursive` is False.
+    """
+    with _in_words(path):
+        place = Path(_inside(path))
+        above, _, name = _plain(path).rstrip("/").rpartition("/")
+        if name not in ("", ".", ".."):
+            place = Path(_inside(above or "."), name)
+        if str(place) == _ROOT:
+            raise ValueError(f"The workspace goes with its session only: {path!r}")
+        if not stat.S_ISDIR(place.lstat().st_mode):
+            place.unlink()
+        elif recursive:
+            shutil.rmtree(place)
+        else:
+            place.rmdir()
 
-    def write(self, path: str, data: bytes, *, overwrite: bool = True) -> None:
-        """Writes a file as a whole. Makes missing folders.
 
-        Raises:
-            UsageError: The path is absolute, or escapes the workspace; the file exists, and
-                `overwrite` is False; or the file can't be written.
-        """
-        with _in_words(path):
-            place = Path(self._inside(path))
-            if place.is_dir():
-                raise IsADirectoryError(errno.EISDIR, "Is a directory")
-            if not overwrite and place.exists():
-                raise FileExistsError(errno.EEXIST, "There is something already")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            draft = Path(f"{self._scratch}/.write-{secrets.token_hex(8)}")
-            try:
-                draft.write_bytes(data)
-                shutil.move(draft, place, shutil.copyfile)
-            finally:
-                draft.unlink(missing_ok=True)
-
-    def delete(self, path: str, *, recursive: bool = False) -> None:
-        """Deletes a file, a folder, or a link itself.
-
-        Raises:
-            UsageError: The path is absolute, escapes the workspace, is the workspace itself, does
-                not exist, or is a folder with something in it and `recursive` is False.
-        """
-        with _in_words(path):
-            place = Path(self._inside(path))
-            above, _, name = _plain(path).rstrip("/").rpartition("/")
-            if name not in ("", ".", ".."):
-                place = Path(self._inside(above or "."), name)
-            if str(place) == self._root:
-                raise ValueError(f"The workspace goes with its session only: {path!r}")
-            if not stat.S_ISDIR(place.lstat().st_mode):
-                place.unlink()
-            elif recursive:
-                shutil.rmtree(place)
-            else:
-                place.rmdir()
-
-    def _inside(self, path: str) -> str:
-        """The absolute path in the guest, links followed."""
-        plain = _plain(path)
-        if "\0" in plain or not plain:
-            raise ValueError(f"This is not a path: {path!r}")
-        if plain.startswith("/") or re.match(r"[A-Za-z]:", plain):
-            raise ValueError(_ABSOLUTE.format(path=path))
-        place = os.path.realpath(f"{self._root}/{plain}")
-        if place != self._root and not place.startswith(f"{self._root}/"):
-            raise ValueError(_ESCAPES.format(path=path))
-        return place
+def _inside(path: str) -> str:
+    """The absolute path in the guest, links followed."""
+    plain = _plain(path)
+    if "\0" in plain or not plain:
+        raise ValueError(f"This is not a path: {path!r}")
+    if plain.startswith("/") or re.match(r"[A-Za-z]:", plain):
+        raise ValueError(_ABSOLUTE.format(path=path))
+    place = os.path.realpath(f"{_ROOT}/{plain}")
+    if place != _ROOT and not place.startswith(f"{_ROOT}/"):
+        raise ValueError(_ESCAPES.format(path=path))
+    return place
 
 
 def _plain(path: str) -> str:
@@ -218,24 +209,23 @@ def _in_words(path: str) -> Iterator[None]:
 
 
 class SessionFiles(ShownAsTable, list[str]):
-    """Paths, shown as a table; with sizes and times if there is a workspace to ask."""
+    """Paths, shown as a table, with their sizes and times if it is `long`."""
 
     _nothing = "no files"
 
-    def __init__(self, paths: list[str], workspace: Workspace | None = None) -> None:
+    def __init__(self, paths: list[str], *, long: bool) -> None:
         super().__init__(paths)
-        self._workspace = workspace
-        self._headings = ("file",) if workspace is None else ("file", "size", "modified")
+        self._headings = ("file", "size", "modified") if long else ("file",)
 
     def _rows(self) -> list[Row]:
-        if not self._workspace:
-            return [(path,) for path in self]
-        return [(path, *self._details(self._workspace, path)) for path in self]
+        is_long = len(self._headings) > 1
+        return [(path, *(self._details(path) if is_long else ())) for path in self]
 
     @staticmethod
-    def _details(workspace: Workspace, path: str) -> tuple[str, str]:
-        status = workspace.status(path)
-        if status is None:
+    def _details(path: str) -> tuple[str, str]:
+        try:
+            status = Path(_ROOT, path).stat()
+        except OSError:  # it was deleted in between
             return "gone", ""
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.st_mtime))
         return readable(status.st_size), when
@@ -256,9 +246,8 @@ class SessionFileMagics(Magics):
 
     shell: Any
 
-    def __init__(self, shell: Any, workspace: Workspace | None = None) -> None:
+    def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        self._workspace = workspace or Workspace()
         shell.set_hook("complete_command", self.complete, re_key=_BEGUN)
         file_links.install(lambda path: run_host_command(shell, "_session_published", path))
 
@@ -274,8 +263,7 @@ class SessionFileMagics(Magics):
         words, flags = words_of(line, _OPTIONS["files"])
         if len(words) > 1:
             raise UsageError("Usage: %session_files [PATTERN] [--long]")
-        paths = self._workspace.files(*words)
-        return SessionFiles(paths, self._workspace if flags else None)
+        return SessionFiles(files_of_session(*words), long=bool(flags))
 
     @line_magic
     def session_read(self, line: str) -> FileText | bytes:
@@ -286,7 +274,7 @@ class SessionFileMagics(Magics):
             notes = %session_read notes.txt
         """
         path, flags = one_path("%session_read", line, "read")
-        data = self._workspace.read(path)
+        data = read_file(path)
         if flags:
             return data
         try:
@@ -305,7 +293,7 @@ class SessionFileMagics(Magics):
         """
         path, flags = one_path("%%session_write", line, "write")
         data = cell.encode("utf-8")
-        self._workspace.write(path, data, overwrite=not flags)
+        write_file(path, data, overwrite=not flags)
         print(f"Wrote {readable(len(data))} to {path}")
 
     @line_magic
@@ -316,7 +304,7 @@ class SessionFileMagics(Magics):
         and not what it leads to. `%undo --files` brings the files back.
         """
         path, flags = one_path("%session_delete", line, "delete")
-        self._workspace.delete(path, recursive=bool(flags))
+        delete_path(path, recursive=bool(flags))
         print(f"Deleted {path}")
 
     @no_var_expand
@@ -349,7 +337,7 @@ class SessionFileMagics(Magics):
             return []
         if event.symbol.startswith("-"):
             return list(_OPTIONS[begun[1]])
-        found = [path for path in self._workspace.files() if " " not in path]
+        found = [path for path in files_of_session() if " " not in path]
         if begun[1] in ("delete", "write"):
             found += sorted({f"{path.rpartition('/')[0]}/" for path in found if "/" in path})
         return found
