@@ -1,8 +1,11 @@
-"""Tasks for tests: they record reports, and are cancelled when the test says so."""
+"""Tasks and cells for tests: they record reports, and are cancelled when the test says so."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+from wasm_kernel.guests.base import AfterCellAction
+from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker
 
 
 class CountedTask:
@@ -24,3 +27,25 @@ def cancelled_after(times: int) -> CountedTask:
     """A task that is cancelled after this number of checks."""
     answers = iter([*[False] * times, True])
     return CountedTask(lambda: next(answers))
+
+
+class WaitingCell:
+    """A cell that waits for a command; the command may neither report nor leave an action."""
+
+    cancelled = False
+
+    def __init__(self, handlers: Handlers) -> None:
+        self.broker: Broker = LocalBroker(handlers)
+        self.heard: list[str] = []
+
+    def report(self, text: str) -> None:
+        raise AssertionError(text)
+
+    def say(self, text: str, stream: str = "stdout") -> None:
+        self.heard.append(text)
+
+    def wait(self, seconds: float) -> bool:
+        return self.cancelled
+
+    def after_cell(self, action: AfterCellAction) -> None:
+        raise AssertionError(action)

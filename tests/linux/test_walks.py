@@ -17,7 +17,7 @@ from wasm_kernel.linux import trees, walks
 from wasm_kernel.linux.folders import Folder, open_folder
 from wasm_kernel.linux.walks import FolderWalk, Lookup
 
-DEEP = 1500  # paths beyond PATH_MAX, and more folders than this process may have files open
+DEEP = 900  # paths beyond PATH_MAX, and more folders than this process may have files open
 
 
 @pytest.fixture

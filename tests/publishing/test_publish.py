@@ -10,12 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.publishing.published import Publishing
-from tests.tasks import cancelled_after
+from tests.tasks import WaitingCell, cancelled_after
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.folders.notebook_file import NotebookFile
-from wasm_kernel.guests.base import AfterCellAction, CommandLine, CommandRefused
+from wasm_kernel.guests.base import CommandLine, CommandRefused
 from wasm_kernel.linux import files
-from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.publishing.names import PublishableNames, PublishError, PublishLimits, SuffixError
 from wasm_kernel.publishing.place import PublishFiles
@@ -31,26 +30,12 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publishing]
     made.session.closed()
 
 
-class Cell:
+class Cell(WaitingCell):
     """A cell that waits for the command."""
 
-    cancelled = False
-
     def __init__(self, one: Publishing) -> None:
-        self.broker: Broker = LocalBroker({PublishFiles: one.place.publish})
+        super().__init__({PublishFiles: one.place.publish})
         self.command = PublishCommand(one.session, ResultsNames(one.place.into, one.place.names))
-
-    def report(self, text: str) -> None:
-        raise AssertionError(text)
-
-    def say(self, text: str, stream: str = "stdout") -> None:
-        raise AssertionError(text)
-
-    def wait(self, seconds: float) -> bool:
-        return False
-
-    def after_cell(self, action: AfterCellAction) -> None:
-        raise AssertionError(action)
 
     def says(self, line: str) -> dict[str, dict[str, str]]:
         found: dict[str, dict[str, str]] = self.command.run(

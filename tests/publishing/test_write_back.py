@@ -17,10 +17,9 @@ from msgspec.structs import replace
 
 from tests.private import private_of
 from tests.publishing.published import Publishing
-from tests.tasks import cancelled_after
+from tests.tasks import WaitingCell, cancelled_after
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux import files, walks
-from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.publishing.mirror import Mirror
@@ -291,23 +290,12 @@ def test_a_broker_that_is_killed_at_any_step_loses_no_file(
             draft.unlink()
 
 
-class Turn:
+class Turn(WaitingCell):
     """A turn that is over."""
 
-    cancelled = False
-
     def __init__(self, one: Writing) -> None:
-        self.broker: Broker = LocalBroker(
-            {WriteFiles: one.place.write, AdoptFiles: one.place.adopt}
-        )
-        self.heard: list[str] = []
+        super().__init__({WriteFiles: one.place.write, AdoptFiles: one.place.adopt})
         self.notes: list[str] = []
-
-    def report(self, text: str) -> None:
-        raise AssertionError(text)
-
-    def say(self, text: str, stream: str = "stdout") -> None:
-        self.heard.append(text)
 
 
 def test_a_stop_in_the_midst_is_made_up_for_later(one: Writing) -> None:

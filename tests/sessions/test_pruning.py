@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from tests.aged import aged_session
+from tests.tasks import WaitingCell
 from wasm_kernel import prune_sessions
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.guests.base import AfterCellAction, CommandLine, CommandRefused
-from wasm_kernel.linux.broker import Broker, LocalBroker
+from wasm_kernel.guests.base import CommandLine, CommandRefused
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET, Cancelled
 from wasm_kernel.result import readable
@@ -94,25 +94,8 @@ def test_bytes_are_told_as_people_read_them(size: int, text: str) -> None:
     assert readable(size) == text
 
 
-class Patient:
-    """A cell that waits, until its test says otherwise."""
-
-    cancelled = False
-
-    def __init__(self, root: Path) -> None:
-        self.broker: Broker = LocalBroker({PruneSessions: prune(SessionsRoot(root))})
-
-    def report(self, text: str) -> None:
-        raise AssertionError(text)
-
-    def say(self, text: str, stream: str = "stdout") -> None:
-        raise AssertionError(text)
-
-    def wait(self, seconds: float) -> bool:
-        return self.cancelled
-
-    def after_cell(self, action: AfterCellAction) -> None:
-        raise AssertionError(action)
+def waiting(root: Path) -> WaitingCell:
+    return WaitingCell({PruneSessions: prune(SessionsRoot(root))})
 
 
 @pytest.mark.parametrize(
@@ -147,7 +130,7 @@ def test_it_prunes_and_its_events_are_heard(tmp_path: Path) -> None:
     old, young = aged_session(tmp_path, 72), aged_session(tmp_path, 0)
     heard = CapturingLogger()
     line = CommandLine("prune_sessions", "--older-than 24h --apply")
-    told = prune_command(SandboxLogger(heard))(line, Patient(tmp_path))
+    told = prune_command(SandboxLogger(heard))(line, waiting(tmp_path))
     assert told["deleted"] == [old.name]
     assert told["summary"].startswith("1 session deleted")
     assert [path.name for path in tmp_path.iterdir()] == [young.name]
@@ -156,7 +139,7 @@ def test_it_prunes_and_its_events_are_heard(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_it_between_two_sessions(tmp_path: Path) -> None:
     old = aged_session(tmp_path, 72)
-    gone = Patient(tmp_path)
+    gone = waiting(tmp_path)
     gone.cancelled = True
     line = CommandLine("prune_sessions", "--older-than 24h --apply")
     with pytest.raises(Cancelled):

@@ -120,7 +120,7 @@ def damaged(path: Path, folder: Folder, data: bytes | bytearray) -> None:
 
 def test_no_flipped_bit_is_believed(folder: Folder, written: Path) -> None:
     whole, dice = written.read_bytes(), random.Random(7)
-    for at in range(len(whole)):
+    for at in range(0, len(whole), 3):
         torn = bytearray(whole)
         torn[at] ^= 1 << dice.randrange(8)
         damaged(written, folder, torn)
