@@ -111,12 +111,6 @@ print(broker.call(Read(sys.argv[1] + '/secret'), Text))
     assert said_by(code, tmp_path) == ["Text(text='known outside')"]
 
 
-@pytest.mark.parametrize("broker", ["spawn()", "LocalBroker(HANDLERS)"])
-def test_a_handler_is_told_when_its_caller_no_longer_waits(tmp_path: Path, broker: str) -> None:
-    code = f"{_HANDLERS}\ntried(lambda: {broker}.call(Wait(), EmptyReply, Task(lambda: True)))"
-    assert said_by(code, tmp_path) == ["waiting", "Cancelled"]
-
-
 def test_a_cancelled_call_does_not_cancel_the_next_one(tmp_path: Path) -> None:
     code = f"""{_SPAWNED}
 tried(lambda: broker.call(Wait(), EmptyReply, Task(lambda: True)))

@@ -125,17 +125,6 @@ def test_a_very_deep_folder_is_copied_with_few_files_open(here: Path, there: Pat
         assert way.names() == ["f"]
 
 
-def test_a_wide_and_deep_tree_comes_back_to_where_it_was(here: Path, there: Path) -> None:
-    with FolderWalk(here) as way:
-        for level in range(40):
-            for name in ("a", "z"):
-                os.mkdir(f"{name}{level}", dir_fd=way.fd)
-            way.enter(f"z{level}")
-    copied(here, there)
-    names = sorted(name for _, found, _ in os.walk(there) for name in found)
-    assert names == sorted(f"{name}{level}" for name in ("a", "z") for level in range(40))
-
-
 def test_an_unreadable_file_is_left_out_also_for_root(
     here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,15 +140,6 @@ def test_an_unreadable_file_is_left_out_also_for_root(
     monkeypatch.setattr(os, "open", refused)
     assert copied(here, there) == [trees.LeftOut("closed", "Permission denied")]
     assert [path.name for path in there.iterdir()] == ["open"]
-
-
-def test_a_walk_comes_back_from_a_folder_that_is_moved(here: Path) -> None:
-    with down(here, 40) as way:
-        here.joinpath(*["d"] * 24).rename(here.with_name("there") / "elsewhere")
-        for _ in range(40):
-            way.leave()
-        assert way.fd >= 0
-        assert way.names() == ["d"]
 
 
 def test_a_walk_whose_way_is_gone_ends(here: Path) -> None:

@@ -127,15 +127,6 @@ def test_what_another_notebook_published_stays_with_it(one: Publishing, tmp_path
     two.session.closed()
 
 
-def test_what_is_as_it_was_is_not_written_again(one: Publishing) -> None:
-    one.write("r.csv")
-    one.publish("r.csv")
-    before = (one.book / "orders.files/r.csv").stat()
-    assert one.publish("r.csv").links
-    after = (one.book / "orders.files/r.csv").stat()
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
 def test_a_published_file_keeps_the_permissions_that_its_user_gave_it(one: Publishing) -> None:
     one.write("r.csv", "1")
     one.publish("r.csv")

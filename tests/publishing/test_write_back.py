@@ -19,7 +19,7 @@ from tests.private import private_of
 from tests.publishing.published import Publishing
 from tests.tasks import WaitingCell, cancelled_after
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.linux import files, walks
+from wasm_kernel.linux import files
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.publishing.mirror import Mirror
@@ -404,24 +404,3 @@ def test_where_cells_see_nothing_nothing_is_written(
     with pytest.raises(WasmKernelError):
         one.bring("r.csv")
     assert one.files == {"mine.csv": "mine"}
-
-
-def test_what_another_changed_in_many_files_is_taken_over_by_one_look_at_the_workspace(
-    one: Writing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks, look = list[int](), walks.size_of
-
-    def counted(fd: int) -> int:
-        looks.append(fd)
-        return look(fd)
-
-    monkeypatch.setattr(walks, "size_of", counted)
-    names = [f"{number}.csv" for number in range(5)]
-    for name in names:
-        one.wrote(name)
-        (one.book / name).write_text("theirs")
-    assert one.adopted(*names) == {}
-    assert {(one.app / name).read_text() for name in names} == {"theirs"}
-    assert len(looks) == 1
-    with pytest.raises(WasmKernelError):
-        one.adopted(*names * 1000)

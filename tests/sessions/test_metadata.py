@@ -122,21 +122,6 @@ def test_two_processes_lose_nothing(file: Path, workspace: Path, tmp_path: Path)
     assert seen == sorted(seen)
 
 
-def test_a_file_that_was_filled_while_it_was_read_is_read_again(
-    file: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two changes swap it out and in again: it is the same file, with the content of another."""
-    pread, torn = os.pread, [b"}, the end of a longer content"]
-
-    def once_torn(fd: int, length: int, at: int) -> bytes:
-        return pread(fd, length, at) + (torn.pop() if torn else b"")
-
-    monkeypatch.setattr(os, "pread", once_torn)
-    with Folder.open(workspace) as folder:
-        assert metadata.read(folder, ID) is not None
-    assert not torn
-
-
 @pytest.mark.parametrize(
     "content",
     [

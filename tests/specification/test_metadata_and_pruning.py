@@ -313,34 +313,6 @@ def test_handle_permission_errors_gracefully(root: Path, heard: Heard) -> None:
     assert [fields["session_id"] for fields in candidates] == [first, closed, last]
 
 
-def test_a_session_that_can_be_deleted_in_part_keeps_its_id_and_is_told_each_time(
-    root: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other, stuck = a_session(root, 30), a_session(root, 60, b"x" * 100)
-    (root / stuck / "folder").mkdir()
-    (root / stuck / "folder" / "stuck.txt").write_text("kept")
-    unlink = os.unlink
-
-    def refuse(name: str, **options: Any) -> None:
-        if name == "stuck.txt":
-            raise PermissionError(1, "Operation not permitted")
-        unlink(name, **options)
-
-    monkeypatch.setattr(os, "unlink", refuse)
-    for deleted in ([other], [], []):
-        result = prune_sessions(24, logger=heard.logger)
-        assert result.deleted_sessions == deleted
-        assert result.errors == {stuck: "Operation not permitted"}
-        assert [path.name for path in root.iterdir()] == [stuck]
-        assert prune_sessions(24, dry_run=True).deleted_sessions == [stuck]
-    candidates = [fields["session_id"] for fields in heard.of("session.prune.candidate")]
-    assert candidates.count(stuck) == 3
-    assert (root / stuck / "folder" / "stuck.txt").read_text() == "kept"
-    monkeypatch.setattr(os, "unlink", unlink)
-    assert prune_sessions(24).deleted_sessions == [stuck]
-    assert list(root.iterdir()) == []
-
-
 def test_a_session_that_cannot_be_entered_is_a_candidate(root: Path, heard: Heard) -> None:
     closed, unread, young, old = (a_session(root, hours) for hours in (60, 50, 1, 30))
     for name, hours in ((closed, 60), (young, 1)):

@@ -47,13 +47,6 @@ def test_freed_pages_are_zeros_that_no_commit_holds(peak: Session) -> None:
     assert peak.go(1) == STATE
 
 
-def test_memory_that_was_given_back_is_not_given_back_again(peak: Session) -> None:
-    peak.cell(p0="a")
-    assert peak.cell(p0="b").zeros == ()
-    peak.go(2)
-    assert peak.cell(p0="c").zeros == ()
-
-
 def test_freed_memory_that_is_used_again_is_kept(peak: Session) -> None:
     peak.cell(p0="v0")
     peak.free.runs = []

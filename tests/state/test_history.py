@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 
 import pytest
-from msgspec.structs import replace
 
 from tests.state.session import Session, three
 from wasm_kernel.errors import HistoryError
@@ -57,19 +56,6 @@ def test_memory_comes_back_as_large_and_as_small(session_of: Making, session: Se
     again = reopened(session_of, session)
     assert again.state == {0: "a", 150: "far"}
     assert (again.go(1), again.guest.instance.memory.size) == ({0: "a"}, small)
-
-
-def test_no_number_is_given_twice(session: Session) -> None:
-    three(session)
-    session.history.forget(3)
-    assert session.history.next_id() == 4
-
-
-def test_a_state_that_is_gone_is_refused_and_nothing_changes(session: Session) -> None:
-    three(session)
-    with pytest.raises(HistoryError, match="not kept"):
-        session.history.move(99)
-    assert session.history.tree.head == 3
 
 
 def test_a_cell_after_the_undo_is_the_head(session_of: Making, session: Session) -> None:
@@ -183,13 +169,6 @@ def test_a_session_left_at_the_beginning_is_there(session_of: Making, session: S
     assert (again.history.tree.head, again.state) == (0, {})
     assert sorted(again.history.tree.commits) == [1, 2, 3]
     assert again.go(3) == {0: "A", 1: "b", 2: "c"}
-
-
-def test_without_a_number_left_a_commit_is_refused_in_words(session: Session) -> None:
-    three(session)
-    session.history.tree = replace(session.history.tree, last=index.ID_MOST)
-    with pytest.raises(OSError, match="no numbers left"):
-        session.cell(p1="more")
 
 
 def test_an_index_that_would_become_too_long_is_rewritten(

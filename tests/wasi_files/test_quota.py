@@ -82,19 +82,6 @@ def test_a_file_that_the_host_filled_over_the_limit_can_be_written_over(limited:
     assert written(guest, opened(guest, "b"), 1) == -abi.ENOSPC
 
 
-@pytest.mark.parametrize("end", [10 * KB + 1, 1 << 40])
-def test_a_hole_counts_with_its_length(limited: Making, end: int) -> None:
-    guest = limited()
-    fd = opened(guest, "a")
-    seek(guest, fd, end - 1)
-    assert written(guest, fd, 1) == -abi.ENOSPC
-    assert guest.call("fd_filestat_set_size", fd, end) == abi.ENOSPC
-    at, length = guest.text(b"x")
-    guest.instance.memory.write(64, struct.pack("<II", at, length))
-    assert guest.call("fd_pwrite", fd, 64, 1, end - 1, 96) == abi.ENOSPC
-    assert total(guest) == 0
-
-
 @pytest.mark.parametrize("how", ["opened so", "made so later"])
 def test_appending_counts_wherever_the_position_is(limited: Making, how: str) -> None:
     guest = limited()
@@ -170,14 +157,6 @@ def test_renaming_one_name_of_a_file_over_another_changes_nothing(limited: Makin
     assert written(guest, opened(guest, "c"), 8 * KB) == 2 * KB
 
 
-def test_what_is_there_can_be_opened_when_no_more_files_may_come(limited: Making) -> None:
-    guest = limited(files=1)
-    guest.make("a")
-    assert guest.open("a", abi.O_CREAT)[0] == abi.SUCCESS
-    assert guest.rename("a", "b") == abi.SUCCESS
-    assert guest.open("a", abi.O_CREAT)[0] == abi.ENOSPC
-
-
 def test_a_call_that_fails_costs_nothing(limited: Making) -> None:
     guest = limited(files=2)
     (guest.app / "d").mkdir()
@@ -210,13 +189,6 @@ def test_what_moves_in_from_a_mount_must_fit(limited: Making, tmp_path: Path) ->
 def test_a_mount_has_no_quota(limited: Making) -> None:
     guest = limited(size=0, files=0)
     assert written(guest, opened(guest, "a", fd=OTHER), 20 * KB) == 20 * KB
-
-
-def test_the_hosts_own_names_do_not_count(limited: Making) -> None:
-    guest = limited(files=1)
-    (guest.app / ".metadata.json").write_bytes(bytes(50 * KB))
-    assert guest.make("a") == abi.SUCCESS
-    assert written(guest, opened(guest, "a"), 11 * KB) == 10 * KB
 
 
 def test_a_renumbered_file_is_still_counted(limited: Making) -> None:
