@@ -37,14 +37,13 @@ def put(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
+def note_of(path: Path) -> Path:
+    return path.with_name(f"{NAME}.json")
+
+
 def replaced(path: Path) -> None:
-    other = path.with_name("other")
-    other.write_bytes(b"evil code")
-    other.replace(path)
-
-
-def truncated(path: Path) -> None:
-    os.truncate(path, len(GOOD) // 2)
+    path.with_name("other").write_bytes(b"evil code")
+    path.with_name("other").replace(path)
 
 
 def bit_flipped(path: Path) -> None:
@@ -54,76 +53,42 @@ def bit_flipped(path: Path) -> None:
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def symlinked(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("elsewhere")
+def truncated(path: Path) -> None:
+    os.truncate(path, len(GOOD) // 2)
 
 
-def hard_linked(path: Path) -> None:
-    os.link(path, path.with_name("second"))
-
-
-def world_writable(path: Path) -> None:
-    path.chmod(0o602)
-
-
-def group_writable(path: Path) -> None:
-    path.chmod(0o620)
-
-
-def a_folder(path: Path) -> None:
+def another(path: Path, make: Callable[[Path], object]) -> None:
     path.unlink()
-    path.mkdir()
+    make(path)
 
 
-def a_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
+def linked(path: Path) -> None:
+    path.symlink_to(path.rename(path.with_name("elsewhere")))
 
 
-def note_gone(path: Path) -> None:
-    path.with_name(f"{NAME}.json").unlink()
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "replaced": replaced,
+    "truncated": truncated,
+    "a bit flipped": bit_flipped,
+    "a symbolic link": linked,
+    "a hard link": lambda path: os.link(path, path.with_name("second")),
+    "writable by all": lambda path: path.chmod(0o602),
+    "writable by the group": lambda path: path.chmod(0o620),
+    "its note gone": lambda path: note_of(path).unlink(),
+    "its note no JSON": lambda path: note_of(path).write_text("{"),
+    "its note of another file": lambda path: note_of(path).write_text(
+        json.dumps({"sha256": "0" * 64, "stamp": []})
+    ),
+    "its note writable": lambda path: note_of(path).chmod(0o666),
+    "its note a link": lambda path: linked(note_of(path)),
+    "a folder": lambda path: another(path, Path.mkdir),
+    "a pipe": lambda path: another(path, os.mkfifo),
+}
 
 
-def note_no_json(path: Path) -> None:
-    path.with_name(f"{NAME}.json").write_text("{")
-
-
-def note_of_another_file(path: Path) -> None:
-    path.with_name(f"{NAME}.json").write_text(json.dumps({"sha256": "0" * 64, "stamp": []}))
-
-
-def note_writable(path: Path) -> None:
-    path.with_name(f"{NAME}.json").chmod(0o666)
-
-
-def note_symlinked(path: Path) -> None:
-    note = path.with_name(f"{NAME}.json")
-    note.rename(path.with_name("note"))
-    note.symlink_to("note")
-
-
-DAMAGES: list[Callable[[Path], None]] = [
-    replaced,
-    truncated,
-    bit_flipped,
-    symlinked,
-    hard_linked,
-    world_writable,
-    group_writable,
-    note_gone,
-    note_no_json,
-    note_of_another_file,
-    note_writable,
-    note_symlinked,
-    a_folder,
-    a_pipe,
-]
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_is_warned_of_and_made_again(
-    cache: Cache, damage: Callable[[Path], None]
+    cache: Cache, damage: Callable[[Path], object]
 ) -> None:
     damage(cache.path(NAME))
     with pytest.warns(CacheWarning):

@@ -42,13 +42,13 @@ def head_bytes(sandbox: Sandbox) -> int:
 
 
 def test_what_is_deleted_goes_back_to_the_machine(sandbox: Sandbox) -> None:
-    sandbox.execute("import numpy as np; big = np.full(200 << 17, 1.5)")
+    sandbox.execute("import numpy as np; big = np.full(80 << 17, 1.5)")
     wait_saved(sandbox)
-    assert head_bytes(sandbox) > 190 * MIB
+    assert head_bytes(sandbox) > 75 * MIB
     before, *_ = used(sandbox)
     sandbox.execute("del big")
     sandbox.checkpoints()  # waits until freed memory is given back, after the result
-    assert before - used(sandbox)[0] > 150 * MIB
+    assert before - used(sandbox)[0] > 60 * MIB
     assert head_bytes(sandbox) < 2 * MIB
     sandbox.undo()
     assert sandbox.execute("print(big.sum() / len(big))").stdout == "1.5\n"
@@ -56,41 +56,41 @@ def test_what_is_deleted_goes_back_to_the_machine(sandbox: Sandbox) -> None:
 
 def test_freed_objects_are_not_written_again(sandbox: Sandbox) -> None:
     """Freeing an object writes to its page: many small objects would be saved a second time."""
-    sandbox.execute("many = [b'%d ' % i * 200 for i in range(120_000)]")
-    assert head_bytes(sandbox) > 140 * MIB
+    sandbox.execute("many = [b'%d ' % i * 200 for i in range(70_000)]")
+    assert head_bytes(sandbox) > 80 * MIB
     sandbox.execute("del many")
     assert head_bytes(sandbox) < 50 * MIB  # the holes of the base image, which are shared
     sandbox.undo()
-    assert sandbox.execute("print(many[-1][:6], len(many))").stdout == "b'119999' 120000\n"
+    assert sandbox.execute("print(many[-1][:6], len(many))").stdout == "b'69999 ' 70000\n"
 
 
 def test_an_undo_reads_nothing_of_what_was_freed(sandbox: Sandbox) -> None:
-    sandbox.execute("import numpy as np; big = np.zeros(200 << 17); big[::4096] = 1")
+    sandbox.execute("import numpy as np; big = np.zeros(100 << 17); big[::4096] = 1")
     sandbox.execute("del big")
     sandbox.execute("x = 1")
     wait_saved(sandbox)
     before = used(sandbox)
     sandbox.undo()
     after = used(sandbox)
-    assert after[0] - before[0] < 50 * MIB
+    assert after[0] - before[0] < 30 * MIB
     assert after[1] - before[1] < 20 * MIB
 
 
 def test_an_undo_beside_a_large_array_costs_what_differs(sandbox: Sandbox) -> None:
     if pages.available() != pages.WriteProtect.name:
         pytest.skip("memory is only kept where the system tells what changed")
-    sandbox.execute("import numpy as np; big = np.zeros(200 << 17); big[::5000] = 1")
+    sandbox.execute("import numpy as np; big = np.zeros(100 << 17); big[::5000] = 1")
     for leaves in (sandbox.undo, lambda: sandbox.execute("import os; os._exit(1)")):
         sandbox.execute("x = 1; big[5] = 3")
         wait_saved(sandbox)
         _, read, faults = used(sandbox)
         leaves()
         _, read_after, faults_after = used(sandbox)
-        assert faults_after - faults < 10_000  # of 51,200
+        assert faults_after - faults < 10_000  # of 25,600
         assert read_after - read < 20 * MIB
-    assert sandbox.execute("print(big[5], big.sum())").stdout == "3.0 5246.0\n"
+    assert sandbox.execute("print(big[5], big.sum())").stdout == "3.0 2625.0\n"
     sandbox.undo(2)
-    assert sandbox.execute("print(big[5], big.sum())").stdout == "0.0 5243.0\n"
+    assert sandbox.execute("print(big[5], big.sum())").stdout == "0.0 2622.0\n"
 
 
 LIES = """

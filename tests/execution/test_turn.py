@@ -196,15 +196,6 @@ def test_the_reply_ends_the_turn() -> None:
     assert driven.turn.output.outputs == []
 
 
-def test_a_single_output_over_its_size_is_dropped_and_smaller_ones_are_not() -> None:
-    driven = Driven(output_bytes=1000)
-    large = {"op": "display", "data": {"text/plain": "x" * 1000}}
-    assert ["refused" in driven.send(frame) for frame in (large, DISPLAY, large)] == [
-        True, False, True,
-    ]  # fmt: skip
-    assert driven.turn.output.text("stderr").count("output_bytes") == 1
-
-
 def test_a_sessions_outputs_are_limited_and_errors_are_shown_even_then() -> None:
     policy = ExecutionPolicy(session_output_bytes=1000)
     parts = Sandbox(policy)
@@ -292,12 +283,6 @@ def test_a_command_that_is_not_in_the_text_is_refused_in_words(code: str) -> Non
     assert "at top level" in asking(code).send(KNOCK)["refused"]
 
 
-def test_a_command_in_a_query_is_refused() -> None:
-    driven = Driven("complete")
-    driven.sandbox.commands.add("knock", lambda line, context: 1)
-    assert "refused" in driven.send(KNOCK)
-
-
 def test_a_command_that_is_off_says_how_to_turn_it_on() -> None:
     driven = asking()
     driven.sandbox.commands.add("knock", switched_off("%knock is off. Set allow_knock."))
@@ -364,17 +349,6 @@ def test_a_command_whose_value_is_no_json_is_refused(value: object) -> None:
 
 
 COMM = {"op": "comm_open", "comm_id": "c", "target_name": "t"}
-
-
-@pytest.mark.parametrize(("setting", "most"), [("comm_count", 3), ("comm_bytes", 200)])
-def test_a_flood_of_comm_messages_is_cut_with_one_notice(setting: str, most: int) -> None:
-    limits: dict[str, Any] = {setting: most}
-    driven = Driven(**limits)
-    answers = [driven.send(COMM | {"comm_id": f"c{n}"}) for n in range(20)]
-    assert answers[2] == {}
-    assert "refused" in answers[-1]
-    assert len(driven.ear.said) == 3
-    assert driven.turn.output.text("stderr").count(f"Raise {setting}") == 1
 
 
 def test_a_harmless_command_is_done_from_anywhere_and_as_often_as_asked() -> None:

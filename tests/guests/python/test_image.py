@@ -6,13 +6,11 @@ import json
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from tests.engine.tiny import Guest
 from wasm_kernel.guests.python.guest import (
     HostChannel,
-    PythonAddresses,
     SignalWords,
     find_sqlite_prngs,
     reseed_sqlite,
@@ -42,10 +40,6 @@ def test_elsewhere_there_is_no_generator(after: bytes) -> None:
     assert find_sqlite_prngs(generator(56), after) == []
 
 
-def test_a_constant_at_the_very_end_is_not_a_generator() -> None:
-    assert find_sqlite_prngs(CONSTANT, CONSTANT) == []
-
-
 @pytest.mark.parametrize("request_of_guest", [b"\0{}", b"\1{}"], ids=["codec", "shell"])
 def test_while_an_image_is_built_codecs_and_scripts_are_refused_in_silence(
     request_of_guest: bytes, caplog: pytest.LogCaptureFixture
@@ -67,12 +61,6 @@ def test_every_seed_is_another(guest: Guest) -> None:
         assert (state[:16], state[48:52], state[128]) == (CONSTANT, bytes(4), 0)
         seen.add((state[16:48], state[52:64]))
     assert len(seen) == 3
-
-
-def test_without_a_place_nothing_is_written(guest: Guest) -> None:
-    before = guest.instance.memory.read(0, guest.instance.memory.size)
-    reseed_sqlite(guest.instance.memory, [])
-    assert guest.instance.memory.read(0, guest.instance.memory.size) == before
 
 
 def words_at(**words: int) -> bytes:
@@ -115,13 +103,3 @@ def test_raising_keeps_the_other_bits_of_a_word(guest: Guest) -> None:
     assert guest.instance.memory.read_word(132) == 0x52
     words.clear()
     assert guest.instance.memory.read_word(132) == 0x50
-
-
-def test_without_words_nothing_is_pending(guest: Guest) -> None:
-    assert not SignalWords({}, guest.instance.memory).pending()
-
-
-def test_addresses_come_back_from_an_images_record() -> None:
-    addresses = PythonAddresses({4100: 1, 8: 2}, [100])
-    kept = json.loads(json.dumps(msgspec.to_builtins(addresses, str_keys=True)))
-    assert msgspec.convert(kept, PythonAddresses, str_keys=True) == addresses

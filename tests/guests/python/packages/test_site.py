@@ -53,14 +53,6 @@ def test_packages_come_and_go(folder: Path, make: Make) -> None:
     assert entries(folder) == ["site-packages"]
 
 
-def test_a_newer_version_takes_the_place_of_the_older(folder: Path, make: Make) -> None:
-    site = SitePackages(folder)
-    site.change([open_wheel(make("one", "1.0", {"one/a.py": "", "one/gone.py": ""}))])
-    site.change([open_wheel(make("one", "2.0", {"one/a.py": "new"}))])
-    assert modules(folder) == {"one/a.py"}
-    assert str(site.installed()["one"].version) == "2.0"
-
-
 def test_what_is_installed_is_described_as_python_expects(folder: Path, make: Make) -> None:
     SitePackages(folder).change([open_wheel(make("one", needs=("two",)))], asked=["one"])
     [found] = distributions(path=[str(folder / "site-packages")])
