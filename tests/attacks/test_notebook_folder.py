@@ -18,7 +18,6 @@ from tests.wasi_files.overlays import host_tree
 from wasm_kernel import (
     ExecutionPolicy,
     Sandbox,
-    create_sandbox,
     create_session_sandbox,
     export_session,
     get_session_sandbox,
@@ -123,19 +122,6 @@ def test_an_undo_takes_back_what_was_done_there(begin: Opening, folder: Path) ->
     assert host_tree(folder) == before
 
 
-def test_a_folder_that_took_an_empty_ones_place_goes_again(begin: Opening, folder: Path) -> None:
-    (folder / "empty").mkdir()
-    sandbox = begin()
-    says(sandbox, "import os; os.mkdir('own'); open('own/a', 'w').write('a')")
-    says(sandbox, "os.rename('own', 'empty'); os.rename('orders.csv', 'data/x.csv')")
-    assert says(sandbox, "print(os.listdir('empty'), open('data/x.csv').read())") == "['a'] a\n1"
-    sandbox.undo(3, files=True)
-    assert [path.name for path in sandbox.workspace.iterdir()] == [".metadata.json"]
-    assert (
-        says(sandbox, "import os; print(os.listdir('empty'), os.path.exists('own'))") == "[] False"
-    )
-
-
 def test_results_tell_of_the_sessions_files_alone(begin: Opening, tmp_path: Path) -> None:
     sandbox = begin()
     result = sandbox.execute("import os; os.remove('orders.csv'); open('new', 'w').write('n')")
@@ -161,14 +147,6 @@ def test_another_door_sees_the_session_alone(begin: Opening, folder: Path, tmp_p
                 says(again, seen) == "/app False ['.wh.orders.csv', 'new']"
             )
             assert says(again, "print(globals().get('x', 5))") == "5"
-
-
-def test_no_other_sandbox_is_given_the_folder(
-    warm: None, folder: Path, tmp_path: Path, begin: Opening
-) -> None:
-    with create_sandbox(workspace=tmp_path / "lone") as sandbox:
-        look = "import os; print(os.getcwd(), os.path.exists('/notebook'), os.listdir())"
-        assert says(sandbox, look) == "/app False []"
 
 
 def test_sessions_in_the_folder_are_hidden_when_they_come(begin: Opening, folder: Path) -> None:

@@ -111,7 +111,7 @@ def test_another_users_notebook_has_no_session(root: Path, victim: Path, strange
         bind(SessionsRoot(root), session, theirs)
 
 
-@pytest.mark.parametrize("damage", ["", "[", "[" * 100_000, "{}", '[{"root": 1}, 2]', "FIFO"])
+@pytest.mark.parametrize("damage", ["", "[" * 100_000, '[{"root": 1}, 2]', "FIFO"])
 def test_a_damaged_list_costs_the_sessions_their_notebooks_and_nothing_else(
     root: Path, victim: Path, damage: str
 ) -> None:

@@ -48,36 +48,19 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publishing]
 
 
 NAMES = [
-    *("../r.csv", "a/../../r.csv", "/etc/r.csv", "./r.csv", "a//r.csv", "a/", "", ".", "..", "."),
+    *("../r.csv", "a/../../r.csv", "/etc/r.csv", "./r.csv", "a//r.csv", "a/", "", ".", ".."),
     *(".r.csv", ".git/r.csv", "-rf.csv", "--x=y.csv", "~r.csv", "@r.txt", "#r.csv", " r.csv"),
-    *("a\nb.csv", "a\0.csv", "a;reboot.csv", "$(reboot).csv", "`x`.csv", "a|b.csv", "a&b.csv"),
-    *("<b>.csv", "'.csv", '".csv', "a\\b.csv", "a%2fb.csv", "a:b.csv", "A=b.csv", "*.csv", "?.csv"),
-    *("r\ufe0f.csv", "r\u034f.csv"),
-    *("a\u202egnp.csv", "a\u200b.csv", "\udc80.csv", "a\x1b[2J.csv", "r.csv ", "r.csv.", "x" * 300),
-    *(
-        "r.py",
-        "r.html",
-        "r.svg",
-        "r.ipynb",
-        "r.sh",
-        "r.cfg",
-        "r.toml",
-        "r.csv.py",
-        "r",
-        "csv",
-        "r.",
-    ),
-    *("Makefile", "test_r.txt", "TEST_R.TXT", "a/tests.txt", "package.json", "tsconfig.build.json"),
-    *("x.dist-info/r.txt", "x.EGG-INFO/r.csv", "etc/jupyter.d/r.json", "x.app/r.csv"),
-    "/".join(["a"] * 40) + "/r.csv",
+    *("a\nb.csv", "a\0.csv", "a;reboot.csv", "$(reboot).csv", "a|b.csv", "<b>.csv", '".csv'),
+    *("a\\b.csv", "a:b.csv", "*.csv", "r\ufe0f.csv", "a\u202egnp.csv", "\udc80.csv", "r.csv "),
+    *("a\x1b[2J.csv", "r.csv.", "x" * 300, "r.py", "r.html", "r.ipynb", "r.csv.py", "r", "csv"),
+    *("Makefile", "TEST_R.TXT", "a/tests.txt", "package.json", "tsconfig.build.json"),
+    *("x.dist-info/r.txt", "etc/jupyter.d/r.json", "x.app/r.csv", "/".join(["a"] * 40) + "/r.csv"),
 ]
 
 
 OF_TOOLS = [
-    *("main.tf.json", "terraform.tfvars.json", "lefthook.json", "devbox.json", "renovate.json"),
-    *("biome.json", "taskfile.json", "pm2.json", "pulumi.json", "kernel.json", "Tasks.json"),
-    *("requirements.txt", "CMakeLists.txt", "conanfile.txt", "a/Requirements/dev.TXT"),
-    *("venv/conda-meta/x.json", "lab/conf.json", "of-a-tool-that-nobody-knows-yet.json"),
+    *("biome.json", "kernel.json", "Tasks.json", "requirements.txt", "CMakeLists.txt"),
+    *("a/Requirements/dev.TXT", "lab/conf.json", "of-a-tool-that-nobody-knows-yet.json"),
 ]
 
 
@@ -102,19 +85,19 @@ def test_names_that_tools_may_know_land_in_folders_for_results_alone(
     assert one.publish(name).links == {name: f"orders.files/{name}"}
 
 
-@pytest.mark.parametrize("name", ["r.csv", "r.jsonl", "a/r v1.2.png", "v1.2/r.csv", "txt.csv"])
-def test_data_lands_where_cells_write_it(one: Publishing, name: str) -> None:
-    one.write(name)
-    assert brought(one, name) == {}
-    assert (one.book / name).exists()
+def test_data_lands_where_cells_write_it(one: Publishing) -> None:
+    for name in ("r.csv", "r.jsonl", "a/r v1.2.png", "v1.2/r.csv", "txt.csv"):
+        one.write(name)
+        assert brought(one, name) == {}
+        assert (one.book / name).exists()
 
 
-@pytest.mark.parametrize("name", sampled({name: name for name in NAMES}, 7))
-def test_a_name_that_leads_elsewhere_or_is_acted_on_is_refused(one: Publishing, name: str) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        one.write(name.lstrip("/") or "x")
-    assert one.refusal(name)
-    assert [*one.files] == []
+def test_a_name_that_leads_elsewhere_or_is_acted_on_is_refused(one: Publishing) -> None:
+    for name in NAMES:
+        with contextlib.suppress(OSError, ValueError):
+            one.write(name.lstrip("/") or "x")
+        assert one.refusal(name), name
+        assert [*one.files] == [], name
 
 
 def test_only_the_sessions_own_regular_files_are_copied(one: Publishing, tmp_path: Path) -> None:
@@ -137,7 +120,6 @@ def test_sessions_in_the_workspace_are_not_published(one: Publishing) -> None:
 
 PLANTED: dict[str, Callable[[Path, Path], object]] = {
     "the folder": lambda book, outside: (book / "orders.files").symlink_to(outside),
-    "a folder that is a file": lambda book, outside: (book / "orders.files").write_text("x"),
     "a folder in it": lambda book, outside: (book / "orders.files" / "a").symlink_to(outside),
     "the file": lambda book, outside: (book / "orders.files/a/r.csv").symlink_to(
         outside / "key.csv"
@@ -156,9 +138,9 @@ PLANTED: dict[str, Callable[[Path, Path], object]] = {
 def test_what_a_repository_planted_leads_nowhere(
     one: Publishing, tmp_path: Path, planted: str
 ) -> None:
-    if planted.startswith(("a folder in", "the file", "a dangling", "a pipe", "another")):
+    if planted != "the folder":
         (one.book / "orders.files").mkdir()
-    if planted.startswith(("the file", "a dangling", "a pipe", "another")):
+    if planted not in ("the folder", "a folder in it"):
         (one.book / "orders.files" / "a").mkdir()
     PLANTED[planted](one.book, tmp_path / "outside")
     before = sorted(os.walk(one.book))
