@@ -36,18 +36,7 @@ OLD += ("/history", "/state", "/state/index", "/alive", "/lock", "/present", "/a
 OLD += ("/metadata.spare", "/fetched")
 NAMES = [
     *(f".wasm_kernel{name}" for name in OLD),
-    *(
-        "tmp",
-        "packages",
-        "state",
-        "history",
-        "files",
-        "loose",
-        "fetched",
-        "lock",
-        "present",
-        "alive",
-    ),
+    *("tmp", "packages", "state", "history", "files", "loose", "lock", "present"),
     *("record.json", "metadata.spare", "output-1-stdout.txt", ".metadata.json"),
     *(".metadata.json~write-0123456789abcdef", ".metadata.json~open-0123456789abcdef"),
 ]

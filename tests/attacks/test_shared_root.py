@@ -50,23 +50,18 @@ def test_its_guest_sees_no_session(whole: BaseSandbox, root: Path) -> None:
 
 WAYS = [
     "{}",
-    "mine/../{}",
     "up/{}",
     "up/mine/../{}",
-    "{}/.",
     "link-{}",
     "mine/link-{}",
 ]
 ACTS = [
     "os.listdir({0!r})",
     "os.stat({0!r})",
-    "os.lstat({0!r})",
-    "os.open({0!r}, os.O_RDONLY | os.O_DIRECTORY)",
     "open({0!r} + '/secret').read()",
     "open({0!r} + '/new', 'w')",
     "os.mkdir({0!r} + '/new')",
     "os.rename({0!r}, 'taken')",
-    "os.rename('mine', {0!r})",
     "os.symlink('x', {0!r} + '/new')",
     "os.link({0!r} + '/secret', 'taken')",
     "os.unlink({0!r} + '/secret')",

@@ -45,19 +45,13 @@ USES = [
     "open({0})",
     "open({0}, 'w')",
     "open({0}, 'r+b', buffering=0)",
-    "open({0}, 'x')",
     "os.open({0}, os.O_RDONLY | os.O_NONBLOCK)",
-    "os.open({0}, os.O_WRONLY)",
     "os.symlink({0}, 'way'); open('way')",
     "os.link({0}, 'twin'); open('twin')",
     "os.rename({0}, 'other'); open('other')",
-    "pathlib.Path({0}).read_text()",
-    "shutil.copy({0}, 'copy')",
     "import pandas; pandas.read_csv({0})",
     "os.truncate({0}, 0)",
-    "import numpy; numpy.fromfile({0})",
     "import sqlite3; sqlite3.connect({0}).execute('select 1 from x')",
-    "import zipfile; zipfile.ZipFile({0})",
     "os.listdir({0})",
     "os.open({0}, os.O_RDONLY, dir_fd=os.open('.', 0))",
 ]
@@ -74,12 +68,7 @@ def test_what_may_hang_is_refused_at_once(victim: Victim, put_special: Callable[
         result = victim.run(use.format("'special'"))
         assert time.monotonic() - begun < 15, use
         assert result.error is not None, use
-        assert result.error.ename in (
-            "OSError",
-            "PermissionError",
-            "OperationalError",
-            "SpecialFileError",
-        ) or (result.error.ename in ("NotADirectoryError", "FileExistsError")), use
+        assert result.error.ename in REFUSALS, use
         victim.says(
             "print([os.stat(e.name, follow_symlinks=False) for e in os.scandir('.')])\n"
             "for name in os.listdir('.'): os.remove(name)"
