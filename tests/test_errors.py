@@ -83,14 +83,6 @@ def test_stops_name_the_limit_that_was_hit() -> None:
     assert "2 seconds" in str(Interrupted(2.0))
 
 
-def test_stops_carry_their_fields() -> None:
-    assert OutOfFuel(7).budget == 7
-    assert CellTimeout(2.5).seconds == 2.5
-    assert GuestExited(3).code == 3
-    assert GuestCrashed("unreachable").trap == "unreachable"
-    assert Interrupted(2.0).grace == 2.0
-
-
 def test_a_policy_error_is_a_value_error_with_its_field() -> None:
     error = PolicyError("fuel_budget", "must be a whole number")
     assert isinstance(error, ValueError)

