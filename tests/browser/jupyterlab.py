@@ -38,7 +38,6 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
     "wasm-trusted": ("--WasmKernel.outputs=trusted",),
     "wasm-tomorrow": ("--WasmKernel.resume=always",),
     "wasm-long": ("--WasmKernel.history_cells=1000",),
-    "wasm-misset": ("--WasmKernel.cell_timeout=soon",),
     "wasm-slow": ("--log-level=WARN",),
     "wasm-plots": (f"--WasmKernel.mounts={sysconfig.get_path('purelib')}:/packages",),
 }

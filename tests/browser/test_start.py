@@ -17,10 +17,3 @@ def test_the_first_cell_shows_how_far_a_long_start_is_and_then_its_own_output_al
     lab.output(1).locator("text=too").first.wait_for()
     lab.idle()
     assert lab.output(0).inner_text().strip() == "ran"
-
-
-def test_a_bad_setting_is_the_cells_error(lab: Lab, server: Server) -> None:
-    lab.open(server.notebook("misset", ["1 + 1"], "wasm-misset"))
-    lab.run_all()
-    assert "cell_timeout" in lab.output(0).inner_text()
-    assert "argv of its kernelspec" in lab.output(0).inner_text()

@@ -22,18 +22,14 @@ GRACE = 1.0
 LONG = [
     "while True: pass",
     "import time; time.sleep(60)",
-    "import time\nwhile True: time.sleep(0.001)",
     "while True: print('x' * 50)",
-    "while True: display(1)",
     "import asyncio; await asyncio.sleep(60)",
     "sum(range(10**12))",
     "import numpy as np\na = np.ones((300, 300))\nwhile True: a @ a",
     "import pandas as pd\nwhile True: pd.DataFrame({'a': range(100)}).groupby('a').sum()",
     "def f(n): return f(n - 1) + f(n - 2) if n > 1 else n\nf(60)",
-    "open('f', 'w').write('x')\nwhile True: open('f').read()",
     "class A:\n  def __del__(self): sum(range(999))\nwhile True: A()",
 ]
-SHORT = ["1", "x = 5", "print('x')", "import os; os.listdir('/app')", "1 / 0", "%time 1"]
 ENDS = {"KeyboardInterrupt", "Interrupted", "CancelledError"}
 
 
@@ -87,23 +83,6 @@ def test_a_double_interrupt_is_for_one_cell(sandbox: BaseSandbox) -> None:
         for timer in timers:
             timer.join()
         assert result.error is not None
-        lives(sandbox, number)
-
-
-def test_an_interrupt_around_a_short_cell_hurts_that_cell_at_most(sandbox: BaseSandbox) -> None:
-    dice = random.Random(3)
-    for number in lasting():
-        timers = interrupt_at(sandbox, dice.uniform(0, 0.012))
-        result = sandbox.execute(dice.choice(SHORT))
-        for timer in timers:
-            timer.join()
-        assert result.error is None or result.error.ename in ENDS | {"ZeroDivisionError"}
-        lives(sandbox, number)
-
-
-def test_an_interrupt_while_idle_ends_no_turn(sandbox: BaseSandbox) -> None:
-    for number in range(400):
-        assert sandbox.interrupt() is False
         lives(sandbox, number)
 
 
