@@ -276,13 +276,15 @@ def test_times_of_other_writers_are_understood(text: str) -> None:
     assert Metadata.parse(content, ID).updated_at == THEN
 
 
+FIELDS = Metadata.new(ID, THEN).fields
 OTHERS = st.dictionaries(
-    st.text(min_size=1).filter(lambda name: name not in Metadata.new(ID, THEN).fields),
+    st.text(min_size=1).filter(lambda name: name not in FIELDS),
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-        max_leaves=5,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=4,
     ).filter(lambda value: value not in (float("inf"), float("-inf"))),
+    max_size=4,
 )
 TIMES = st.datetimes(
     datetime(1, 1, 2),  # noqa: DTZ001 - the zone comes next

@@ -157,7 +157,7 @@ def test_renaming_one_name_of_a_file_over_another_changes_nothing(limited: Makin
     assert written(guest, opened(guest, "c"), 8 * KB) == 2 * KB
 
 
-def test_a_call_that_fails_costs_nothing(limited: Making) -> None:
+def test_a_call_that_fails_costs_nothing_and_a_folder_is_a_name(limited: Making) -> None:
     guest = limited(files=2)
     (guest.app / "d").mkdir()
     for _ in range(10):
@@ -167,6 +167,7 @@ def test_a_call_that_fails_costs_nothing(limited: Making) -> None:
         assert guest.link("nothing", "y") != abi.SUCCESS
         assert guest.one_path("path_unlink_file", "nothing") != abi.SUCCESS
     assert guest.make("a") == abi.SUCCESS
+    assert guest.one_path("path_create_directory", "e") == abi.ENOSPC
 
 
 def test_what_moves_in_from_a_mount_must_fit(limited: Making, tmp_path: Path) -> None:
