@@ -6,7 +6,8 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy
 
@@ -50,15 +51,8 @@ class Array:
     children: tuple[Array, ...] = ()
 
 
-class Body(Protocol):
-    """The body of a message: bytes, or a part of a file that is read when it is asked for."""
-
-    def __len__(self) -> int:
-        """The body's length in bytes."""
-
-    def __getitem__(self, place: slice, /) -> memoryview:
-        """Some bytes of the body."""
-
+Body = Callable[[int, int], memoryview]
+"""Returns a part of a message's body: its place and its length in; raises `ArrowError`."""
 
 Unpack = Callable[[int, Sequence[memoryview]], list[memoryview]]
 """Decompresses buffers, all of which are compressed in the way that has this number."""
@@ -101,7 +95,8 @@ class Stream:
         """Yields the columns of each batch."""
         with reading():
             while (message := self._next()) is not None:
-                kind, header, body = message
+                kind, header, data = message
+                body = partial(part_of, data)
                 if kind == DICTIONARY and header is not None:
                     self._reader.take_dictionary(header, body)
                 elif kind == BATCH and header is not None:
@@ -120,6 +115,13 @@ class Stream:
         if self._at < begin or self._at > len(self._data):
             raise ArrowError("the data end too early")
         return kind, header, self._data[begin : self._at]
+
+
+def part_of(data: memoryview, at: int, length: int) -> memoryview:
+    """Returns a part of some bytes. Raises `ArrowError` if it lies outside of them."""
+    if at < 0 or length < 0 or at + length > len(data):
+        raise ArrowError(_DAMAGED)
+    return data[at : at + length]
 
 
 def read_message(data: memoryview) -> tuple[int, Table | None, int]:
@@ -241,17 +243,12 @@ class _Parts:
     def _take(
         self, nodes: list[Any], places: list[Any], views: list[Any], unpack: Unpack | None
     ) -> None:
-        buffers = [self._bytes(*place) for place in places]
+        buffers = [self._body(*place) for place in places]
         if self._compression is not None:
             if unpack is None:
                 raise ArrowError("compressed buffers can't be read")
             buffers = unpack(self._compression, buffers)
         self._nodes, self._buffers, self._views = iter(nodes), iter(buffers), iter(views)
-
-    def _bytes(self, at: int, length: int) -> memoryview:
-        if at < 0 or length < 0 or at + length > len(self._body):
-            raise ArrowError(_DAMAGED)
-        return self._body[at : at + length]
 
     def read_named(self, column: Field) -> Array:
         """Reads the values of a column; an error has the name of the column."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from wasm_kernel_agent.codecs.arrow_reader import (
     MARKER,
     Array,
     BatchReader,
+    Body,
     read_message,
     reading,
 )
@@ -195,31 +196,18 @@ class FeatherFile:
                 self.rows += header.number(0, "q")
                 yield reader.read(header, body)
 
-    def _message(self, kind: int, at: int, head: int, length: int) -> tuple[Table, _FilePart]:
+    def _message(self, kind: int, at: int, head: int, length: int) -> tuple[Table, Body]:
         data = self._bytes(at, head)
         marker, size = struct.unpack_from("<II", data, 0)
         found, header, _ = read_message(data[8 : 8 + size])
         if marker != MARKER or found != kind or header is None:
             raise ArrowError("the data are damaged")
-        return header, _FilePart(self, at + head, length)
+        return header, partial(self._bytes, begin=at + head, end=at + head + length)
 
-    def _bytes(self, at: int, length: int) -> memoryview:
-        if at < 0 or length < 0 or at + length > self._size:
+    def _bytes(self, at: int, length: int, begin: int = 0, end: int | None = None) -> memoryview:
+        """Returns bytes of the file, or of the part from `begin` to `end`."""
+        most = self._size if end is None else min(end, self._size)
+        if at < 0 or length < 0 or begin < 0 or begin + at + length > most:
             raise ArrowError("the data end too early")
-        self._file.seek(at)
+        self._file.seek(begin + at)
         return memoryview(self._file.read(length))
-
-
-@dataclass
-class _FilePart:
-    """The body of a message in a file."""
-
-    file: FeatherFile
-    at: int
-    length: int
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, place: slice) -> memoryview:
-        return self.file._bytes(self.at + place.start, place.stop - place.start)
