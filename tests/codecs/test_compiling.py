@@ -13,7 +13,7 @@ from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
 from wasm_kernel.errors import CacheWarning, CompileError
 from wasm_kernel.guests.broker_handlers import PrepareCodec, prepare_codec
-from wasm_kernel.guests.codecs import compiled_codec
+from wasm_kernel.guests.python.language import compiled_codec
 from wasm_kernel.linux.broker import EmptyReply, LocalBroker
 
 WAIT = "compiling the codec that reads JPEG, once"

@@ -7,7 +7,7 @@ import pytest
 from wasm_kernel.errors import TravelError
 from wasm_kernel.execution.commands import TRAVELS, words_of
 from wasm_kernel.guests.base import CommandLine
-from wasm_kernel.guests.python.cells import PythonCell
+from wasm_kernel.guests.python.language import PythonCell
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
 
 from wasm_kernel.engine.cache import Cache, built_folder
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
@@ -16,19 +18,20 @@ from wasm_kernel.engine.flavours import BASELINE, UNCHECKED, Flavour, may_run_ba
 from wasm_kernel.errors import BundleError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
 from wasm_kernel.guests.base import (
+    COMMAND,
     CommandContext,
     CommandHandler,
     CommandLine,
     Finding,
     GuestSetup,
     LanguageInfo,
+    code_lines,
     examine_code,
 )
-from wasm_kernel.guests.broker_handlers import CompileInBackground, PrepareGuest
+from wasm_kernel.guests.broker_handlers import CompileInBackground, PrepareCodec, PrepareGuest
 from wasm_kernel.guests.prepared import PreparedFiles
 from wasm_kernel.guests.python import files as guest_files
 from wasm_kernel.guests.python import info
-from wasm_kernel.guests.python.cells import PythonCell
 from wasm_kernel.guests.python.files import GuestFolders, PythonFiles
 from wasm_kernel.guests.python.guest import (
     ARGV,
@@ -54,8 +57,12 @@ if TYPE_CHECKING:
     from wasm_kernel.codecs.table import Codec
     from wasm_kernel.engine.compiler import GuestBinary
     from wasm_kernel.engine.host_calls import BoundGuest
+    from wasm_kernel.engine.streams import OutputStreams
     from wasm_kernel.guests.javascript.shell import Shells
 
+_FOR_THE_GUEST = re.compile(r"[${]|\?\Z|\\\Z")  # variables, a question, a line that goes on
+_TEXT_MOST = 100_000  # characters of a cell that is read while the guest waits
+_WAIT = "[wasm-kernel] compiling {}, once on this machine: some seconds\n"
 _PREPARING_ALL = "preparing pandas and matplotlib, once: about 5 s"
 _PREPARING_SMALL = "preparing Python, once: about 3 s"
 
@@ -304,7 +311,6 @@ class PythonLanguage:
     def _codecs(self, setup: GuestSetup, guest: BoundGuest) -> CodecCalls:
         """Returns the codecs of a guest; few guests use any."""
         from wasm_kernel.codecs.calls import CodecCalls
-        from wasm_kernel.guests.codecs import compiled_codec
 
         def compiled(codec: Codec) -> Compiled:
             return compiled_codec(codec, setup.flavour, self.compiler, setup.broker, setup.streams)
@@ -335,6 +341,50 @@ class PythonLanguage:
             return made[0](line, context)
 
         return {"pip": pip}
+
+
+def compiled_codec(
+    codec: Codec, flavour: Flavour, compiler: Compiler, broker: Broker, streams: OutputStreams
+) -> Compiled:
+    """Returns a codec's module for a guest of a flavour.
+
+    The broker compiles it if the cache lacks it, which takes seconds; the cell is told so. Raises
+    `WasmKernelError`.
+    """
+    flavour, is_compiled = UNCHECKED if flavour.is_baseline else flavour, False
+    with suppress(PermissionError):  # a file there can't be trusted; the broker replaces it
+        is_compiled = compiler.load(codec.binary, flavour)
+    if not is_compiled:
+        streams.feed("stderr", _WAIT.format(codec.title).encode())
+        streams.flush()
+        broker.call(PrepareCodec(codec.name, flavour.name), EmptyReply)
+    return compiler.module(codec.binary, flavour, lambda text: None)
+
+
+class PythonCell(Struct, frozen=True):
+    """A cell's text: a `ParsedCell`."""
+
+    source: str
+
+    def only_commands(self, names: Collection[str]) -> list[CommandLine] | None:
+        """Returns the magics of a cell that holds nothing but some of these; else None.
+
+        Magics with variables in their words, or with a question mark, don't count: the guest
+        expands or answers them.
+        """
+        found = []
+        for line in code_lines(self.source, "#") if len(self.source) <= _TEXT_MOST else ():
+            match = COMMAND.fullmatch(line)
+            if match is None or match[1] not in names or _FOR_THE_GUEST.search(line):
+                return None
+            found.append(CommandLine(match[1], match[2] or ""))
+        return found or None
+
+    def commands(self, names: Collection[str]) -> list[CommandLine]:
+        """Returns the magics among `names` that stand at top level, in their order."""
+        from wasm_kernel.guests.python.cell_reader import commands_in
+
+        return commands_in(self.source, names)
 
 
 def _codec_binaries() -> Iterator[GuestBinary]:
