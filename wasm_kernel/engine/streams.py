@@ -76,18 +76,14 @@ class OverflowFiles:
             again = f"-{number}" if number > 1 else ""
             file = f"output-{self._cell}-{name}{again}.txt"
             try:
-                self._files[name] = self._created(file)
+                made = self._workspace.open_regular(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             except FileExistsError:
                 continue
             except OSError:
                 return ""
-            self._left[name] = self._most
+            self._files[name], self._left[name] = os.fdopen(made, "wb"), self._most
             return file
         return ""
-
-    def _created(self, file: str) -> BinaryIO:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        return os.fdopen(self._workspace.open_regular(file, flags), "wb")
 
     def write(self, name: str, data: bytes) -> None:
         """Writes more text of a stream; text over the limit or without disk space is lost."""
@@ -120,6 +116,8 @@ class OverflowFiles:
 class OutputStreams:
     """The two streams of one sandbox. The guest's thread owns it; it outlives instances.
 
+    If a text is cut, the whole of it goes to an `overflow` file.
+
     Only `on_tick` may be called on another thread, while the guest computes. The guest's thread
     waits for it before it hands on anything itself.
     """
@@ -136,11 +134,6 @@ class OutputStreams:
         self._held_name = "stdout"
         self._due = 0.0
         self._using = threading.RLock()
-
-    @classmethod
-    def keeping(cls, workspace: Folder, most: int) -> OutputStreams:
-        """Returns streams whose whole text, up to `most` bytes each, goes to files if it is cut."""
-        return cls(OverflowFiles(workspace, most))
 
     @staticmethod
     def _decoder() -> codecs.IncrementalDecoder:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED, Flavour
-from wasm_kernel.engine.streams import OutputStreams
+from wasm_kernel.engine.streams import OutputStreams, OverflowFiles
 from wasm_kernel.errors import GuestCrashed, GuestStopped, HistoryError
 from wasm_kernel.events import Notices
 from wasm_kernel.execution.commands import HostCommands
@@ -90,7 +90,8 @@ class GuestRunner:
         self.next_count = count
         self.language = language
         self.allowance = OutputAllowance(policy)
-        self.streams = OutputStreams.keeping(folders.app.folder, policy.text_file_bytes)
+        overflow = OverflowFiles(folders.app.folder, policy.text_file_bytes)
+        self.streams = OutputStreams(overflow)
         self._guest: Guest | None = None
         self._resting: RestingGuest | None = None
         self.turn: Turn | None = None

@@ -16,18 +16,21 @@ from wasm_kernel.execution.interfaces import Listener, OfferedMessage
 from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.service.messages import Claim, Claimed, Offer, Served
 
+Send = Callable[[Struct], None]
+Answers = queue.SimpleQueue[Claimed | None]
+
 
 class Offers:
     """The offered messages of one worker. The main thread adds them; the guest's takes them."""
 
-    def __init__(self, guest: SessionGuest, send: Callable[[Struct], None]) -> None:
+    def __init__(self, guest: SessionGuest, send: Send) -> None:
         self._guest = guest
         self._send = send
-        self._answers: queue.SimpleQueue[Claimed | None] = queue.SimpleQueue()
+        self._answers: Answers = queue.SimpleQueue()
 
     def add(self, offer: Offer, page: Listener) -> None:
         """Offers a message to the running cell; `page` gets the output of its callbacks."""
-        self._guest.offer(_Offered(offer, page, self))
+        self._guest.offer(_Offered(offer, page, self._send, self._answers))
 
     def answered(self, answer: Claimed) -> None:
         """Takes the front end's answer to a claim."""
@@ -37,35 +40,27 @@ class Offers:
         """Ends a wait for the front end, which is gone."""
         self._answers.put(None)
 
-    def claim(self, call: int) -> bool:
-        """Asks the front end for a message; False if its own turn has come."""
-        self._send(Claim(call))
-        answer = self._answers.get()
-        if answer is None:
-            self.close()  # a later claim must not wait either
-            return False
-        return answer.granted
-
-    def served(self, call: int) -> None:
-        """Tells the front end that the cell has served a message."""
-        self._send(Served(call))
-
 
 class _Offered(OfferedMessage):
     """One offered message, and its sender beyond the walls."""
 
-    def __init__(self, offer: Offer, page: Listener, offers: Offers) -> None:
+    def __init__(self, offer: Offer, page: Listener, send: Send, answers: Answers) -> None:
         super().__init__(offer.message, offer.parent, page, self)
-        self._offers = offers
+        self._send, self._answers = send, answers
         self._call = offer.call
 
     def claim(self) -> bool:
         """Takes the message, if the front end has not begun to deliver it."""
-        return self._offers.claim(self._call)
+        self._send(Claim(self._call))
+        answer = self._answers.get()
+        if answer is None:
+            self._answers.put(None)  # a later claim must not wait either
+            return False
+        return answer.granted
 
     def began(self) -> None:
         """Does nothing: the front end knows from the claim."""
 
     def ended(self) -> None:
         """Tells the front end that the message was served."""
-        self._offers.served(self._call)
+        self._send(Served(self._call))

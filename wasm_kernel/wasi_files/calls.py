@@ -58,9 +58,24 @@ class WasiFiles:
         self._listings = Listings()
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
-        """Returns the handlers for a guest: the methods that have the names of the calls."""
-        self._memory = guest.memory
-        return {(abi.WASI, name): _guarded(getattr(self, f"_{name}")) for name in _CALLS}
+        """Returns the handlers for a guest: operations, and methods that have the calls' names."""
+        self._memory, files = guest.memory, self._files
+        direct: Mapping[str, Callable[..., None]] = {
+            "fd_datasync": files.sync,
+            "fd_fdstat_set_flags": files.set_flags,
+            "fd_filestat_set_size": files.set_size,
+            "fd_filestat_set_times": files.set_times_of_open,
+            "fd_renumber": files.renumber,
+            "fd_sync": files.sync,
+            "path_create_directory": self._on_path(files.make_folder),
+            "path_remove_directory": self._on_path(files.remove_folder),
+            "path_unlink_file": self._on_path(files.remove),
+        }
+        own = {name: getattr(self, f"_{name}") for name in _CALLS if name not in direct}
+        return {(abi.WASI, name): _guarded(call) for name, call in {**own, **direct}.items()}
+
+    def _on_path(self, operation: Callable[[PathAt], None]) -> Callable[[int, int, int], None]:
+        return lambda fd, path, length: operation(self._path(fd, path, length))
 
     # -- arguments and answers
 
@@ -138,15 +153,6 @@ class WasiFiles:
     def _fd_tell(self, fd: int, out: int) -> None:
         self._fd_seek(fd, 0, os.SEEK_CUR, out)
 
-    def _fd_filestat_set_size(self, fd: int, size: int) -> None:
-        self._files.set_size(fd, size)
-
-    def _fd_filestat_set_times(self, fd: int, accessed: int, changed: int, flags: int) -> None:
-        self._files.set_times_of_open(fd, accessed, changed, flags)
-
-    def _fd_fdstat_set_flags(self, fd: int, flags: int) -> None:
-        self._files.set_flags(fd, flags)
-
     def _fd_advise(self, fd: int, _offset: int, _length: int, advice: int) -> None:
         self._open_files.file(fd)
         if advice > _ADVICE_MOST:
@@ -155,11 +161,6 @@ class WasiFiles:
     def _fd_allocate(self, fd: int, _offset: int, _length: int) -> None:
         self._open_files.file(fd)
         raise GuestOSError(errno.ENOTSUP)
-
-    def _fd_sync(self, fd: int) -> None:
-        self._files.sync(fd)
-
-    _fd_datasync = _fd_sync
 
     def _fd_filestat_get(self, fd: int, out: int) -> None:
         if fd < FIRST_DESCRIPTOR:
@@ -181,9 +182,6 @@ class WasiFiles:
     def _fd_close(self, fd: int) -> None:
         if fd >= FIRST_DESCRIPTOR:  # the guest's streams stay: the next cell needs them
             self._files.close_file(fd)
-
-    def _fd_renumber(self, old: int, new: int) -> None:
-        self._files.renumber(old, new)
 
     # -- folders
 
@@ -240,15 +238,6 @@ class WasiFiles:
         text = os.fsencode(self._files.read_link(self._path(fd, path, length)))[:room]
         self._memory.write(buffer, text)
         self._memory.write_word(out, len(text))
-
-    def _path_create_directory(self, fd: int, path: int, length: int) -> None:
-        self._files.make_folder(self._path(fd, path, length))
-
-    def _path_remove_directory(self, fd: int, path: int, length: int) -> None:
-        self._files.remove_folder(self._path(fd, path, length))
-
-    def _path_unlink_file(self, fd: int, path: int, length: int) -> None:
-        self._files.remove(self._path(fd, path, length))
 
     def _path_rename(self, fd: int, path: int, length: int, *target: int) -> None:
         self._files.rename(self._path(fd, path, length), self._path(*target))
