@@ -26,22 +26,16 @@ _LINKED_DEEPEST = 500  # folders that the walk to each further name of a file op
 _PERMISSIONS = 0o777
 
 
-class LeftOut(Struct, frozen=True):
-    """An entry that was left out of a copy: its path in the tree, and why."""
-
-    path: str
-    why: str
-
-
 def copy_tree(
     source: Path | int,
     target: Path | int,
     hidden: Callable[[str], bool],
     task: Task = QUIET,
-) -> list[LeftOut]:
+) -> dict[str, str]:
     """Copies all but the `hidden` names of a folder into another, which has none of them.
 
-    Returns the entries that can't be copied. After an error, the target holds a part.
+    Returns why entries can't be copied, by their paths in the tree. After an error, the target
+    holds a part.
     """
     with FolderWalk(source) as here, FolderWalk(target) as there:
         copying = _Copying(here, there, target, FileCopier(task))
@@ -82,7 +76,7 @@ class _Copying:
         self._copier = copier
         self._twins: dict[tuple[int, int], tuple[str, ...]] = {}
         self._entered: list[os.stat_result] = []
-        self.left_out: list[LeftOut] = []
+        self.left_out: dict[str, str] = {}
 
     def run(self, names: list[str]) -> None:
         todo = [iter(names)]
@@ -115,7 +109,7 @@ class _Copying:
                 case _:
                     raise _Unreadable("it is neither a file nor a folder")
         except _Unreadable as problem:
-            self.left_out.append(LeftOut("/".join([*self._here.path, name]), problem.why))
+            self.left_out["/".join([*self._here.path, name])] = problem.why
         except FileNotFoundError:
             pass  # another process removed it
         return False

@@ -13,7 +13,6 @@ import mmap
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, BinaryIO, Self
 
 import msgspec
@@ -37,6 +36,7 @@ from wasm_kernel.state.archive_out import (
     STATES_MOST_BYTES,
     VERSION,
     ArchivedMemory,
+    Exported,
     Manifest,
     check_states,
     identities_here,
@@ -108,23 +108,12 @@ def read_manifest(data: bytes) -> Manifest:
         raise ArchiveError(f"The archive's manifest says what can't be: {what}.") from None
 
 
-@dataclass(frozen=True)
-class Imported:
-    """The outcome of an import.
+class Imported(Exported):
+    """The outcome of an import, with the id of the new session.
 
-    Attributes:
-        session_id: The id of the new session.
-        files: How many files it has.
-        states: How many states of its memory; with none, its variables begin fresh.
-        left_out: Why parts of the archive were not imported, by path.
-        note: Why the variables are not there, as a sentence; empty if they are there.
+    Without `states`, its variables begin fresh, and the `note` says why. `left_out` are parts of
+    the archive.
     """
-
-    session_id: str
-    files: int
-    states: int
-    left_out: dict[str, str]
-    note: str
 
 
 class ArchiveReader:

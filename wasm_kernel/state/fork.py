@@ -98,8 +98,8 @@ def _copy_files(source: SandboxFolders, target: SandboxFolders, task: Task) -> d
     def copy(
         here: Folder, there: Folder, label: str, hidden: Callable[[str], bool] = lambda _: False
     ) -> None:
-        for entry in copy_tree(here.fd, there.fd, hidden, task):
-            left_out[f"{label}{entry.path}"] = entry.why
+        for path, why in copy_tree(here.fd, there.fd, hidden, task).items():
+            left_out[f"{label}{path}"] = why
 
     with (
         contextlib.suppress(FileNotFoundError),
