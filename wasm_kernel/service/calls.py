@@ -330,21 +330,22 @@ class CallQueue:
     """The calls that wait for a session's worker, and the messages that it was not sent yet.
 
     The worker serves calls in order, so the first call is the running one. At most `most` cells may
-    wait. The queue's owner guards it with a lock.
+    wait. The queue's owner guards it with a lock. `calls` are all calls by their numbers, `unsent`
+    the messages that the worker was not sent yet; `last` is the last number.
     """
 
     def __init__(self, most: int) -> None:
         self.last = 0
         self._most = most
-        self._calls: dict[int, PendingCall] = {}
-        self._unsent: deque[Struct] = deque()
+        self.calls: dict[int, PendingCall] = {}
+        self.unsent: deque[Struct] = deque()
         self._interrupted = 0  # the number of the last interrupted call
 
     # -- calls come
 
     def add(self, pending: PendingCall) -> int:
         """Adds a call and returns its number; raises `LimitReached` if too many cells wait."""
-        cells = sum(call.is_cell for call in self._calls.values())
+        cells = sum(call.is_cell for call in self.calls.values())
         if pending.is_cell and cells > self._most:
             raise LimitReached(
                 "queue",
@@ -352,38 +353,38 @@ class CallQueue:
                 "Wait for one of them, interrupt the running one, or raise queue.",
             )
         self.last += 1
-        self._unsent.append(messages.Call(self.last, pending.request))
-        self._calls[self.last] = pending
+        self.unsent.append(messages.Call(self.last, pending.request))
+        self.calls[self.last] = pending
         return self.last
 
     def tell(self, message: Callable[[int], Struct]) -> int:
         """Sends a message that has a number, and no answer of its own; returns the number."""
         self.last += 1
-        self._unsent.append(message(self.last))
+        self.unsent.append(message(self.last))
         return self.last
 
     def interrupt(self, number: int) -> bool:
         """Interrupts a call (0: the running one); returns whether there is one."""
         found = number or self._first
-        if (pending := self._calls.get(found)) is None:
+        if (pending := self.calls.get(found)) is None:
             return False
         pending.interrupted()
         self._interrupted = found
-        self._unsent.append(messages.Interrupt(number))
+        self.unsent.append(messages.Interrupt(number))
         return True
 
     # -- state
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self.calls)
 
     @property
     def _first(self) -> int:
-        return next(iter(self._calls), 0)
+        return next(iter(self.calls), 0)
 
     @property
     def running(self) -> PendingCall | None:
         """The first call; None if there is none."""
-        return self._calls.get(self._first)
+        return self.calls.get(self._first)
 
     @property
     def running_cell(self) -> int:
@@ -398,30 +399,9 @@ class CallQueue:
     @property
     def forks(self) -> int:
         """The number of forks that the calls make."""
-        return sum(call.forks for call in self._calls.values())
-
-    def get(self, number: int) -> PendingCall | None:
-        """Returns a call by its number; None if there is none."""
-        return self._calls.get(number)
-
-    def all(self) -> list[PendingCall]:
-        """Returns all calls."""
-        return [*self._calls.values()]
+        return sum(call.forks for call in self.calls.values())
 
     # -- calls are sent, begin and end
-
-    @property
-    def has_unsent(self) -> bool:
-        """True if a message was not sent yet."""
-        return bool(self._unsent)
-
-    def next_unsent(self) -> Struct | None:
-        """Takes the next message to send; None if all are sent."""
-        return self._unsent.popleft() if self._unsent else None
-
-    def put_back(self, message: Struct) -> None:
-        """Makes a message the next one to send again."""
-        self._unsent.appendleft(message)
 
     def send_again(self) -> bool:
         """Has all calls sent again, to another worker; returns whether there are any.
@@ -429,15 +409,11 @@ class CallQueue:
         Resends nothing after an interrupt: a waiting call may be the interrupted one, and must end
         as interrupted.
         """
-        if self._interrupted in self._calls:
+        if self._interrupted in self.calls:
             return False
-        calls = self._calls.items()
-        self._unsent = deque(messages.Call(number, call.request) for number, call in calls)
-        return self.has_unsent
-
-    def forget_unsent(self) -> None:
-        """Drops the unsent messages, since no worker reads them any more."""
-        self._unsent.clear()
+        calls = self.calls.items()
+        self.unsent = deque(messages.Call(number, call.request) for number, call in calls)
+        return bool(self.unsent)
 
     def begin(self, more: float = 0.0) -> None:
         """Begins to count the time of the first call, which gets `more` seconds in addition."""
@@ -446,27 +422,27 @@ class CallQueue:
 
     def remove(self, number: int) -> PendingCall | None:
         """Removes and returns a call, None if there is none; the next one begins."""
-        found = self._calls.pop(number, None)
+        found = self.calls.pop(number, None)
         self.begin()
         return found
 
     def take_cells(self, number: int) -> list[PendingCell]:
         """Removes a cell (0: all cells) that was not sent; returns the removed ones."""
-        cells = {n: call for n, call in self._calls.items() if isinstance(call, PendingCell)}
+        cells = {n: call for n, call in self.calls.items() if isinstance(call, PendingCell)}
         taken = {n: call for n, call in cells.items() if number in (0, n)}
         for each in taken:
-            del self._calls[each]
-        self._unsent = deque(
+            del self.calls[each]
+        self.unsent = deque(
             message
-            for message in self._unsent
+            for message in self.unsent
             if not (isinstance(message, messages.Call) and message.call in taken)
         )
         return [*taken.values()]
 
     def take_until(self, last: int) -> list[PendingCall]:
         """Removes the calls up to a number, and returns them in order."""
-        taken = [call for number, call in self._calls.items() if number <= last]
-        self._calls = {number: call for number, call in self._calls.items() if number > last}
-        if not self._calls:
-            self._unsent.clear()
+        taken = [call for number, call in self.calls.items() if number <= last]
+        self.calls = {number: call for number, call in self.calls.items() if number > last}
+        if not self.calls:
+            self.unsent.clear()
         return taken

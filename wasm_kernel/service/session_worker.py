@@ -184,12 +184,12 @@ class SessionWorker:
         Only a thread that `waits` sends a message for which the worker has no room yet: a caller
         may be a front end's only thread.
         """
-        while self._calls.has_unsent and self._sending.acquire(blocking=waits):
+        while self._calls.unsent and self._sending.acquire(blocking=waits):
             try:
                 while (found := self._next_unsent()) is not None:
                     if not self._send(*found, waits=waits):
                         with self._changed:
-                            self._calls.put_back(found[1])
+                            self._calls.unsent.appendleft(found[1])
                         later = partial(self._flush, waits=True)
                         threading.Thread(target=later, daemon=True).start()
                         return
@@ -204,8 +204,8 @@ class SessionWorker:
         with self._changed:
             if self._line is None or self._leaving is not None:
                 return None
-            message = self._calls.next_unsent()
-            return None if message is None else (self._line.worker, message)
+            unsent = self._calls.unsent
+            return (self._line.worker, unsent.popleft()) if unsent else None
 
     def _send(self, worker: Worker, message: Struct, *, waits: bool) -> bool:
         """Sends a message, or refuses it; returns False if that needs a wait that is not wanted."""
@@ -294,7 +294,7 @@ class SessionWorker:
         return WorkerLost(line.why_ended or _ENDED, LAST_KEPT)
 
     def _progress(self, text: str) -> None:
-        for pending in self._calls.all():
+        for pending in [*self._calls.calls.values()]:
             pending.tell(text)
 
     def _take(self, report: Report, size: int, line: WorkerLine) -> None:
@@ -345,7 +345,7 @@ class SessionWorker:
                     forks = self._calls.forks
                 line.serve(report, size, forks + self.function_calls.requests_a_cell)
             case _:
-                pending = self._calls.get(report.call) or self._offers.get(report.call)
+                pending = self._calls.calls.get(report.call) or self._offers.get(report.call)
                 if pending is None:
                     line.count(size)
                 elif (answer := pending.handle(report, size)) is not None:
@@ -355,7 +355,7 @@ class SessionWorker:
         if isinstance(report, messages.Failed) and report.call == 0:
             raise messages.error_of(report)
         self.usage.measured(line.worker.cpu_seconds)
-        if (pending := self._calls.get(report.call)) is None:
+        if (pending := self._calls.calls.get(report.call)) is None:
             raise FrameError("it answers a call that was not made")
         end = pending.outcome(report)  # a bad answer loses this call with the worker
         if isinstance(report, messages.Ended):
@@ -453,7 +453,7 @@ class SessionWorker:
                 seconds += self.opened.policy["grace_seconds"]
                 seconds += line.worker.resident_bytes / _DISK_SPEED
             self._leaving = Leaving(time.monotonic(), seconds, self._calls.last, discard_variables)
-            self._calls.forget_unsent()
+            self._calls.unsent.clear()  # no worker reads them any more
             waiting = self._calls.take_until(self._calls.last) if line is None else []
         if line is None:  # no worker ends them
             for pending in waiting:
