@@ -15,7 +15,8 @@ import pytest
 from tests.tasks import cancelled_after
 from wasm_kernel.linux import files, trees
 from wasm_kernel.linux.files import link_or_copy
-from wasm_kernel.linux.task import Cancelled
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.linux.walks import FolderWalk
 
 DEEP = 300  # more folders than this process may have files open
@@ -36,8 +37,9 @@ def there(here: Path) -> Path:
     return here.with_name("there")
 
 
-def copied(here: Path, there: Path) -> dict[str, str]:
-    return trees.copy_tree(here, there, lambda name: False)
+def copied(here: Path, there: Path, task: Task = QUIET) -> dict[str, str]:
+    with Folder.open(here) as source, Folder.open(there) as target:
+        return trees.copy_tree(source.fd, target.fd, lambda name: False, task)
 
 
 def down(folder: Path, levels: int) -> FolderWalk:
@@ -56,7 +58,7 @@ def test_a_copy_that_is_cancelled_stops_between_two_files(here: Path, there: Pat
     for name in "abc":
         (here / name).write_text(name)
     with pytest.raises(Cancelled):
-        trees.copy_tree(here, there, lambda name: False, cancelled_after(2))
+        copied(here, there, cancelled_after(2))
     assert sum(file.stat().st_size for file in there.iterdir()) == 2
 
 
@@ -65,7 +67,7 @@ def test_a_copy_stops_in_a_file(here: Path, there: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(files.FileCopier, "clone", lambda *files: False)
     (here / "large").write_bytes(b"x" * 16384)
     with pytest.raises(Cancelled):
-        trees.copy_tree(here, there, lambda name: False, cancelled_after(2))
+        copied(here, there, cancelled_after(2))
     assert (there / "large").read_bytes().count(b"x") == 8192
 
 

@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.files import FileCopier
-from wasm_kernel.linux.folders import NEW, READ, Folder, closing_fd, inode_of, open_folder
+from wasm_kernel.linux.folders import NEW, READ, Folder, Inode, closing_fd, inode_of, open_folder
 from wasm_kernel.linux.task import QUIET, Task
-from wasm_kernel.linux.walks import FolderWalk, HiddenTest
+from wasm_kernel.linux.walks import HiddenTest, Lookup
 
 _OWNER = 0o700
 _LINKED_DEEPEST = 500  # folders that the walk to each further name of a file opens
@@ -27,20 +27,27 @@ _PERMISSIONS = 0o777
 
 
 def copy_tree(
-    source: Path | int,
-    target: Path | int,
-    hidden: Callable[[str], bool],
-    task: Task = QUIET,
+    source: int, target: int, hidden: Callable[[str], bool], task: Task = QUIET
 ) -> dict[str, str]:
-    """Copies all but the `hidden` names of a folder into another, which has none of them.
+    """Copies all but the `hidden` names of an open folder into another, which has none of them.
 
     Returns why entries can't be copied, by their paths in the tree. After an error, the target
     holds a part.
     """
-    with FolderWalk(source) as here, FolderWalk(target) as there:
-        copying = _Copying(here, there, target, FileCopier(task))
-        copying.run([name for name in here.names() if not hidden(name)])
-        return copying.left_out
+    left_out: dict[str, str] = {}
+    with Lookup(target) as there:
+        copying = _Copying(target, there, FileCopier(task))
+        for entry in walks.entries(
+            source, hidden=lambda _, name, depth: not depth and hidden(name)
+        ):
+            path = "/".join([*entry.path, entry.name])
+            try:
+                copying.copy(entry, path)
+            except _Unreadable as problem:
+                left_out[path] = problem.why
+            except FileNotFoundError:
+                continue  # another process removed it
+    return left_out
 
 
 def remove_tree(folder: Path) -> None:
@@ -65,91 +72,54 @@ def remove_contents(folder: int, *, hidden: HiddenTest | None = None) -> None:
 
 
 class _Copying:
-    """A running copy, with a walk in the source and one in the target."""
+    """A running copy, with a lookup in its target."""
 
-    def __init__(
-        self, here: FolderWalk, there: FolderWalk, target: Path | int, copier: FileCopier
-    ) -> None:
-        self._here = here
-        self._there = there
-        self._target = target
-        self._copier = copier
-        self._twins: dict[tuple[int, int], tuple[str, ...]] = {}
-        self._entered: list[os.stat_result] = []
-        self.left_out: dict[str, str] = {}
+    def __init__(self, target: int, there: Lookup, copier: FileCopier) -> None:
+        self._target, self._there, self._copier = target, there, copier
+        self._twins: dict[Inode, str] = {}  # the paths of files with several names
 
-    def run(self, names: list[str]) -> None:
-        todo = [iter(names)]
-        while todo:
-            name = next(todo[-1], None)
-            if name is None:
-                todo.pop()
-                if todo:
-                    self._leave()
-            elif self._copy(name):
-                todo.append(iter(self._here.names()))
-
-    def _copy(self, name: str) -> bool:
-        """Copies one entry; True if it is a folder, which both walks then have entered."""
-        try:
-            with _reading():
-                found = os.stat(name, dir_fd=self._here.fd, follow_symlinks=False)
-            match stat.S_IFMT(found.st_mode):
-                case stat.S_IFDIR:
-                    self._enter(name, found)
-                    return True
-                case stat.S_IFREG:
-                    self._file(name, found)
-                case stat.S_IFLNK:
-                    with _reading():
-                        leads_to = os.readlink(name, dir_fd=self._here.fd)
-                    os.symlink(leads_to, name, dir_fd=self._there.fd)
-                case stat.S_IFIFO:
-                    os.mkfifo(name, found.st_mode & _PERMISSIONS, dir_fd=self._there.fd)
-                case _:
-                    raise _Unreadable("it is neither a file nor a folder")
-        except _Unreadable as problem:
-            self.left_out["/".join([*self._here.path, name])] = problem.why
-        except FileNotFoundError:
-            pass  # another process removed it
-        return False
-
-    def _enter(self, name: str, found: os.stat_result) -> None:
+    def copy(self, entry: walks.Entry, path: str) -> None:
+        """Copies one entry; a folder comes after all that it holds."""
         with _reading():
-            self._here.enter(name)
-        os.mkdir(name, _OWNER, dir_fd=self._there.fd)
-        self._there.enter(name)
-        self._entered.append(found)
+            found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
+        above, name = self._there.parent(path, make=True)
+        match stat.S_IFMT(found.st_mode):
+            case stat.S_IFDIR:
+                if not os.access(entry.name, os.R_OK | os.X_OK, dir_fd=entry.folder):
+                    raise _Unreadable(os.strerror(errno.EACCES))
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, _OWNER, dir_fd=above)
+                with closing_fd(open_folder(name, above)) as made:
+                    _dress(made, found)
+            case stat.S_IFREG if (twin := self._twins.get(inode_of(found))) is not None:
+                with Lookup(self._target) as way:
+                    folder, first = way.parent(twin)
+                    os.link(first, name, src_dir_fd=folder, dst_dir_fd=above)
+            case stat.S_IFREG:
+                if found.st_nlink > 1 and len(entry.path) > _LINKED_DEEPEST:
+                    raise _Unreadable("it has several names, and lies too deep to keep them")
+                self._file(entry, path, above)
+            case stat.S_IFLNK:
+                with _reading():
+                    leads_to = os.readlink(entry.name, dir_fd=entry.folder)
+                os.symlink(leads_to, name, dir_fd=above)
+            case stat.S_IFIFO:
+                os.mkfifo(name, found.st_mode & _PERMISSIONS, dir_fd=above)
+            case _:
+                raise _Unreadable("it is neither a file nor a folder")
 
-    def _leave(self) -> None:
-        self._here.leave()
-        _dress(self._there.fd, self._entered.pop())
-        self._there.leave()
-
-    def _file(self, name: str, found: os.stat_result) -> None:
-        twin = self._twins.get(inode_of(found))
-        if twin is not None:
-            self._link_to(twin, name)
-            return
-        if found.st_nlink > 1 and self._here.depth > _LINKED_DEEPEST:
-            raise _Unreadable("it has several names, and lies too deep to keep them")
+    def _file(self, entry: walks.Entry, path: str, above: int) -> None:
         with _reading():
-            opened = os.open(name, READ, dir_fd=self._here.fd)
+            opened = os.open(entry.name, READ, dir_fd=entry.folder)
         with closing_fd(opened) as source:
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
                 raise _Unreadable("it is not a file any more")
-            with closing_fd(os.open(name, NEW, 0o600, dir_fd=self._there.fd)) as target:
+            with closing_fd(os.open(entry.name, NEW, 0o600, dir_fd=above)) as target:
                 self._copier.copy(source, target, found.st_size)
                 _dress(target, found)
         if found.st_nlink > 1:
-            self._twins[inode_of(found)] = (*self._there.path, name)
-
-    def _link_to(self, twin: tuple[str, ...], name: str) -> None:
-        with FolderWalk(self._target) as way:
-            for part in twin[:-1]:
-                way.enter(part)
-            os.link(twin[-1], name, src_dir_fd=way.fd, dst_dir_fd=self._there.fd)
+            self._twins[inode_of(found)] = path
 
 
 class _Unreadable(Exception):
