@@ -24,6 +24,7 @@ from wasm_kernel.linux.walks import HiddenTest, Lookup
 _OWNER = 0o700
 _LINKED_DEEPEST = 500  # folders that the walk to each further name of a file opens
 _PERMISSIONS = 0o777
+_LISTED = os.R_OK | os.X_OK
 
 
 def copy_tree(
@@ -85,7 +86,7 @@ class _Copying:
         above, name = self._there.parent(path, make=True)
         match stat.S_IFMT(found.st_mode):
             case stat.S_IFDIR:
-                if not os.access(entry.name, os.R_OK | os.X_OK, dir_fd=entry.folder):
+                if not os.access(entry.name, _LISTED, dir_fd=entry.folder, effective_ids=True):
                     raise _Unreadable(os.strerror(errno.EACCES))
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, _OWNER, dir_fd=above)

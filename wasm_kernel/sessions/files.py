@@ -27,7 +27,7 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, making_folder
 from wasm_kernel.linux.walks import FolderWalk
-from wasm_kernel.sessions import entries
+from wasm_kernel.sessions import entries, ids
 from wasm_kernel.sessions.paths import (
     WORKSPACE_ROOT,
     SessionPathError,
@@ -78,6 +78,7 @@ def list_session_files(
         FileNotFoundError: there is no such session.
         OSError: the files can't be listed.
     """
+    ids.checked(session_id)
     workspace = SessionsRoot(workspace_root, private_root).find(session_id)
     log = SandboxLogger.of(logger)
     wanted = None if pattern is None else Pattern(pattern)
@@ -112,6 +113,7 @@ def read_session_file(
         IsADirectoryError: it is a folder.
         OSError: it is not a regular file, is larger than `max_bytes`, or can't be read.
     """
+    ids.checked(session_id)
     log, root = SandboxLogger.of(logger), SessionsRoot(workspace_root, private_root)
 
     def read(walk: FolderWalk, name: str) -> bytes:
@@ -160,6 +162,7 @@ def write_session_file(
     def write(walk: FolderWalk, name: str) -> None:
         entries.replace(walk.root, walk.fd, name, content, overwrite=overwrite)
 
+    ids.checked(session_id)
     root = SessionsRoot(workspace_root, private_root)
     workspace = root.place_of(session_id)
     split_path(relative_path)
@@ -232,6 +235,7 @@ def delete_session_path(
         OSError: the folder is not empty and `recursive` is False; or it can't be deleted, and a
             part of it may be gone.
     """
+    ids.checked(session_id)
     log, root = SandboxLogger.of(logger), SessionsRoot(workspace_root, private_root)
 
     def delete(walk: FolderWalk, name: str) -> None:
@@ -289,8 +293,9 @@ def _validate_session_path(session_id: str, relative_path: str, workspace_root: 
         SessionPathError, OSError: as `resolve`.
         SessionIdError, FileNotFoundError: there is no such session.
     """
-    workspace = _folder_for(SessionsRoot(workspace_root), session_id, relative_path)
+    ids.checked(session_id)
     parts = split_path(relative_path)
+    workspace = _folder_for(SessionsRoot(workspace_root), session_id, relative_path)
     try:
         return workspace.joinpath(*resolve(workspace, parts, relative_path))
     except OSError as problem:
@@ -324,7 +329,8 @@ def _at(
 
     Calls `act` again if something on the way was swapped.
     """
-    workspace, parts = _folder_for(root, session_id, path), split_path(path)
+    parts = split_path(path)
+    workspace = _folder_for(root, session_id, path)
 
     def try_once() -> T:
         with locate(workspace, parts, path, follow=follow, make=make) as (walk, name):
