@@ -4,6 +4,7 @@ works as on any file system, and the result's files are those that changed in th
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 import pytest
@@ -30,7 +31,8 @@ SLOT = st.integers(0, twins.SLOTS - 1)
 FROM = st.sampled_from([None, None, None, 0, 1, 1, 2])
 TARGET = st.sampled_from(["a", "d", "d/a", "..", ".", "../..", "new", "d/e", *HIDDEN_NAMES[:4]])
 DATA = st.binary(min_size=1, max_size=12)
-HOW = st.sampled_from([0, 0, 1, 1, 8, 9, 5, 2, 13])
+HOWS = [0, 0, 1, 1, 8, 9, 5, 2, 13]
+HOW = st.sampled_from(HOWS)
 RIGHTS = st.sampled_from([twins.READ, twins.WRITE, twins.READ | twins.WRITE])
 OPENING = st.builds(Open, SLOT, FROM, PATH, HOW, RIGHTS, st.booleans(), st.booleans())
 ON_PATH = ["mkdir", "rmdir", "unlink", "unlink", "readlink", "stat"]
@@ -133,3 +135,44 @@ def test_any_sequence_of_calls(guest: Guest, cells: list[list[twins.Operation]])
     finally:
         here.close()
         native.close()
+
+
+THERE = ["a", "d", "empty", "way", "here", "ring", "hanging", "d/e", "d/twin"]
+PLACES = [*THERE, "nothing", "nothing/x", "a/x", "a/../d", "ring/x"]
+WITH_SLASH = ["a/", "d/", "nothing/", "way/", "here/", "hanging/"]
+NATIVE = {
+    getattr(abi, name): number for number, name in errno.errorcode.items() if hasattr(abi, name)
+}
+
+
+def each_call() -> Iterator[twins.Operation]:
+    """Calls by paths that are there, are not, are wrong, or lead through links."""
+    for path in [*PLACES, *WITH_SLASH]:
+        yield from (OnPath(what, None, path) for what in sorted({*ON_PATH}))
+        yield from (OnTwo("rename", None, path, None, new) for new in PLACES)
+    for path in THERE:
+        yield OnTwo("rename", None, path, None, "nothing/")
+        yield from (OnTwo("link", None, path, None, new) for new in PLACES)
+    for path in [*PLACES, "nothing/"]:
+        yield Symlink("a", None, path)
+        for how in sorted({*HOWS}):
+            yield from (Open(0, None, path, how, FULL, False, follow) for follow in (False, True))
+
+
+def test_each_call_succeeds_or_fails_as_any_process_has_it(guest: Guest) -> None:
+    """The facts of wasmtime's `p1_*` programs and cap-std's tests about paths."""
+    native = guest.app.parent / "native"
+    here, there = GuestSide(guest), NativeSide(native)
+    is_changed = True
+    for op in each_call():
+        if is_changed:
+            for root in (guest.app, native):
+                twins.build(root, hidden=False)
+                (root / "hanging").symlink_to("nothing")
+        answers = here.do(op), there.do(op)
+        is_changed = answers[0][0] == "ok"
+        if not is_changed:
+            answers = ("error", NATIVE[answers[0][1]]), answers[1]
+        assert (op, answers[0]) == (op, answers[1])
+    here.close()
+    there.close()
