@@ -14,6 +14,7 @@ from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
 
 Opening = Callable[..., Sandbox]
+Forking = Callable[..., Sandbox]
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def parent(opened: Opening) -> Sandbox:
 
 
 @pytest.fixture
-def forked() -> Iterator[Callable[..., Sandbox]]:
+def forked() -> Iterator[Forking]:
     """Forks a sandbox, and closes the forks after the test."""
     made: list[Sandbox] = []
 
@@ -57,6 +58,3 @@ def forked() -> Iterator[Callable[..., Sandbox]]:
     yield one
     for sandbox in made:
         sandbox.close()
-
-
-Forking = Callable[..., Sandbox]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.execution.forks import Opening
+from tests.execution.conftest import Opening
 from tests.faces import process_of
 from wasm_kernel import Sandbox
 from wasm_kernel.guests.python.language import shared_language

@@ -9,24 +9,13 @@ from typing import Any
 import pytest
 
 from tests.execution.conftest import Opening
-from tests.faces import PATIENCE
+from tests.faces import PATIENCE, happens, wait_for
+from tests.listening import Page
 from wasm_kernel import BaseSandbox
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
-from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.execution.jobs import GuestJobs
-from wasm_kernel.guests.protocol import Output
 
 ENDLESS = "begun = True\nprint('begun', flush=True)\nwhile True: pass"
-
-
-class Hearing(NoListener):
-    """A listener that tells when a cell has printed something."""
-
-    def __init__(self) -> None:
-        self.heard = threading.Event()
-
-    def emit(self, output: Output) -> None:
-        self.heard.set()
 
 
 def printed(sandbox: BaseSandbox, code: str) -> str:
@@ -39,9 +28,9 @@ def test_wait_for_interrupts_its_cell_without_a_traceback(
     sandbox: BaseSandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def call() -> None:
-        page = Hearing()
+        page = Page()
         cell = asyncio.wrap_future(sandbox.submit(ENDLESS, listener=page))
-        assert await asyncio.to_thread(page.heard.wait, PATIENCE)
+        assert await asyncio.to_thread(happens, lambda: page.heard)
         await asyncio.wait_for(cell, 0.05)
 
     sandbox.execute("kept = 5")
@@ -52,14 +41,14 @@ def test_wait_for_interrupts_its_cell_without_a_traceback(
 
 
 def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: BaseSandbox) -> None:
-    page = Hearing()
+    page = Page()
     code = (
         "import os, time\nprint('begun', flush=True)\n"
         "while not os.path.exists('go'): time.sleep(0.01)\nran = ['first']"
     )
     running = sandbox.submit(code, listener=page)
     waiting, last = sandbox.submit("ran.append('second')"), sandbox.submit("ran.append('third')")
-    assert page.heard.wait(PATIENCE)
+    wait_for(lambda: page.heard)
     assert waiting.cancel()
     assert waiting.cancelled()
     (sandbox.workspace / "go").touch()
@@ -97,9 +86,9 @@ def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(sandbox: BaseSa
     )
 
     async def call() -> None:
-        page = Hearing()
+        page = Page()
         cell = asyncio.create_task(sandbox.aexecute(tidy, listener=page))
-        assert await asyncio.to_thread(page.heard.wait, PATIENCE)
+        assert await asyncio.to_thread(happens, lambda: page.heard)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(cell, 0.05)
         assert not sandbox.busy

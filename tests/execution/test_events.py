@@ -75,6 +75,7 @@ def test_a_limit_is_named_by_its_field(opened: Opening, captured: CapturingLogge
         display_count=3,
         display_bytes=10_000,
         workspace_bytes=1000,
+        workspace_files=5,
     )
     met: dict[str, str] = {
         "print('x' * 200)": "stdout_bytes",
@@ -82,6 +83,7 @@ def test_a_limit_is_named_by_its_field(opened: Opening, captured: CapturingLogge
         "for i in range(9): display(i)": "display_count",
         "display('x' * 20_000)": "display_bytes",
         "open('f', 'w').write('x' * 2000)": "workspace_bytes",
+        "for i in range(9): open(f'f{i}', 'w').close()": "workspace_files",
         "1 + 1": "",
     }
     for code, limit in met.items():
@@ -102,11 +104,6 @@ def test_a_fuel_budget_is_a_limit(
     heard = Heard(captured)
     assert heard.of("execution.trap")[0]["trap"] == "OutOfFuel"
     assert heard.of("execution.limit")[0]["limit"] == "fuel_budget"
-
-
-def test_many_files_are_a_limit(opened: Opening, captured: CapturingLogger) -> None:
-    opened(workspace_files=3).execute("for i in range(9): open(f'f{i}', 'w').close()")
-    assert Heard(captured).of("execution.limit")[0]["limit"] == "workspace_files"
 
 
 @pytest.mark.parametrize("inside", [True, False])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.execution.forks import TRAP, Forking, Opening
+from tests.execution.conftest import Forking, Opening
 from tests.faces import says
 from wasm_kernel import Sandbox, create_session_sandbox, get_session_sandbox
 from wasm_kernel.errors import ForkError
@@ -62,7 +62,7 @@ def test_the_parent_may_end_and_vanish(opened: Opening, forked: Forking) -> None
     fork = forked(parent)
     parent.close()
     trees.remove_tree(parent.workspace)
-    assert fork.execute(TRAP).error is not None
+    assert fork.execute("import os; os._exit(3)").error is not None
     assert says(fork, "print(sum(x))") == "4999950000"
 
 

@@ -4,7 +4,7 @@ same.
 
 from __future__ import annotations
 
-from tests.execution.forks import Forking
+from tests.execution.conftest import Forking
 from tests.faces import says
 from wasm_kernel import Sandbox
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.execution.forks import Forking, Opening
+from tests.execution.conftest import Forking, Opening
 from tests.faces import says
 from tests.private import private_of
 from wasm_kernel import Sandbox

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.execution.forks import Opening
+from tests.execution.conftest import Opening
 from tests.faces import says
 from wasm_kernel import Sandbox, create_sandbox
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from threadpoolctl import threadpool_limits
 
-from tests.execution.forks import Opening
+from tests.execution.conftest import Opening
 from tests.faces import says
 from tests.faults import Does, Faults
 from wasm_kernel import Sandbox

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.execution.forks import Opening
+from tests.execution.conftest import Opening
 from tests.faces import happens, says, wait_for
 from tests.faults import Faults
 from tests.private import private_of

@@ -11,31 +11,10 @@ import pytest
 
 from tests.execution.conftest import Opening
 from tests.faces import PATIENCE, process_of, says, wait_for
+from tests.listening import Page
 from wasm_kernel import Sandbox, SandboxClosed, create_sandbox
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
-from wasm_kernel.result import CommMessage
-
-
-class Ear:
-    """A listener that records what it hears."""
-
-    collects = True
-
-    def __init__(self) -> None:
-        self.heard: list[protocol.Output] = []
-
-    def emit(self, output: protocol.Output) -> None:
-        self.heard.append(output)
-
-    def comm(self, message: CommMessage) -> None:
-        """Does nothing, since there is no page."""
-
-    def ask(self, prompt: str, password: bool) -> str:
-        return "answer"
-
-    def terminate(self) -> None:
-        """Does nothing, since there is no kernel to end."""
 
 
 def test_cells_from_many_threads_run_one_at_a_time(module_sandbox: Sandbox) -> None:
@@ -50,7 +29,7 @@ def test_cells_from_many_threads_run_one_at_a_time(module_sandbox: Sandbox) -> N
 
 
 def test_output_is_heard_while_the_cell_runs(module_sandbox: Sandbox) -> None:
-    class Answering(Ear):
+    class Answering(Page):
         def emit(self, output: protocol.Output) -> None:
             (module_sandbox.workspace / "heard").touch()
 
@@ -62,7 +41,7 @@ def test_output_is_heard_while_the_cell_runs(module_sandbox: Sandbox) -> None:
 def test_the_user_time_of_a_question_does_not_count(
     module_sandbox: Sandbox,
 ) -> None:
-    class Slow(Ear):
+    class Slow(Page):
         def ask(self, prompt: str, password: bool) -> str:
             time.sleep(0.8)
             return "late"

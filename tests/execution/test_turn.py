@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.listening import Page
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import TravelError, WasmKernelError
@@ -35,32 +36,18 @@ REQUEST = {"op": "execute", "code": "1", "allow_stdin": True}
 DISPLAY = {"op": "display", "data": {"text/plain": "x"}}
 
 
-class Ear:
-    """A listener that records what it hears and gives the test's answers."""
-
-    collects = True
+class Ear(Page):
+    """A page whose user gives one answer again and again, or raises it."""
 
     def __init__(self, answer: str | Exception = "a line") -> None:
-        self.heard: list[protocol.Output] = []
-        self.said: list[CommMessage] = []
-        self.asked: list[tuple[str, bool]] = []
-        self.terminated = 0
+        super().__init__()
         self._answer = answer
-
-    def emit(self, output: protocol.Output) -> None:
-        self.heard.append(output)
-
-    def comm(self, message: CommMessage) -> None:
-        self.said.append(message)
 
     def ask(self, prompt: str, password: bool) -> str:
         self.asked.append((prompt, password))
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
-
-    def terminate(self) -> None:
-        self.terminated += 1
 
 
 class RecordingClock(Clock):

@@ -110,6 +110,14 @@ def test_an_agent_without_files_is_an_error(
         files.agent_files()
 
 
+def test_a_package_that_is_not_installed_is_named(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PACKAGES", ("no_such_distribution",))
+    with pytest.raises(BundleError, match="pip install no-such-distribution"):
+        files.find(cache)
+
+
 def test_missing_artifacts_are_an_error(
     cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
