@@ -98,23 +98,6 @@ def test_a_notebook_that_never_resumes(start: Starting, notebook: Path, root: Pa
     assert start(notebook, resume="never").run("x")["error"] == "NameError"
 
 
-def test_the_second_kernel_of_a_session_has_its_files_and_is_told(
-    start: Starting, notebook: Path, root: Path
-) -> None:
-    traits = {"session_id": "shared", "resume": "always"}
-    first, second = start(notebook, **traits), start(notebook, **traits)
-    first.run("x = 1; open('file', 'w').write('shared')")
-    said = second.run("print(open('file').read(), 'x' in globals()); x = 2")
-    assert said["stdout"] == "shared False\n"
-    assert "This session is already open" in said["stderr"]
-    second.shut_down()
-    assert first.run("print(x)")["stdout"] == "1\n"
-    said = first.run("import os; print(os.environ, os.listdir('/'), os.getcwd())")
-    assert "JPY" not in said["stdout"]  # the notebook's path is not passed on to the guest
-    assert "analysis" not in said["stdout"]
-    assert [path.name for path in root.iterdir()] == ["shared"]
-
-
 def test_each_kernel_has_its_own_session_if_notebooks_have_none(
     start: Starting, notebook: Path, root: Path
 ) -> None:

@@ -139,11 +139,11 @@ def test_nobody_else_takes_the_session_or_variables_of_a_kernel_that_has_no_work
     start: Starting, root: Path, tmp_path: Path
 ) -> None:
     first = start(session_id=(shared := str(uuid.uuid4())), resume="always")
-    first.run("x = 1")
+    first.run("x = 1; open('/app/file', 'w').close()")
     fall_asleep(first)
     second = start(session_id=shared, resume="always")
-    said = second.run("globals().get('x')")
-    assert said["value"] == ""
+    said = second.run("globals().get('x'), __import__('os').listdir('/app')")
+    assert said["value"] == "(None, ['file'])"
     assert "This session is already open" in said["stderr"]
     second.end()
     with get_session_sandbox(shared, workspace_root=root) as program:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,15 +104,6 @@ def test_a_slider_is_shown_moved_and_heard(page: Page) -> None:
     assert page.value("x, s.value") == "(7, 7)"
 
 
-def test_moves_while_a_cell_computes_come_after_it_in_order(page: Page) -> None:
-    page.run(SLIDER)
-    cell = page.client.execute("import time; time.sleep(0.5); seen = s.value; print('cell')")
-    moves = [page.move(value) for value in (4, 5, 6)]
-    said = texts(page.heard(cell)) + "".join(texts(page.heard(move)) for move in moves)
-    assert said == "cell\nnow 4\nnow 5\nnow 6\n"
-    assert page.value("seen, x") == "(3, 6)"
-
-
 def test_a_cell_that_awaits_hears_the_slider(page: Page) -> None:
     page.run(SLIDER + "import asyncio")
     cell = page.client.execute("while x < 6: await asyncio.sleep(0.01)\nprint('ends', x)")
@@ -142,15 +132,6 @@ def test_a_page_that_is_loaded_again_finds_its_widgets(page: Page) -> None:
     page.heard(page.send("close", "c1", {}))
     info = page.client.comm_info("jupyter.widget", reply=True, timeout=SECONDS)
     assert "s1" in info["content"]["comms"]
-
-
-def test_without_widgets_the_page_is_told_at_once(page: Page) -> None:
-    page.run("1")
-    begun = time.monotonic()
-    heard = page.heard(page.send("open", "c1", {}, target_name="jupyter.widget.control"))
-    assert kinds(heard) == ["status", "comm_close", "status"]
-    assert time.monotonic() - begun < SECONDS / 2
-    assert page.value("import sys; 'ipywidgets' in sys.modules") == "False"
 
 
 def test_files_come_in_and_pictures_go_out(page: Page) -> None:
@@ -234,47 +215,29 @@ def show(n):
 ]
 
 
-@pytest.fixture(scope="module")
-def executed() -> Any:
-    notebook = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
-    notebook.cells = [nbformat.v4.new_code_cell(code) for code in CELLS]  # type: ignore[no-untyped-call]
-    NotebookClient(notebook, kernel_name="wasm-python", timeout=SECONDS).execute()
-    return notebook
-
-
 def models(notebook: Any, name: str) -> list[Any]:
     every = notebook.metadata.widgets[STATE]["state"].values()
     return [each for each in every if each["model_name"] == name]
 
 
-def test_a_notebook_keeps_its_widgets_states(executed: Any) -> None:
+def test_a_notebook_that_nbclient_runs_keeps_its_widgets_states() -> None:
+    executed: Any = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
+    executed.cells = [nbformat.v4.new_code_cell(code) for code in CELLS]  # type: ignore[no-untyped-call]
+    NotebookClient(executed, kernel_name="wasm-python", timeout=SECONDS).execute()
+    nbformat.validate(executed)
     slider = next(m for m in models(executed, "IntSliderModel") if m["state"]["description"] == "n")
     assert slider["state"]["value"] == 3  # 9 was undone
     view = executed.cells[0].outputs[0].data[VIEW]
     assert view["model_id"] in executed.metadata.widgets[STATE]["state"]
-    nbformat.validate(executed)
-
-
-def test_outputs_are_captured_by_the_widget_they_are_made_for(executed: Any) -> None:
-    cell = executed.cells[1]
-    assert [o.text for o in cell.outputs if o.output_type == "stream"] == ["outside\n"]
-    captured = models(executed, "OutputModel")[0]["state"]["outputs"]
+    streams = [o.text for o in executed.cells[1].outputs if o.output_type == "stream"]
+    assert streams == ["outside\n"]
+    captured, figure = (m["state"]["outputs"] for m in models(executed, "OutputModel")[:2])
     assert [o["output_type"] for o in captured] == ["stream", "display_data"]
     assert captured[0]["text"] == "inside\n"
-
-
-def test_the_bar_reached_its_end(executed: Any) -> None:
+    assert any("image/png" in output.get("data", {}) for output in figure)
+    assert any("n is 2" in output.get("text", "") for output in figure)
     [bar] = models(executed, "FloatProgressModel")
     assert (bar["state"]["value"], bar["state"]["bar_style"]) == (5, "success")
     assert any("100%" in m["state"]["value"] for m in models(executed, "HTMLModel"))
-
-
-def test_interact_shows_its_figure_inside(executed: Any) -> None:
-    captured = models(executed, "OutputModel")[1]["state"]["outputs"]
-    assert any("image/png" in output.get("data", {}) for output in captured)
-    assert any("n is 2" in output.get("text", "") for output in captured)
-
-
-def test_pictures_are_stored_with_their_bytes(executed: Any) -> None:
     [picture] = models(executed, "ImageModel")
     assert base64.b64decode(picture["buffers"][0]["data"]) == PNG

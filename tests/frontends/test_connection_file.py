@@ -29,28 +29,14 @@ from wasm_kernel.kernels.settings import connection_path, session_of_file
 UUID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 
 
-def test_the_kernels_id_in_the_name_is_the_session(tmp_path: Path) -> None:
+def test_a_connection_file_names_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert session_of_file(tmp_path / f"kernel-{UUID}.json") == UUID
-
-
-def test_another_file_names_the_same_session_each_time(tmp_path: Path) -> None:
-    path = tmp_path / "kernel-x.json"
-    path.write_text(json.dumps({"key": "k"}))
-    assert session_of_file(path) == session_of_file(path)
-
-
-def test_another_key_is_another_session(tmp_path: Path) -> None:
-    path = tmp_path / "kernel-x.json"
-    path.write_text(json.dumps({"key": "k"}))
-    first = session_of_file(path)
-    path.write_text(json.dumps({"key": "l"}))
-    assert session_of_file(path) != first
-
-
-def test_a_plain_name_belongs_into_the_runtime_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    path, named = tmp_path / "kernel-x.json", []
+    for key in ("k", "k", "l"):
+        path.write_text(json.dumps({"key": key}))
+        named.append(session_of_file(path))
+    assert named[0] == named[1] != named[2]
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))  # a plain name belongs into it
     assert connection_path("kernel-none.json") == tmp_path / "kernel-none.json"
 
 
@@ -58,16 +44,11 @@ def connection(path: Path) -> KernelConnection:
     return KernelConnection(connection_file=str(path))
 
 
-def test_a_file_without_a_key_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_a_key_is_refused_unless_that_is_allowed(tmp_path: Path) -> None:
     path = tmp_path / "open.json"
     path.write_text(json.dumps({"key": "", "shell_port": 1}))
     with pytest.raises(WasmKernelError, match="holds no key"):
         connection(path).open(allow_unsigned=False)
-
-
-def test_a_file_without_a_key_is_taken_where_that_is_allowed(tmp_path: Path) -> None:
-    path = tmp_path / "open.json"
-    path.write_text(json.dumps({"key": "", "shell_port": 1}))
     opened = connection(path)
     opened.open(allow_unsigned=True)
     assert opened.shell_port == 1

@@ -8,17 +8,7 @@ from typing import Any
 import pytest
 
 from wasm_kernel.errors import CompileError
-from wasm_kernel.guests.protocol import (
-    ClearOutput,
-    Display,
-    Error,
-    Output,
-    Result,
-    Stream,
-    UpdateDisplay,
-)
 from wasm_kernel.kernels import messages
-from wasm_kernel.outputs import bundle
 from wasm_kernel.outputs.bundle import Mode, never_stop
 from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.result import CellError, SandboxResult
@@ -30,29 +20,6 @@ def result(error: CellError | None = None, **reply: Any) -> SandboxResult:
     return SandboxResult(
         error is None, "", "", 0, error, None, 0, 0.0, (), (), (), Path(), (), reply
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("output", "kind", "content"),
-    [
-        (Stream("stderr", "x"), "stream", {"name": "stderr", "text": "x"}),
-        (
-            Display({"a/b": 1}, {"m": 1}, {"display_id": "d"}),
-            "display_data",
-            {"data": {"a/b": 1}, "metadata": {"m": 1}, "transient": {"display_id": "d"}},
-        ),
-        (
-            UpdateDisplay({}),
-            "update_display_data",
-            {"data": {}, "metadata": {}, "transient": {}},
-        ),
-        (ClearOutput(True), "clear_output", {"wait": True}),
-        (Result(3, {}), "execute_result", {"execution_count": 3, "data": {}, "metadata": {}}),
-        (Error("E", "v", ("t",)), "error", {"ename": "E", "evalue": "v", "traceback": ["t"]}),
-    ],
-)
-def test_each_output_has_its_message(output: Output, kind: str, content: dict[str, Any]) -> None:
-    assert messages.of_output(output) == (kind, content)
 
 
 def test_a_reply_keeps_its_shape_whatever_the_guest_answered() -> None:
@@ -107,11 +74,6 @@ def test_payloads_are_capped_in_number_and_size() -> None:
     assert found[0]["text"].endswith("[cut: it is longer than a cell may send]")
 
 
-def test_a_pager_payload_passes() -> None:
-    page = {"source": "page", "data": {"text/plain": "doc"}, "start": 0}
-    assert messages.payloads([page], SAFELY, never_stop) == [page]
-
-
 @pytest.mark.parametrize("count", [True, -1, "3", 2**60, None, 1.5])
 def test_an_invalid_count_is_not_believed(count: Any) -> None:
     assert messages.count_of({"execution_count": count}) is None
@@ -124,12 +86,6 @@ def test_empty_answers_are_whole_replies() -> None:
     }  # fmt: skip
     assert messages.is_complete_reply({}) == {"status": "unknown"}
     assert messages.history_reply({"history": 3}) == {"status": "ok", "history": []}
-
-
-def test_plain_text_of_a_bundle_is_cleaned_and_the_rest_is_not() -> None:
-    data = {"text/plain": "a\x1b[2Jb", "application/json": {"x": "\x1b"}}
-    shown = bundle.clean(data, {}, Mode.SAFE).data
-    assert shown == {"text/plain": "ab", "application/json": {"x": "\x1b"}}
 
 
 def test_only_known_kinds_of_completions_pass() -> None:

@@ -19,28 +19,20 @@ def settings(**traits: Any) -> Any:
     return KernelSettings(config=Config({"WasmKernel": traits}))
 
 
-def test_every_limit_is_a_trait_with_the_policys_description() -> None:
+def test_every_limit_is_a_trait_with_the_policys_description_and_default() -> None:
     traits = KernelSettings.class_traits(config=True)
     assert set(POLICY_FIELDS) <= set(traits)
     assert all(traits[name].help for name in POLICY_FIELDS)
-
-
-def test_the_defaults_are_the_policys() -> None:
     assert settings().policy() == ExecutionPolicy(door=Door.KERNEL)
-
-
-def test_no_time_limit_is_written_as_zero() -> None:
     assert settings(cell_timeout=0).policy().cell_timeout is None
 
 
-def test_a_broken_rule_names_the_trait() -> None:
-    with pytest.raises(PolicyError, match=r"WasmKernel\.fuel_budget"):
-        settings(fuel_budget=-1).policy()
-
-
-def test_an_invalid_mount_names_the_trait() -> None:
-    with pytest.raises(PolicyError, match=r"WasmKernel\.mounts"):
-        settings(mounts=["nonsense"]).policy()
+@pytest.mark.parametrize(
+    ("name", "value"), [("fuel_budget", -1), ("mounts", ["nonsense"])], ids=str
+)
+def test_a_broken_rule_names_the_trait(name: str, value: Any) -> None:
+    with pytest.raises(PolicyError, match=rf"WasmKernel\.{name}"):
+        settings(**{name: value}).policy()
 
 
 def test_mounts_are_read_from_their_text_form(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ ORDERS: Mapping[str, Callable[[], Any]] = {
     "half": half,
     "another type": lambda: 1,
     "too deep": lambda: {"text/plain": deep()},
+    "too large": lambda: {"text/plain": "x" * (65 << 20)},
+    "well": lambda: {"text/plain": "well"},
 }
 
 

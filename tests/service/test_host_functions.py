@@ -169,7 +169,10 @@ def fails(sandbox: Any, code: str) -> str:
 def test_plain_data_passes_both_ways_and_takes_the_types_of_the_annotations(
     offering: Sandboxes,
 ) -> None:
-    sandbox = offering(put_off, echo)
+    def parts() -> list[Any]:
+        return [b"a", bytearray(b"b"), memoryview(b"cd")]
+
+    sandbox = offering(put_off, echo, parts, Streams().numbers)
     said = says(
         sandbox,
         "from dataclasses import dataclass; from datetime import date\n"
@@ -182,19 +185,10 @@ def test_plain_data_passes_both_ways_and_takes_the_types_of_the_annotations(
     first, *others = said.splitlines()
     assert first == str({"number": 2**70, "due": "2027-01-02", "label": b"\xffrain"})
     assert others == ["True", "0.5 3"]
-
-
-def test_all_kinds_of_bytes_reach_a_cell_as_bytes(offering: Sandboxes) -> None:
-    def parts() -> list[Any]:
-        return [b"a", bytearray(b"b"), memoryview(b"cd")]
-
-    assert says(offering(parts), "print(parts())") == "[b'a', b'b', b'cd']"
-
-
-def test_a_function_looks_like_its_own(offering: Sandboxes) -> None:
-    said = says(offering(put_off, Streams().numbers), "help(put_off); print(numbers)")
-    assert "put_off(order: Order, days: int = 1, *, why: str = 'rain') -> Order" in said
-    assert "Puts an order off." in said and "function numbers" in said
+    assert says(sandbox, "print(parts())") == "[b'a', b'b', b'cd']"
+    shown = says(sandbox, "help(put_off); print(numbers)")
+    assert "put_off(order: Order, days: int = 1, *, why: str = 'rain') -> Order" in shown
+    assert "Puts an order off." in shown and "function numbers" in shown
 
 
 def test_errors_are_of_the_same_class_and_name_no_place_of_the_host(offering: Sandboxes) -> None:
@@ -259,28 +253,26 @@ def test_a_call_that_fails_leaves_no_arguments_in_memory(offering: Sandboxes) ->
         gc.enable()
 
 
-def test_a_function_that_cancels_itself_interrupts_no_cell(offering: Sandboxes) -> None:
+def test_a_function_that_exits_or_cancels_itself_ends_its_call_alone(offering: Sandboxes) -> None:
     async def cancelled() -> None:
         task = asyncio.ensure_future(asyncio.sleep(PATIENCE))
         await asyncio.sleep(0)
         task.cancel()
         await task
 
-    sandbox = offering(cancelled)
-    assert fails(sandbox, "await cancelled()") == "RuntimeError: it ended with CancelledError"
-
-
-def test_a_function_that_exits_ends_its_call_alone(offering: Sandboxes) -> None:
     async def leave() -> None:
         raise SystemExit(3)
 
     async def give_up() -> None:
         raise GeneratorExit
 
-    sandbox = offering(leave, give_up, HostFunction(exit_plainly, name="leave_plainly"), echo)
+    sandbox = offering(
+        cancelled, leave, give_up, HostFunction(exit_plainly, name="leave_plainly"), echo
+    )
     for call in ("await leave()", "leave_plainly()", "await leave()"):
         assert fails(sandbox, call) == "RuntimeError: it ended with SystemExit"
     assert fails(sandbox, "await give_up()") == "RuntimeError: it ended with GeneratorExit"
+    assert fails(sandbox, "await cancelled()") == "RuntimeError: it ended with CancelledError"
     assert says(sandbox, "print(echo(1))") == "1"
 
 

@@ -138,16 +138,6 @@ def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
     assert make(ID).execute("1").reply["execution_count"] == number + 2
 
 
-def test_a_cell_that_was_stopped_says_once_what_is_kept(make: Making) -> None:
-    sandbox = make(policy=ExecutionPolicy(cell_timeout=0.3, grace_seconds=0.1))
-    sandbox.execute("x = 1")
-    error = sandbox.execute("sum(range(10**13))").error
-    assert error is not None
-    assert "The variables are as they were before this cell" in error.evalue
-    after = sandbox.execute("print(x)")
-    assert (after.stdout, after.stderr) == ("1\n", "")
-
-
 def test_a_cell_that_is_the_first_of_its_process_and_is_lost_has_its_number(make: Making) -> None:
     first = make(ID)
     says(first, "x = 1; print(x)")
@@ -213,20 +203,6 @@ def test_an_open_session_is_not_taken_away(make: Making, tmp_path: Path) -> None
     wasm_kernel.delete_session_workspace(ID, tmp_path / "root")
     with pytest.raises(SandboxClosed, match="session was about to be deleted"):
         sandbox.execute("1")
-
-
-def test_forks_are_sandboxes_of_their_own(make: Making, tmp_path: Path) -> None:
-    plain, session = make(), make(ID)
-    for parent in (plain, session):
-        says(parent, "x = [1]; open('f', 'w').write('kept')")
-        first, second = parent.fork(2)
-        with first, second:
-            assert says(first, "x.append(2); print(x, open('f').read())") == "[1, 2] kept"
-            assert says(second, "print(x)") == "[1]"
-            second.undo(2)
-            assert says(second, "print('x' in dir())") == "False"
-        assert says(parent, "print(x)") == "[1]"
-    assert {each.name for each in tmp_path.iterdir()} >= {"work", "work-fork-1", "work-fork-2"}
 
 
 def test_a_sandbox_that_was_not_closed_warns_and_ends(make: Making, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A session of a service has the interface of every sandbox, as one that a program makes."""
+"""The interface of a sandbox, whose guest lives in a worker of a service."""
 
 from __future__ import annotations
 
@@ -17,21 +17,14 @@ from wasm_kernel.execution.interfaces import (
 )
 from wasm_kernel.guests.protocol import Result, Stream
 from wasm_kernel.result import CommMessage
-from wasm_kernel.service.create_session import create_session_sandbox
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
 
 
-@pytest.fixture(scope="module", params=["service", "program"])
-def module_sandbox(
-    service: Service, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Sandbox]:
-    """A session of a service, and a sandbox that a program makes itself."""
-    if request.param == "service":
-        made: Sandbox = service.create()
-    else:
-        made = create_session_sandbox(workspace_root=tmp_path_factory.mktemp("own"))[1]
-    with made as sandbox:
+@pytest.fixture(scope="module")
+def module_sandbox(service: Service) -> Iterator[Sandbox]:
+    """A session of a service."""
+    with service.create() as sandbox:
         yield sandbox
 
 

@@ -327,9 +327,7 @@ def test_a_check_that_gives_points_for_no_number_is_known(load: Callable[[str], 
 
 
 REFUSED = {
-    "A probe of a can't be read": "@test(probes=['%time f()'])\ndef a(x): assert x",
     "a gives all its points, whatever": "@test(probes=['f()'])\ndef a(x): x == 42",
-    "wanted": "@test(probes=['f()'])\ndef a(x): assert x == wanted",
     "b: The test itself failed": "@inside()\ndef b(): return print(1)",
 }
 
