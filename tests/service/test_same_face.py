@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.faces import put_back, says
+from tests.faces import put_back
 from tests.listening import Page
-from wasm_kernel.errors import FrameError, SandboxClosed, TravelError
+from wasm_kernel.errors import FrameError
 from wasm_kernel.execution.interfaces import (
     OfferedMessage,
 )
@@ -56,6 +55,8 @@ def test_what_no_message_can_carry_is_replaced_or_refused(sandbox: Sandbox) -> N
     with pytest.raises(FrameError, match="surrogates"):
         sandbox.query({"op": "complete", "code": "\ud800", "cursor_pos": 1}).result(30)
     assert not sandbox.busy
+    with pytest.raises(ValueError, match="one sandbox or more"):
+        sandbox.fork(0)
 
 
 @pytest.mark.parametrize(
@@ -110,54 +111,6 @@ def test_a_late_answer_does_not_answer_the_next_question(sandbox: Sandbox) -> No
     assert late is not None
     assert late.ename == "KeyboardInterrupt"
     assert sandbox.execute("print(input())", allow_stdin=True, listener=page).stdout == "new\n"
-
-
-def test_memory_and_files_go_back_and_forth(sandbox: Sandbox) -> None:
-    says(sandbox, "x = 1; open('kept', 'w').write('1')")
-    sandbox.checkpoint("one")
-    says(sandbox, "x = 2; open('kept', 'w').write('2')")
-    assert sandbox.undo(files=True).files_back == ("kept",)
-    assert says(sandbox, "print(x, open('kept').read())") == "1 1"
-    sandbox.undo(1)
-    sandbox.redo()
-    assert "one" in [each.name for each in sandbox.checkpoints()]
-    sandbox.restore("one")
-    with pytest.raises(TravelError, match="no checkpoint"):
-        sandbox.restore("two")
-
-
-def test_a_fork_goes_its_own_way(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    says(sandbox, "x = [1]; open('both', 'w').write('kept')")
-    with monkeypatch.context() as patch, socket.socket(socket.AF_UNIX) as server:
-        patch.chdir(sandbox.workspace)
-        server.bind("socket")
-    (fork,) = sandbox.fork()
-    with fork:
-        first = fork.execute("x.append(2); print(x, open('both').read())")
-        assert first.stdout == "[1, 2] kept\n"
-        assert "'socket'" in first.stderr
-        fork.worker.sleep()
-        assert fork.execute("1").stderr == ""
-    assert says(sandbox, "print(x)") == "[1]"
-    with pytest.raises(ValueError, match="one sandbox or more"):
-        sandbox.fork(0)
-    with pytest.raises(SandboxClosed, match="session can be opened again"):
-        fork.execute("1")
-
-
-def test_comms_reach_the_guest_and_the_page(sandbox: Sandbox) -> None:
-    says(
-        sandbox,
-        "from comm import get_comm_manager\n"
-        "def opened(comm, message):\n"
-        "    comm.send({'heard': message['content']['data']})\n"
-        "get_comm_manager().register_target('echo', opened)",
-    )
-    page = Page()
-    opening = CommMessage("open", "c1", {"a": 1}, "echo", buffers=(b"\0\xff",))
-    sandbox.comm(opening, listener=page).result(30)
-    assert [each.data for each in page.said if each.kind == "msg"] == [{"heard": {"a": 1}}]
-    assert sandbox.comms().result(30) == {"c1": "echo"}
 
 
 def test_a_front_end_finds_no_running_cell_in_an_idle_session(sandbox: Sandbox) -> None:
