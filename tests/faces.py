@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,20 @@ def open_files(process: int | str = "self") -> list[str]:
     for link in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed since, or the listing's own one
             found.append(str(link.readlink()))
+    return found
+
+
+def host_tree(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Everything below a folder of the host, with the facts that would show a change."""
+    found = {}
+    for path in [folder, *folder.rglob("*")]:
+        status = path.lstat()
+        content, changed = b"", 0 if path.is_dir() else status.st_mtime_ns
+        if path.is_symlink():
+            content = os.fsencode(path.readlink())
+        elif path.is_file():
+            content = path.read_bytes()
+        found[str(path)] = (status.st_mode, changed, content)
     return found
 
 

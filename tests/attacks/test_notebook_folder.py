@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.beneath import over
-from tests.faces import says
-from tests.wasi_files.overlays import host_tree
+from tests.faces import host_tree, says
 from wasm_kernel import (
     ExecutionPolicy,
     Sandbox,

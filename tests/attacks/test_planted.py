@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.beneath import over
+from tests.faces import host_tree
 from tests.private import private_folders, private_of
 from tests.sampled import sampled
 from wasm_kernel import (
@@ -99,10 +100,6 @@ def outside(tmp_path: Path) -> Path:
     return folder
 
 
-def seen(folder: Path) -> dict[str, tuple[str, int]]:
-    return {path.name: (path.read_text(), path.stat().st_mtime_ns) for path in folder.iterdir()}
-
-
 def plant(workspace: Path, outside: Path, kind: Plant, names: list[str]) -> None:
     """Put something in the place of every name, in the workspace and in two folders below it."""
     for top in (workspace, workspace / "sub", workspace / "sub" / "sub"):
@@ -148,7 +145,7 @@ def test_case_40_a_planted_workspace_is_as_safe_as_an_empty_one(
     warm: None, tmp_path: Path, outside: Path, kind: Plant, opening: Callable[[Path], BaseSandbox]
 ) -> None:
     """F1, and case 41: it is also safe if the guest is lost or the session opened once more."""
-    before = seen(outside)
+    before = host_tree(outside)
     for names in deepest_first():
         workspace = tmp_path / "root" / ID
         plant(workspace, outside, kind, names)
@@ -158,7 +155,7 @@ def test_case_40_a_planted_workspace_is_as_safe_as_an_empty_one(
             assert sandbox.execute(USE).error is None
             sandbox.execute("%undo --files")
             assert "planted" in sandbox.execute("import os; print(os.listdir('/tmp'))").stdout
-        assert seen(outside) == before
+        assert host_tree(outside) == before
         workspace.rename(tmp_path / f"done-{len(names)}")
 
 
@@ -166,7 +163,7 @@ def test_case_40_a_planted_workspace_is_as_safe_as_an_empty_one(
 def test_case_41_the_hosts_operations_on_a_planted_workspace_are_safe(
     warm: None, tmp_path: Path, outside: Path, kind: Plant
 ) -> None:
-    before, root = seen(outside), tmp_path / "root"
+    before, root = host_tree(outside), tmp_path / "root"
     for names in deepest_first():
         plant(root / ID, outside, kind, names)
         list_session_files(ID, root)
@@ -175,7 +172,7 @@ def test_case_41_the_hosts_operations_on_a_planted_workspace_are_safe(
         prune_sessions(0, root)
         delete_session_workspace(ID, root)
         assert not (root / ID).exists()
-        assert seen(outside) == before
+        assert host_tree(outside) == before
 
 
 def test_case_39_a_workspace_that_contains_a_session_does_not_lead_it_elsewhere(
@@ -197,11 +194,11 @@ def test_case_39_a_workspace_that_contains_a_session_does_not_lead_it_elsewhere(
             "    try: os.symlink('../../../outside', f'{place}/{name}')\n"
             "    except OSError: pass\n"
         )
-    before = seen(outside)
+    before = host_tree(outside)
     with get_session_sandbox(session_id) as again:
         assert "key" not in again.execute("import os; print(os.listdir('/tmp'))").stdout
         again.execute("open('/tmp/planted', 'w').write('x')")
-    assert seen(outside) == before
+    assert host_tree(outside) == before
 
 
 def test_a_folder_that_is_made_anew_never_gets_old_variables(warm: None, tmp_path: Path) -> None:

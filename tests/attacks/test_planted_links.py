@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import host_tree
 from wasm_kernel import (
     ExecutionPolicy,
     create_sandbox,
@@ -72,18 +73,14 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository
 
 
-def everything(folder: Path) -> dict[str, float]:
-    return {str(path): path.lstat().st_mtime for path in folder.rglob("*")}
-
-
 @pytest.mark.parametrize("call", CALLS)
 def test_f1_a_relative_path_leads_through_no_link(repository: Path, call: str) -> None:
-    before = everything(repository.parent)
+    before = host_tree(repository.parent)
     for root in (*map(Path, WAYS), Path("./workspace"), Path("up/dotssh"), Path("up/none/new")):
         with pytest.raises(PlantedLinkError, match="absolute path") as caught:
             CALLS[call](root)
         assert str(repository.parent) not in str(caught.value)
-        assert everything(repository.parent) == before, (call, root)
+        assert host_tree(repository.parent) == before, (call, root)
 
 
 def test_f1_the_defaults_lead_through_no_link(repository: Path) -> None:

@@ -19,10 +19,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tests.faces import host_tree
 from tests.private import private_of
 from tests.publishing.published import Publishing
 from tests.sampled import sampled
-from tests.wasi_files.overlays import host_tree
 from wasm_kernel.folders.places import ROOTS
 from wasm_kernel.linux import files
 from wasm_kernel.linux.files import FileMark

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.faces import wait_for
+from tests.faces import host_tree, wait_for
 from tests.stored import commits_in, state_of
 from wasm_kernel import (
     ExecutionPolicy,
@@ -95,17 +95,6 @@ for _name, _wrong in WRONG.items():
     }
 
 
-def everything(*folders: Path) -> set[tuple[str, int, int]]:
-    """Everything in these folders: paths, kinds and lengths."""
-    found = set()
-    for folder in folders:
-        for path in (folder, *folder.rglob("*")):
-            status = path.lstat()
-            length = 0 if path.is_dir() else status.st_size
-            found.add((str(path), status.st_mode, length))
-    return found
-
-
 def held() -> tuple[list[str], int]:
     """The threads of this process, and the number of its open files."""
     threads = sorted(thread.name for thread in threading.enumerate())
@@ -134,10 +123,10 @@ def test_a_refused_call_leaves_nothing_behind(tmp_path: Path, state: Path) -> No
     own_workers().fork_server.start()  # a refused call may start it, and it stays
     write_session_file(OLD, "file", b"kept", root)
     write_session_file(OLD, "folder/file", b"kept", root)
-    before = everything(root.parent), held()
+    before = host_tree(root.parent), held()
     for name, call in CALLS.items():
         assert is_refused(call, root), name
-        assert (everything(root.parent), held()) == before, name
+        assert (host_tree(root.parent), held()) == before, name
 
 
 def test_an_invalid_policy_changes_nothing_of_an_open_sandbox(
@@ -148,10 +137,10 @@ def test_an_invalid_policy_changes_nothing_of_an_open_sandbox(
         sandbox.execute("x = 1")
         wait_for(lambda: 2 in commits_in(state_of(tmp_path / "root" / OLD)), "a commit")
         time.sleep(0.1)  # the writer closes its files
-        before = everything(tmp_path), held()
+        before = host_tree(tmp_path), held()
         for name in ("policy", "logger", "runtime"):
             with pytest.raises((TypeError, ValueError)):
                 get_session_sandbox(OLD, workspace_root=tmp_path / "root", **WRONG[name])
-        assert (everything(tmp_path), held()) == before
+        assert (host_tree(tmp_path), held()) == before
         assert sandbox.policy is policy
         assert sandbox.execute("print(x)").stdout == "1\n"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import SMALL, Victim
+from tests.faces import host_tree
 from tests.sampled import but_for, sampled
 from wasm_kernel import create_sandbox
 
@@ -50,14 +51,10 @@ def session(_session: Victim) -> Iterator[Victim]:
                 path.unlink()
 
 
-def _outside(root: Path) -> dict[str, tuple[int, int, bytes]]:
-    found = {}
-    own = root / "own" / ".metadata.json"
-    for path in [root, own, *(p for p in root.rglob("*") if root / "own" not in [p, *p.parents])]:
-        status = path.lstat()
-        content = path.read_bytes() if path.is_file() else b""
-        found[str(path)] = (status.st_ino, status.st_mode, content)
-    return found
+def _outside(root: Path) -> dict[str, object]:
+    own = f"{root / 'own'}/"
+    hidden = f"{own}.metadata.json"
+    return {path: it for path, it in host_tree(root).items() if path == hidden or own not in path}
 
 
 ESCAPES = [

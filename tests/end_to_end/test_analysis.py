@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.driving import Shown, opened
-from tests.wasi_files.overlays import host_tree
+from tests.faces import host_tree
 
 pytestmark = pytest.mark.usefixtures("installed_kernelspec")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.driving import Notebook, opened
-from tests.wasi_files.overlays import host_tree
+from tests.faces import host_tree
 from wasm_kernel.engine.cache import default_folder
 
 pytestmark = pytest.mark.usefixtures("installed_kernelspec")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from pathlib import Path
 
@@ -128,17 +127,3 @@ class Overlaid:
                 assert isinstance(content, bytes), (path, content)
                 found[path] = content
         return found
-
-
-def host_tree(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Everything below a folder of the host, with the facts that would show a change."""
-    found = {}
-    for path in [folder, *folder.rglob("*")]:
-        status = path.lstat()
-        content, changed = b"", 0 if path.is_dir() else status.st_mtime_ns
-        if path.is_symlink():
-            content = os.fsencode(path.readlink())
-        elif path.is_file():
-            content = path.read_bytes()
-        found[str(path)] = (status.st_mode, changed, content)
-    return found

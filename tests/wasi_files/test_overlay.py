@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from tests.engine.tiny import OTHER, RIGHTS, ROOT
+from tests.faces import host_tree
 from tests.sampled import lasting
-from tests.wasi_files.overlays import NEW, READ, WRITE, Overlaid, host_tree
+from tests.wasi_files.overlays import NEW, READ, WRITE, Overlaid
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.linux.files import FileCopier

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.engine.tiny import RIGHTS, ROOT
+from tests.faces import host_tree
 from tests.sampled import lasting
-from tests.wasi_files.overlays import READ, WRITE, Overlaid, host_tree
+from tests.wasi_files.overlays import READ, WRITE, Overlaid
 from wasm_kernel.engine import abi
 
 SECRET = b"secret of the host"

@@ -22,8 +22,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.faces import host_tree
 from tests.sampled import lasting
-from tests.wasi_files.overlays import Overlaid, host_tree
+from tests.wasi_files.overlays import Overlaid
 from wasm_kernel.engine import abi
 
 NAMES = st.sampled_from(["a", "b", "d", "e"])
