@@ -20,16 +20,8 @@ ROOMS = ["wasi_files", "state", "sessions", "publishing"]
 BY_OS = {"open", "stat", "lstat", "unlink", "remove", "rename", "replace", "mkdir", "rmdir", "link"}
 BY_OS |= {"symlink", "readlink", "chmod", "chown", "utime", "mkfifo", "mknod", "access", "truncate"}
 BY_OS |= {"listdir", "scandir", "makedirs", "removedirs", "renames", "walk", "statvfs"}
-BY_PATH = {
-    "open",
-    "read_bytes",
-    "read_text",
-    "write_bytes",
-    "write_text",
-    "glob",
-    "rglob",
-    "iterdir",
-}
+BY_PATH = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "glob", "rglob"}
+BY_PATH |= {"iterdir"}
 BY_PATH |= {"unlink", "mkdir", "touch", "exists", "is_dir", "is_file", "is_symlink", "is_fifo"}
 BY_PATH |= {"stat", "lstat", "rmdir", "resolve", "symlink_to", "hardlink_to", "readlink", "chmod"}
 BY_PATH |= {"samefile", "expanduser"}

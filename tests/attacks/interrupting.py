@@ -12,17 +12,11 @@ from wasm_kernel.execution.interfaces import InputInterrupted, NoListener
 
 KINDS = {
     "sleep": "await asyncio.sleep(0.002)",
-    "sleeps": "for i in range(20): await asyncio.sleep(0.0002)",
     "passes": "for i in range(300): await asyncio.sleep(0)",
-    "gather": "await asyncio.gather(*[asyncio.sleep(0.0001 * i) for i in range(20)])",
     "task": (
         "async def f(n):\n  for i in range(n): await asyncio.sleep(0)\n  return n\n"
         "t = asyncio.create_task(f(30))\nassert await t == 30\n"
         "async with asyncio.timeout(3600): await asyncio.create_task(f(30))"
-    ),
-    "left tasks": (
-        "async def f():\n  for i in range(200): await asyncio.sleep(0)\n"
-        "l = [asyncio.create_task(f()) for i in range(20)]"
     ),
     "async for": (
         "async def g():\n  for i in range(50):\n    yield i\n    await asyncio.sleep(0)\n"
@@ -32,7 +26,6 @@ KINDS = {
         "  group.create_task(asyncio.sleep(0.001))\n  async for i in g(): pass"
     ),
     "run": "asyncio.run(asyncio.sleep(0.002))\nasyncio.run(asyncio.sleep(0))",
-    "loop": "for i in range(100_000): pass",
     "numpy": "import numpy as np\na = np.ones((60, 60))\nfor i in range(50): a @ a",
     "input": "input('?')",
     "print": "for i in range(400): print(i, 'x' * 20)",

@@ -148,7 +148,7 @@ def kill_at(fault: Fault, folder: Path, operation: int) -> bool:
     return fault.calls - before >= operation
 
 
-@pytest.mark.parametrize("operation", [2, 17, 78])
+@pytest.mark.parametrize("operation", [17, 78])
 def test_killed_at_the_nth_operation(faults: Faults, tmp_path: Path, operation: int) -> None:
     assert kill_at(faults[OPERATIONS], tmp_path, operation)
     found_in(tmp_path)
@@ -178,7 +178,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("seed", sampled({str(seed): seed for seed in range(6)}, 6))
+@pytest.mark.parametrize("seed", sampled({str(seed): seed for seed in range(4)}, 4))
 def test_a_history_flipped_or_cut_anywhere_is_never_half_loaded(saved: Path, seed: int) -> None:
     dice = random.Random(seed)
     file = dice.choice(sorted(p for p in state_of(saved).rglob("[!.]*") if p.is_file()))

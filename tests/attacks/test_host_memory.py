@@ -23,30 +23,23 @@ SEND = "import _host, os\ndef send(data):\n    return _host.call(data)\n"
 FLOODS = {
     "wide text in other words": 'd = b\'{"op":"display","data":{"text/plain":"\'\n'
     "d += b'x' * (30 << 20)\n"
-    "for _ in range(8): send(d + b'\\\\ud83d\\\\ude00\"}}')",
+    "for _ in range(6): send(d + b'\\\\ud83d\\\\ude00\"}}')",
     "lists": 'd = b\'{"op":"display","data":{"x/json":[\' + b\',\'.join([b\'[]\'] * 240_000)\n'
-    "for _ in range(12): send(d + b']}}')",
-    "values": 'd = b\'{"op":"display","data":{"x/json":[\' + b\',\'.join([b\'{"":0}\'] * 160_000)\n'
     "for _ in range(12): send(d + b']}}')",
     "keys": "d = ','.join(f'\"{i:x}\\u0416\":{i}' for i in range(400_000))\n"
     'd = (\'{"op":"display","data":{"x/json":{\' + d + \'}}}\').encode()\n'
     "for _ in range(12): send(d)",
-    "wide text": "t = 'x' * (30 << 20) + '\\U0001f600'\n"
-    "for _ in range(8): display({'text/plain': t}, raw=True)",
     "large frames": 'd = b\'{"op":"done","reply":{"a":"\' + b\'x\' * (63 << 20) + b\'"}}\'\n'
     "for _ in range(4): send(b'x' + d); send(d[:-3] + b'\\xf0\\x9f\\x98\\x80\"}}')",
-    "errors": "lines = ['y\\u0416' * 10**6]\n"
-    "for _ in range(50): get_ipython()._showtraceback(ValueError, '', lines)",
     "small pieces": "c = '\\u0416'.encode()\n"
     "for _ in range(400_000): os.write(1, c); os.write(2, c)",
     "one write": "os.write(1, bytes(500 << 20))",
     "comms": 'd = b\'{"op":"comm_open","comm_id":"c","target_name":"t","data":{"a":[\'\n'
     "d += b','.join([b'{\"\":0}'] * 160_000) + b']}}'\nfor _ in range(12): send(d)",
 }
-FEW = FLOODS["wide text"].replace("range(8)", "range(3)")
 
 
-@pytest.mark.parametrize("flood", sampled(FLOODS, 10))
+@pytest.mark.parametrize("flood", sampled(FLOODS, 7))
 def test_f14_a_cells_output_is_bounded_in_the_host_and_given_back(
     victim_of: Making, flood: str
 ) -> None:
@@ -75,9 +68,9 @@ def test_f14_a_cells_output_is_bounded_in_the_host_and_given_back(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("flood", [FEW, FLOODS["values"]], ids=["wide text", "values"])
 @pytest.mark.usefixtures("started")
-def test_f14_a_kernel_keeps_nothing_of_what_it_sent(warm: None, tmp_path: Path, flood: str) -> None:
+def test_f14_a_kernel_keeps_nothing_of_what_it_sent(warm: None, tmp_path: Path) -> None:
+    flood = FLOODS["lists"]
     kernel = RealKernel(tmp_path, display_bytes=str(DISPLAYED), cell_timeout="120")
     try:
         kernel.run(SEND)

@@ -130,12 +130,11 @@ def test_case_04_a_loop_that_swallows_everything_ends_at_the_second_interrupt(
     assert hurried.says("print(mine)") == "4"
 
 
-def test_case_04_a_handler_of_the_cells_own_does_not_outlive_it(victim: Victim) -> None:
+def test_case_07_an_interrupt_while_idle_or_with_a_handler_of_an_earlier_cell(
+    victim: Victim,
+) -> None:
     victim.says("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)")
     ends_interrupted(victim, "while True: pass")
-
-
-def test_case_07_an_interrupt_while_idle_ends_no_cell(victim: Victim) -> None:
     assert victim.sandbox.interrupt() is False
     assert victim.says("print('on')") == "on"
 

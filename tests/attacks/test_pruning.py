@@ -18,7 +18,7 @@ import pytest
 
 from tests.aged import aged, aged_session
 from tests.faces import PATIENCE
-from tests.sampled import SOAK_SECONDS, sampled
+from tests.sampled import SOAK_SECONDS
 from wasm_kernel import (
     PruneResult,
     SandboxClosed,
@@ -32,7 +32,7 @@ from wasm_kernel.sessions import ids
 
 ROOT = Path(__file__).resolve().parents[2]
 YEAR = 366 * 24.0
-FILES = 40
+FILES = 20
 PRUNE = "import sys; from wasm_kernel import prune_sessions; prune_sessions(0, sys.argv[1])"
 EVIL = """
 import os
@@ -147,7 +147,7 @@ def test_pruning_in_a_loop_against_living_sessions_for_long(warm: None, root: Pa
 
 
 def test_several_that_prune_at_once_share_the_work(root: Path) -> None:
-    sessions = {an_old_session(root).name for _ in range(60)}
+    sessions = {an_old_session(root).name for _ in range(30)}
     with begun([["-c", PRUNE, str(root)]] * 3) as others:
         mine = prune_sessions(0, root)
         for process in others:
@@ -158,14 +158,13 @@ def test_several_that_prune_at_once_share_the_work(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-@pytest.mark.parametrize("seed", sampled({str(seed): seed for seed in range(8)}, 8))
-def test_killed_in_the_middle_no_session_is_half_deleted(root: Path, seed: int) -> None:
+def test_killed_in_the_middle_no_session_is_half_deleted(root: Path) -> None:
     for _ in range(30):
         an_old_session(root)
     with begun([["-c", PRUNE, str(root)]]):
         while len(list(root.glob("[0-9a-f]*"))) > 28:
             time.sleep(0.0005)
-        time.sleep(random.Random(seed).uniform(0, 0.004))
+        time.sleep(random.uniform(0, 0.004))
     for workspace in root.glob("[0-9a-f]*"):
         assert len(list(workspace.glob("[0-9]*"))) == FILES
         assert (workspace / ".metadata.json").exists()

@@ -17,6 +17,7 @@ import pytest
 
 from tests.private import private_of
 from wasm_kernel import delete_session_workspace
+from wasm_kernel.folders import locks
 from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.private import PrivateFolders, discard
 from wasm_kernel.linux.folders import Folder
@@ -112,6 +113,7 @@ def test_no_session_begins_in_a_folder_that_is_deleted_in_its_place(
         with found:
             seen.append(is_used(found))
 
+    monkeypatch.setattr(locks, "_ASKING_SECONDS", 0.1)
     monkeypatch.setattr(removal, "_set_aside", lambda root, name, workspace: name)
     once_before(monkeypatch, removal, "_delete", look)
     delete_session_workspace(ID, tmp_path)
@@ -156,13 +158,12 @@ def arrived_session(root: Path) -> None:
         pass
 
 
-MAKERS = [(new_session, staging, "publish"), (arrived_session, staging, "publish")]
-MAKER_NAMES = ["new", "arrived"]
+MAKERS = [new_session, arrived_session]
 
 
-@pytest.mark.parametrize(("make", "owner", "name"), MAKERS, ids=MAKER_NAMES)
+@pytest.mark.parametrize("make", MAKERS)
 def test_a_session_is_not_emptied_by_a_removal_that_saw_it_being_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, owner: Any, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any
 ) -> None:
     """The removal opens the folder under its first name, and locks it when it has its last one."""
     seen, made = threading.Event(), threading.Event()
@@ -181,7 +182,7 @@ def test_a_session_is_not_emptied_by_a_removal_that_saw_it_being_made(
 
     finishing = threading.Thread(target=finish)
     once_before(monkeypatch, removal, "wait_lock", wait)
-    once_before(monkeypatch, owner, name, begin)
+    once_before(monkeypatch, staging, "publish", begin)
     make(tmp_path)
     made.set()
     finishing.join()
@@ -189,7 +190,7 @@ def test_a_session_is_not_emptied_by_a_removal_that_saw_it_being_made(
     assert names(tmp_path / ID) == [metadata.NAME]
 
 
-@pytest.mark.parametrize("make", [make for make, _, _ in MAKERS], ids=MAKER_NAMES)
+@pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("done", [True, False], ids=["deleted", "being deleted"])
 def test_a_session_is_made_although_a_removal_takes_its_folder_for_a_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, done: bool
