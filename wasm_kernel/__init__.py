@@ -114,7 +114,7 @@ _NAMES = {  # the public names by module
     "service.async_session": "AsyncSession",
     "service.cell_future": "CellFuture",
     "service.sandbox": "BaseSandbox Sandbox",
-    "service.session_info": "SessionInfo",
+    "service.registry": "SessionInfo",
     "service.host_function": "HostFunction",
     "service.limits": "ServiceLimits",
     "service.service": "AsyncService Service",
