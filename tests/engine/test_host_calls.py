@@ -14,7 +14,7 @@ from tests.engine.tiny import Guest
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import OutOfBounds
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens
+from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
 SIZE = 8 * 65_536
 CLOSED = Folder(-1)
@@ -85,13 +85,4 @@ def test_a_mount_takes_what_lies_below_it_and_nothing_else(path: str) -> None:
     assert (found is not None) == below
     if found is not None:
         assert path[: found[1]].rstrip("/") == found[0].guest[1:]
-
-
-def test_the_deepest_mount_wins() -> None:
-    found = Preopens(FIXED, (DATA, DEEP)).mount_of("data/deep/x")
-    assert found == (DEEP, len("data/deep/"))
-
-
-def test_the_root_is_found() -> None:
-    assert Preopens(FIXED).root == FIRST_DESCRIPTOR + 1
-    assert Preopens(FIXED[:1]).root is None
+    assert Preopens(FIXED, (DATA, DEEP)).mount_of("data/deep/x") == (DEEP, len("data/deep/"))

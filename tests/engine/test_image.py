@@ -11,7 +11,6 @@ from tests.engine.tiny import MIB, Guest
 from wasm_kernel.engine import abi
 from wasm_kernel.errors import ImageError
 from wasm_kernel.state import image
-from wasm_kernel.wasi_files.open_files import OpenFile
 
 Making = Callable[..., Guest]
 
@@ -88,28 +87,8 @@ def test_an_image_larger_than_the_limit_is_refused(make: Making, saved: image.Ba
         saved.attach(make(memory_bytes=MIB).instance)
 
 
-def test_zeros_are_holes(saved: image.BaseImage) -> None:
-    status = saved.path.stat()
-    assert status.st_blocks * 512 < status.st_size / 2
-
-
-def test_a_record_comes_back_as_they_were() -> None:
-    file = OpenFile(15, "/app", "a/b", 7, 0, 2, 1)
-    record = image.ImageRecord(65_536, "build", (file,), {"its": ["own"]})
-    assert image.ImageRecord.load(record.dump()) == record
-
-
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "{}",
-        "null",
-        '{"size": 1, "build": "", "files": [], "extra": 1}',
-        '{"size": 1, "build": "", "files": [{"fd": 1}], "extra": {}}',
-    ],
+    "text", ["", "[]", "{}", '{"size": 1, "build": "", "files": [{"fd": 1}], "extra": {}}']
 )
 def test_a_damaged_record_is_refused(text: str) -> None:
     with pytest.raises(ImageError):

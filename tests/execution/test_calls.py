@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ from tests.execution.conftest import Opening
 from tests.faces import PATIENCE, happens, wait_for
 from tests.listening import Page
 from wasm_kernel import BaseSandbox
-from wasm_kernel.engine.clock import NO_SIGNALS, Clock
-from wasm_kernel.execution.jobs import GuestJobs
 
 ENDLESS = "begun = True\nprint('begun', flush=True)\nwhile True: pass"
 
@@ -55,28 +52,6 @@ def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: BaseS
     assert running.result(PATIENCE).success
     assert last.result(PATIENCE).success
     assert printed(sandbox, "ran") == "['first', 'third']"
-
-
-def test_an_interrupt_that_comes_too_late_meets_no_other_cell() -> None:
-    clock = Clock()
-    jobs = GuestJobs("guest of a test", clock, lambda: None)
-    turn_is_over, cancelled, met = threading.Event(), threading.Event(), []
-
-    def run() -> Any:
-        clock.arm(NO_SIGNALS, None, 0.0, for_cell=True)
-        met.append(clock.interrupted)
-        clock.disarm()
-        turn_is_over.set()
-        cancelled.wait(PATIENCE)
-
-    jobs.start().result(PATIENCE)
-    first, second = jobs.queue(run), jobs.queue(run)
-    assert turn_is_over.wait(PATIENCE)
-    assert first.interrupt()
-    cancelled.set()
-    second.result(PATIENCE)
-    jobs.end(lambda: None, lambda: False)
-    assert met == [False, False]
 
 
 def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(sandbox: BaseSandbox) -> None:

@@ -15,7 +15,7 @@ nbformat = pytest.importorskip("nbformat")
 v4 = nbformat.v4
 
 
-@pytest.mark.parametrize("there", ["a/..", "a/../a/./..", "../app"])
+@pytest.mark.parametrize("there", ["a/../a/./..", "../app"])
 def test_the_working_folder_is_one_plain_path(module_sandbox: Sandbox, there: str) -> None:
     code = f"import os; os.makedirs('/app/a', exist_ok=True); os.chdir('/app'); os.chdir({there!r})"
     assert module_sandbox.execute(code).success

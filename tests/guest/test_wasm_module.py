@@ -77,10 +77,6 @@ def test_a_function_is_added_and_called(module: WasmModule) -> None:
     assert (seven(store, 0), eight(store)) == (42, 9)
 
 
-def test_initial_data_is_0_where_there_is_none(module: WasmModule) -> None:
-    assert module.initial_data(70_004, 4) == b"ef\0\0"
-
-
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
@@ -114,18 +110,6 @@ def test_edits_of_the_same_bytes_are_refused(module: WasmModule) -> None:
 def test_data_that_does_not_fit_is_refused(module: WasmModule, edit: DataEdit, words: str) -> None:
     with pytest.raises(ModuleError, match=words):
         module.patched((), [edit])
-
-
-def test_a_name_of_several_functions_is_refused() -> None:
-    module = WasmModule(bytes(wat2wasm('(module (import "a" "b" (func $f)) (func (@name "f")))')))
-    with pytest.raises(ModuleError, match="several functions of the name f"):
-        module.patched([Edit("f", 0, b"", b"", "x")])
-
-
-@pytest.mark.parametrize("data", [b"", b"\0asm\2\0\0\0", b"MZ and more"])
-def test_a_file_that_is_not_a_module_is_refused(data: bytes) -> None:
-    with pytest.raises(ModuleError, match="not a WebAssembly module"):
-        WasmModule(data)
 
 
 def test_numbers_are_encoded_as_the_specification_says() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from wasm_kernel_agent.comms import resync
 
 Serve = Callable[..., list[Any]]
 Cell = Callable[..., dict[str, Any]]
@@ -164,32 +163,3 @@ def test_other_comms_that_the_front_end_has_closed_end_here_too(serve: Serve) ->
     assert told.reply["comms"] == {}
     assert not told.frames
     assert asked.text == "([1], False)"
-
-
-def test_a_widget_that_can_not_say_its_state_does_not_keep_the_others_from_it() -> None:
-    class Widget:
-        keys = ["value"]
-
-        def get_state(self) -> dict[str, Any]:
-            return {}
-
-        def send_state(self, keys: list[str]) -> None:
-            sent.append(keys)
-
-        def hear(self) -> None:
-            """Does the work of a widget's own handler."""
-
-    class Broken(Widget):
-        def send_state(self, keys: list[str]) -> None:
-            raise ValueError
-
-    class Comm:
-        def __init__(self, comm_id: str, widget: Widget) -> None:
-            self.comm_id, self._msg_callback = comm_id, widget.hear
-
-    class Manager:
-        comms = {"a": Comm("a", Broken()), "b": Comm("b", Widget())}
-
-    sent: list[list[str]] = []
-    resync(Manager(), ["a", "b"])
-    assert sent == [["value"]]

@@ -34,14 +34,6 @@ def test_work_for_a_thread_is_done_at_once(loop: GuestLoop) -> None:
     assert loop.run_until_complete(work()) == 3
 
 
-def test_an_error_in_such_work_reaches_its_await(loop: GuestLoop) -> None:
-    async def work() -> int:
-        return await asyncio.to_thread(int, "x")
-
-    with pytest.raises(ValueError, match="invalid literal"):
-        loop.run_until_complete(work())
-
-
 def test_a_wait_that_can_never_end_is_an_error(loop: GuestLoop) -> None:
     future = loop.create_future()
     with pytest.raises(NothingToWaitFor, match="can never end"):

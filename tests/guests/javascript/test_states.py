@@ -81,11 +81,3 @@ def test_forks_go_their_own_ways_with_numbers_of_their_own(opened: Opening) -> N
 def test_new_sessions_draw_other_numbers(opened: Opening) -> None:
     drawn = {value(opened(str(number)), "Math.random()") for number in range(3)}
     assert len(drawn) == 3
-
-
-def test_named_states_come_back(javascript: BaseSandbox) -> None:
-    javascript.execute("var a = 1")
-    javascript.execute("%checkpoint one\na = 2")
-    javascript.execute("a = 3")
-    javascript.execute("%restore one")
-    assert value(javascript, "a") == "2"
