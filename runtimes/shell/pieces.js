@@ -15,6 +15,18 @@ export function once(make) {
   };
 }
 
+/** Replaces a file, for `sed -i`; without enough space it stays as it was. */
+export async function replaceFile(fs, path, text) {
+  const beside = `${path.replace(/[^/]*$/, "")}sed${Math.random().toString(36).slice(2, 8)}`;
+  try {
+    await fs.writeFile(beside, text);
+    await fs.mv(beside, path);
+  } catch (problem) {
+    await fs.rm(beside, { force: true });
+    throw problem;
+  }
+}
+
 /** Returns a value of `awk` as text: a number that is not whole has six digits, as `%.6g` writes it. */
 export function awkNumber(value) {
   if (typeof value === "string") return value;

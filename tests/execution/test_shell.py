@@ -85,6 +85,14 @@ SCRIPTS = {
     "printf a | sha1sum": "86f7e437faa5a7fce15d1ddcb9eaeaea377667b8  -\n",
     "md5sum a.csv > s; sha256sum a.csv >> t; md5sum -c s; sha256sum -c t": "a.csv: OK\n" * 2,
     "echo '0  a.csv' | sha1sum -c || echo differs": "a.csv: FAILED\ndiffers\n",
+    "a=s; a+=(b c); a[9]=e; a[7]=f; a+=(g); echo ${!a[@]} ${a[@]}": "0 1 2 7 9 10 s b c f e g\n",
+    "date -d '9999999 years' 2>&1; shuf -i 1-9999999999999999999 2>&1; shuf -r -n1 -e 2>&1": (
+        "date: invalid date '9999999 years'\nshuf: a number is out of range\n"
+        "shuf: can't use this: list index out of range\n"
+    ),
+    "printf '(%.0s' {1..9999} | bc 2>&1 | cut -c-24; shuf -i 1-999999999 2>&1": (
+        "bc: can't calculate '(((\nshuf: memory exhausted\n"
+    ),
 }
 """Scripts, and what bash prints for them; the soak runs just-bash's own cases."""
 ANEW = f"""
@@ -257,6 +265,10 @@ def test_scripts_count_against_the_quota(opened: Opening) -> None:
     sandbox = opened(workspace_bytes=10_000)
     result = said(sandbox, "!seq 1 5000 > large; echo $?")
     assert "ENOSPC" in result.stderr
+    said(sandbox, "!rm large; seq 500 > kept")
+    edited = said(sandbox, "!sed -i s/$/xxxxxxxxxxxxxxxxxxxx/ kept; echo $?; ls; tail -1 kept")
+    assert edited.stdout == "4\nkept\n500\n"  # before, a part of the file was left of it
+    assert edited.stderr == "sed: couldn't write kept: No space left on device\n"
     assert sum(path.stat().st_size for path in sandbox.workspace.rglob("*")) <= 10_000
 
 

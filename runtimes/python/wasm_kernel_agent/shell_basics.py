@@ -45,7 +45,10 @@ def date(words: list[str]) -> None:
     if "r" in values:
         moment = datetime.fromtimestamp(Path(values["r"]).stat().st_mtime, UTC)
     elif "d" in values:
-        moment = _described(values["d"], moment)
+        try:
+            moment = _described(values["d"], moment)
+        except (ValueError, OverflowError):
+            raise Usage(f"invalid date {values['d']!r}") from None
     if "R" in values:
         print(format_datetime(moment))
         return
@@ -92,11 +95,8 @@ def _described(text: str, now: datetime) -> datetime:
             days += _NAMES[word]
             rest = re.sub(rf"\b{word}\b", " ", rest, flags=re.IGNORECASE)
     if rest.strip():
-        try:
-            start = now.replace(hour=0, minute=0, second=0, microsecond=0)
-            moment = parser.parse(rest, default=start)
-        except (ValueError, OverflowError):
-            raise Usage(f"invalid date {text!r}") from None
+        start = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        moment = parser.parse(rest, default=start)
         moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     if weekday:
         moment = _on_weekday(moment.replace(hour=0, minute=0, second=0, microsecond=0), weekday)
@@ -227,6 +227,7 @@ _SUMS: dict[type[ast.AST], Callable[[Decimal, Decimal, Decimal], Decimal | bool]
     ast.NotEq: lambda a, b, scale: a != b,
 }
 _DIGITS = 1000  # of a result
+_NO_SUM = (ArithmeticError, LookupError, MemoryError, RecursionError, SyntaxError, ValueError)
 
 
 def calculate(words: list[str]) -> None:
@@ -243,7 +244,7 @@ def calculate(words: list[str]) -> None:
                         (rest if given else text).strip().replace("^", "**"), mode="eval"
                     )
                     found = _calculated(tree.body, known)
-            except (ArithmeticError, SyntaxError, RecursionError, KeyError, ValueError) as problem:
+            except _NO_SUM as problem:
                 raise Usage(f"can't calculate {text[:100]!r}: {type(problem).__name__}") from None
             if given:
                 known[name.strip()] = found

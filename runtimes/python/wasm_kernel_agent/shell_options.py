@@ -67,5 +67,11 @@ def in_words(program: Program, words: list[str]) -> None:
         name = getattr(problem, "filename", None)
         reason = getattr(problem, "strerror", None) or problem
         raise Usage(f"{name}: {reason}" if name else str(reason)) from None
+    except MemoryError:
+        raise Usage("memory exhausted") from None
+    except ArithmeticError:
+        raise Usage("a number is out of range") from None
+    except (ValueError, LookupError) as problem:
+        raise Usage(f"can't use this: {problem}") from None
     if status:
         raise SystemExit(status)

@@ -15,12 +15,15 @@ from "wasm-kernel:bytes";
 """
 _REGEX = b"""
 import {createUserRegex as ie} from "wasm-kernel:regex";
-import {awkNumber, once, runWithTrap, strftime} from "wasm-kernel:pieces";
+import {awkNumber, once, replaceFile, runWithTrap, strftime} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 _STRFTIME = b"""["strftime",async (e,t,n)=>{const found=[];
 for(const each of e)found.push(await n.evalExpr(each));return strftime(...found)}]"""
 
 _EXPONENT = rb"let S=y.toExponential(x).replace(/e([+-])(\d)$/,'e$10$2');"
+
+_FULL = b"""replaceFile(t.fs,g,w.output))}catch(b){if(/ENOSPC/.test(b.message))
+return{stdout:"",stderr:`sed: couldn't write ${m}: No space left on device\n`,exitCode:4};"""
 
 # for each part: the text at its beginning, the text behind it, and the code that replaces it
 _PARTS = (
@@ -44,6 +47,8 @@ _PARTS = (
     # `sed`: translations of a pattern, for each line
     (b"function fu(e){", b'let t="",n=0,r=!1;', b"var fu=once(fuOf);function fuOf(e){"),
     (b"function du(e){", b'let t="",n=!1;for(', b"var du=once(duOf);function duOf(e){"),
+    # `sed -i`: a full disk
+    (b"t.fs.writeFile(g,w.output))}catch(b){", b"if(b instanceof ye)", _FULL),
     # `awk`: numbers as text
     (b"function et(e){", b"function Su(e)", b"function et(e){return awkNumber(e)}"),
     (b"function Vt(e){", b"function xu(e)", b"function Vt(e){return awkNumber(e)}"),
@@ -57,6 +62,13 @@ _PARTS = (
         b"h=new po(p);",
         b"h.execute(u)",
         b'h=new(/"type":"getline"|"output":{/.test(JSON.stringify(u))?po:synchronousAwk())(p);',
+    ),
+    # `array+=(...)`: a copy of all elements, and a sort of them to find the last one
+    (b"c=l?ln(l):void 0,", b"u=e.state.env.get(n),f=()", b"c=l&&!s?ln(l):l,"),
+    (
+        b"let a=xe(e,t);if(a.length>0)o=",
+        b"else{let l=e.state.env.get(t)",
+        b"let a=Bt(e,t)?.elements;if(a?.size>0)for(let c of a.keys())o=Math.max(o,+c+1);",
     ),
     # `trap COMMAND EXIT`
     (
