@@ -102,9 +102,6 @@ class Home(SandboxHome[Sandbox]):
     def fork(self, sandbox: Sandbox, n: int, *, reseed: bool) -> list[Sandbox]:
         return []
 
-    def closed(self, sandbox: Sandbox) -> None:
-        pass
-
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
         self.awake.admit(session)
         return Traitor(self.script)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 
 from msgspec import Struct
 
@@ -70,7 +69,7 @@ class SessionEntry(Struct):
     """A session of the registry, its sandbox and its owner.
 
     Forks of it get `lineage`. `disk_bytes` was measured at the time `measured`; a time of 0 means
-    that it is the parent's size. The registry counts a session until its sandbox is closed.
+    that it is the parent's size.
     """
 
     sandbox: Sandbox
@@ -79,16 +78,16 @@ class SessionEntry(Struct):
     lineage: Lineage
     disk_bytes: int = 0
     measured: float = 0.0
-    is_counted: bool = False
 
     def measure(self, root: SessionsRoot) -> int:
         """Returns the session's bytes on disk; measures them anew if it was used since."""
         session = self.sandbox.worker
-        if session.last_used < self.measured and session.state != "busy":
-            return self.disk_bytes
-        name, self.measured = self.sandbox.session_id, time.time()
-        with root.visit(name) as (folder, private):
-            return self.disk_bytes if private is None else DiskUse.measured(folder, private).total
+        if session.last_used >= self.measured or session.state == "busy":
+            self.measured = time.time()
+            with root.visit(self.sandbox.session_id) as (folder, private):
+                if private is not None:
+                    self.disk_bytes = DiskUse.measured(folder, private).total
+        return self.disk_bytes
 
     def sandbox_of(self, owner: str) -> Sandbox:
         """Returns the sandbox; `SessionInUse` if it belongs to another owner."""
@@ -122,7 +121,7 @@ class SessionEntry(Struct):
 class Registry:
     """The sessions that a service knows in a root. Any thread may use it.
 
-    Sums are updated as sessions come and go, so that no call has to add up all of them.
+    A session counts until its sandbox is closed.
     """
 
     def __init__(self, root: SessionsRoot) -> None:
@@ -130,8 +129,6 @@ class Registry:
         self._guard = threading.RLock()
         self._entries: dict[str, SessionEntry] = {}
         self._gone: dict[str, str] = {}
-        self._count = self._disk_bytes = 0
-        self._owners = Counter[str]()
 
     def entries(self) -> list[SessionEntry]:
         """Returns all entries, also those of closed sandboxes that are not asleep yet."""
@@ -141,7 +138,8 @@ class Registry:
     def get(self, session_id: str) -> SessionEntry | None:
         """Returns the entry of a session whose sandbox is open; None if there is none."""
         with self._guard:
-            return self._open(session_id)
+            entry = self._entries.get(session_id)
+        return None if entry is None or entry.sandbox.closed else entry
 
     def known(self, session_id: str) -> SessionEntry:
         """Returns the entry of a session; otherwise `FileNotFoundError` says why it was deleted."""
@@ -158,17 +156,14 @@ class Registry:
         """Returns why a session was deleted; empty if that is not known."""
         return self._gone.get(session_id, "")
 
-    def _open(self, session_id: str) -> SessionEntry | None:
-        entry = self._entries.get(session_id)
-        return None if entry is None or entry.sandbox.closed else entry
-
     # -- sessions come and go
 
     def check_room(self, limits: ServiceLimits, owner: str, more: int, more_bytes: int) -> None:
         """Raises `LimitReached` unless `more` sessions fit, with `more_bytes` on disk."""
         with self._guard:
-            limits.check_sessions(self._count, self._owners[owner], more)
-            limits.check_disk(self._disk_bytes, more_bytes, self._root.path)
+            counted = [each for each in self._entries.values() if not each.sandbox.closed]
+        limits.check_sessions(len(counted), sum(each.owner == owner for each in counted), more)
+        limits.check_disk(sum(each.disk_bytes for each in counted), more_bytes, self._root.path)
 
     def add(self, entry: SessionEntry, limits: ServiceLimits) -> SessionEntry:
         """Adds a session, or returns the entry that another thread has added.
@@ -177,32 +172,11 @@ class Registry:
         """
         name = entry.sandbox.session_id
         with self._guard:
-            if (known := self._open(name)) is not None:
+            if (known := self.get(name)) is not None:
                 return known
             self.check_room(limits, entry.owner, 1, entry.disk_bytes)
-            self._count_off(self._entries.get(name))
             self._entries[name] = entry
-            self._count_one(entry, 1)
             return entry
-
-    def _count_one(self, entry: SessionEntry, more: int) -> None:
-        entry.is_counted = more > 0
-        self._count += more
-        self._disk_bytes += more * entry.disk_bytes
-        self._owners[entry.owner] += more
-        if not self._owners[entry.owner]:
-            del self._owners[entry.owner]
-
-    def _count_off(self, entry: SessionEntry | None) -> None:
-        if entry is not None and entry.is_counted:
-            self._count_one(entry, -1)
-
-    def closed(self, sandbox: Sandbox) -> None:
-        """Notes that a sandbox was closed: its session no longer counts."""
-        with self._guard:
-            entry = self._entries.get(sandbox.session_id)
-            if entry is not None and entry.sandbox is sandbox:
-                self._count_off(entry)
 
     def remove(self, session_id: str, why_gone: str = "") -> SessionEntry | None:
         """Removes and returns the entry of a session; `why_gone` is empty if it stays on disk."""
@@ -211,9 +185,7 @@ class Registry:
                 self._gone[session_id] = why_gone
                 if len(self._gone) > _GONE_MOST:
                     del self._gone[next(iter(self._gone))]
-            entry = self._entries.pop(session_id, None)
-            self._count_off(entry)
-            return entry
+            return self._entries.pop(session_id, None)
 
     # -- the disk
 
@@ -223,13 +195,4 @@ class Registry:
         for entry in sorted(self.entries(), key=lambda each: each.measured):
             if time.monotonic() > until:
                 return
-            self.size_of(entry)
-
-    def size_of(self, entry: SessionEntry) -> int:
-        """Returns a session's bytes on disk; measures them if it was used since the last time."""
-        now = entry.measure(self._root)
-        with self._guard:
-            if entry.is_counted:
-                self._disk_bytes += now - entry.disk_bytes
-            entry.disk_bytes = now
-        return now
+            entry.measure(self._root)

@@ -29,7 +29,6 @@ class SandboxHome(WorkerHome, Generic[AnySandbox]):
     def fork(self, sandbox: AnySandbox, n: int, *, reseed: bool) -> Sequence[AnySandbox]:
         """Makes forks, as `Sandbox.fork` says."""
 
-    @abstractmethod
     def closed(self, sandbox: AnySandbox) -> None:
         """Notes that a sandbox was closed. Safe to call twice."""
 

@@ -390,10 +390,6 @@ class Service(SandboxHome[Sandbox]):
                 fork.worker.opened = replace(fork.worker.opened, notices=(notice,))
         return forks
 
-    def closed(self, sandbox: Sandbox) -> None:
-        """Notes that a session's sandbox was closed."""
-        self._registry.closed(sandbox)
-
     def release(self, session: SessionWorker) -> None:
         """Notes that a session is asleep."""
         self._awake.release(session)
@@ -419,7 +415,7 @@ class Service(SandboxHome[Sandbox]):
 
     def _size_of(self, entry: SessionEntry) -> int:
         """The bytes of a session on disk; 0 without a limit that they count for."""
-        return 0 if self.limits.disk_bytes is None else self._registry.size_of(entry)
+        return 0 if self.limits.disk_bytes is None else entry.measure(self._sessions_root)
 
     def _forking(self, parent: str) -> Callable[[ForkSession, Task], Forked]:
         def fork(request: ForkSession, task: Task) -> Forked:

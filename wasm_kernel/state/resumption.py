@@ -51,7 +51,7 @@ class Resumption:
         try:
             usable = history.load(crashed=self._lock.crashed) if self.wants_any else None
         except HistoryError as problem:
-            self._notices.tell(texts.names_lost(problem), error=describe(problem))
+            self._notices.tell(texts.NAMES_LOST.format(why=problem), error=describe(problem))
             history.set_aside()
             return
         if usable is None:
@@ -59,7 +59,8 @@ class Resumption:
             return
         history.keep_named()
         if usable.is_damaged:
-            self._notices.tell(texts.names_missing(usable), error=f"{usable.lost} states are lost")
+            missing = texts.NAMES_MISSING.format(lost=usable.lost)
+            self._notices.tell(missing, error=f"{usable.lost} states are lost")
         if names := usable.tree.names:
             self._notices.note(texts.restorable(names), events.MEMORY_NAMED, names=len(names))
 

@@ -323,7 +323,9 @@ class SessionState:
         try:
             self._live().commit(instance, cell=cell, count=count, label=label, cells=cells, ran=ran)
         except (OSError, MemoryError) as problem:
-            self._notices.tell(texts.untaken(cell, label, problem), error=describe(problem))
+            why = describe(problem)
+            words = texts.UNTAKEN.format(cell=cell, label=label, why=why)
+            self._notices.tell(words, error=why)
             return False
         history, tree = self.history, self.tree
         needed = {*tree.names.values(), *tree.undone}
@@ -356,7 +358,8 @@ class SessionState:
         trouble, was_troubled = files.ledger.trouble, self._files_troubled
         self._files_troubled = trouble is not None
         if trouble is not None and not was_troubled:
-            self._notices.tell(texts.keeps_no_files(trouble), error=_NOT_KEPT)
+            words = texts.KEEPS_NO_FILES.format(why=describe(trouble))
+            self._notices.tell(words, error=_NOT_KEPT)
 
     # -- travel and names
 
@@ -480,7 +483,8 @@ class SessionState:
     # -- notices
 
     def _tell_unsaved(self, problem: Exception) -> None:
-        self._notices.tell(texts.unsaved(problem), error=describe(problem))
+        why = describe(problem)
+        self._notices.tell(texts.UNSAVED.format(why=why), error=why)
 
     def _tell_narrowed(self, cells: int) -> None:
         words = texts.narrowed(cells, self._policy)

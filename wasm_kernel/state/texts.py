@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from wasm_kernel.errors import Door, describe
+from wasm_kernel.errors import Door
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import first_of, readable
 from wasm_kernel.state.file_journal import NotKept, Reason
@@ -69,6 +69,24 @@ UNKNOWN_FILES = (
     "What the files in /app held then is not known: they were not kept yet, or the record of them "
     "was lost. Nothing was changed; without --files, variables can be brought back."
 )
+NAMES_LOST = "[wasm-kernel] Named checkpoints of earlier runs can't be restored: {why}.\n"
+NAMES_MISSING = (
+    "[wasm-kernel] Saved states that were damaged or missing are left out: {lost}. Named "
+    "checkpoints of earlier runs may be missing.\n"
+)
+UNSAVED = (
+    "[wasm-kernel] This session's variables can't be saved to disk ({why}). It goes on in memory; "
+    "what is not saved is lost when this kernel or sandbox ends.\n"
+)
+UNTAKEN = (
+    "[wasm-kernel] The state after In[{cell}] ({label}) could not be kept ({why}); the variables "
+    "themselves are all there. The next cell tries again; until then, a rollback leads to before "
+    "that cell.\n"
+)
+KEEPS_NO_FILES = (
+    "[wasm-kernel] Earlier versions of files can't be kept on disk ({why}): after a crash of the "
+    "kernel, %undo --files would not know them.\n"
+)
 _NAMED = 5
 _REASONS: Mapping[Reason, str] = {
     "large": "too large",
@@ -104,22 +122,9 @@ def restorable(names: Collection[str]) -> str:
     )
 
 
-def names_lost(problem: Exception) -> str:
-    """Returns the notice of named states that can't be restored, maybe only with this version."""
-    return _notice(f"Named checkpoints of earlier runs can't be restored: {problem}.")
-
-
 def names_evicted(why: str) -> str:
     """Returns the quiet notice of named states that were removed from an unused session."""
     return _notice(f"Saved variables of earlier runs can't be restored: {evicted(why)}.")
-
-
-def names_missing(usable: RecoveredHistory) -> str:
-    """Returns the notice of damaged states, some of which may have had names."""
-    return _notice(
-        f"Saved states that were damaged or missing are left out: {usable.lost}. Named checkpoints "
-        "of earlier runs may be missing."
-    )
 
 
 def lost(problem: Exception) -> str:
@@ -143,14 +148,6 @@ def evicted(why: str) -> str:
     )
 
 
-def unsaved(problem: Exception) -> str:
-    """Returns the notice of states that can't be written to disk."""
-    return (
-        f"[wasm-kernel] This session's variables can't be saved to disk ({describe(problem)}). It "
-        "goes on in memory; what is not saved is lost when this kernel or sandbox ends.\n"
-    )
-
-
 def left_behind(folder: str, head: Commit | None) -> str:
     """Returns the log line of a session, of a workspace folder, whose last state could not be kept.
 
@@ -169,15 +166,6 @@ def unwritten(names: Collection[str]) -> str:
         f"Named, but not on disk yet: {', '.join(names)}. The names hold as long as this kernel or "
         "sandbox runs, and are saved when the disk takes them; a crash before that loses them. "
         "Name the state again to wait for the disk once more."
-    )
-
-
-def untaken(cell: int, label: str, problem: Exception) -> str:
-    """Returns the notice of a state that could not be kept."""
-    return (
-        f"[wasm-kernel] The state after In[{cell}] ({label}) could not be kept "
-        f"({describe(problem)}); the variables themselves are all there. The next cell tries "
-        "again; until then, a rollback leads to before that cell.\n"
     )
 
 
@@ -266,14 +254,6 @@ def not_kept(files: Mapping[str, NotKept], door: Door) -> str:
     return _notice(
         f"{_each(files)} could not be kept as before this cell; %undo --files will leave the file "
         f"as it is. {advice}"
-    )
-
-
-def keeps_no_files(problem: OSError) -> str:
-    """Returns the notice of a journal of earlier files that can't be written."""
-    return (
-        f"[wasm-kernel] Earlier versions of files can't be kept on disk ({describe(problem)}): "
-        "after a crash of the kernel, %undo --files would not know them.\n"
     )
 
 

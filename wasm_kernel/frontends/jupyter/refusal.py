@@ -121,6 +121,3 @@ class RefusingHome(SandboxHome[Sandbox]):
 
     def release(self, session: SessionWorker) -> None:
         """Does nothing: no worker was in use."""
-
-    def closed(self, sandbox: Sandbox) -> None:
-        """Does nothing: nothing is open."""
