@@ -74,7 +74,7 @@ def _sklearns_as(integer: Any) -> Callable[[State], State]:
 
     def changed(state: State) -> State:
         data, indexes, nodes, *rest = state
-        return (data, indexes, nodes.astype(kind), *rest)
+        return (data, indexes.astype(integer), nodes.astype(kind), *rest)
 
     return changed
 
