@@ -49,139 +49,99 @@ def opened(guest: Guest, name: str, how: int = 0) -> int:
     return fd
 
 
-def test_a_file_goes_on_where_it_was_read_and_written(make: Making) -> None:
+def test_files_go_on_where_they_were_under_their_numbers(make: Making) -> None:
     guest = make()
-    (guest.app / "f").write_text("hello world")
-    fd, other = opened(guest, "f"), opened(guest, "f")
-    made = opened(guest, "made", abi.O_CREAT)
-    read(guest, fd, 6)
-    read(guest, other, 9)
-    guest.write(made, b"one ")
+    for name in ("read", "appended", *(f"gap {number}" for number in range(6))):
+        (guest.app / name).write_text(f"{name}, in full")
+    (guest.app / "folder").mkdir()
+    (guest.app / "folder" / "inside").touch()
+    reading, again = opened(guest, "read"), opened(guest, "read")
+    read(guest, reading, 6)
+    read(guest, again, 9)
+    writing = opened(guest, "written", abi.O_CREAT)
+    guest.write(writing, b"one ")
+    path = guest.text("appended")
+    guest.call("path_open", APP, FOLLOW, *path, 0, RIGHTS, RIGHTS, abi.FD_APPEND, 64)
+    appending = guest.instance.memory.read_word(64)
+    gaps = {opened(guest, f"gap {number}"): f"gap {number}" for number in range(6)}
+    closed = [fd for fd in gaps if fd % 3]
+    for fd in closed:
+        guest.call("fd_close", fd)
+    folder = opened(guest, "folder", abi.O_DIRECTORY)
+    guest.rename("read", "renamed")
     new, lost = restored(make, guest)
-    assert (read(new, fd), read(new, other), lost) == (b"world", b"ld", [])
-    new.write(made, b"two")
-    assert (new.app / "made").read_text() == "one two"
+    assert lost == []
+    assert (read(new, reading), read(new, again)) == (b"in full", b"full")
+    assert {fd: read(new, fd, 5) for fd in gaps if fd not in closed} == {
+        fd: name.encode()[:5] for fd, name in gaps.items() if fd not in closed
+    }
+    assert new.names(folder) == ["inside"]
+    (guest.app / "appended").write_text("longer than it was before ")
+    for fd in (writing, appending):
+        new.write(fd, b"two")
+    assert (new.app / "written").read_text() == "one two"
+    assert (new.app / "appended").read_text() == "longer than it was before two"
+    assert opened(new, "gap 0") in closed
 
 
-def test_appending_goes_on_appending(make: Making) -> None:
-    guest = make()
-    (guest.app / "f").write_text("one ")
-    appending = 1
-    path = guest.text("f")
-    guest.call("path_open", APP, FOLLOW, *path, 0, RIGHTS, RIGHTS, appending, 64)
-    fd = guest.instance.memory.read_word(64)
-    new, _ = restored(make, guest)
-    (guest.app / "f").write_text("longer than before ")
-    new.write(fd, b"end")
-    assert (new.app / "f").read_text() == "longer than before end"
+def by_the_guest(guest: Guest) -> None:
+    guest.one_path("path_unlink_file", "f")
+    guest.make("f", b"other")
 
 
-def test_numbers_stay_with_gaps_between(make: Making) -> None:
-    guest = make()
-    names = [f"f{number}" for number in range(12)]
-    for name in names:
-        (guest.app / name).write_text(name)
-    fds = [opened(guest, name) for name in names]
-    kept = {fd: name for fd, name in zip(fds, names, strict=True) if fd % 3 == 0}
-    for fd in fds:
-        if fd not in kept:
-            guest.call("fd_close", fd)
-    new, _ = restored(make, guest)
-    assert {fd: read(new, fd) for fd in kept} == {fd: n.encode() for fd, n in kept.items()}
-    assert opened(new, "f0") in {fd for fd in fds if fd not in kept}
-
-
-def test_an_open_folder_comes_back(make: Making) -> None:
-    guest = make()
-    (guest.app / "d").mkdir()
-    (guest.app / "d" / "inside").touch()
-    fd = opened(guest, "d", abi.O_DIRECTORY)
-    new, lost = restored(make, guest)
-    assert (new.names(fd), lost) == (["inside"], [])
-
-
-def test_a_file_that_the_guest_renamed_is_found(make: Making) -> None:
-    guest = make()
-    (guest.app / "f").write_text("same")
-    fd = opened(guest, "f")
-    guest.rename("f", "g")
-    new, lost = restored(make, guest)
-    assert (read(new, fd), lost) == (b"same", [])
-
-
-def test_a_missing_file_fails_on_use_and_keeps_its_number(make: Making) -> None:
-    guest = make()
-    (guest.app / "f").write_text("gone")
-    (guest.app / "other").write_text("other")
-    fd = opened(guest, "f")
+def by_the_host(guest: Guest) -> None:
     (guest.app / "f").unlink()
-    new, lost = restored(make, guest)
-    assert lost == ["f"]
-    assert isinstance(read(new, fd), int)
-    assert new.write(fd, b"x") != abi.SUCCESS
-    assert opened(new, "other") != fd
+    (guest.app / "f").write_text("other")
 
 
-def test_a_lost_file_is_not_lost_twice(make: Making) -> None:
-    """Its placeholder stays open, and using it still fails."""
-    guest = make()
-    fd = opened(guest, "f", abi.O_CREAT)
+def by_an_editor(guest: Guest) -> None:
+    (guest.app / "aside").write_text("other")
+    (guest.app / "aside").replace(guest.app / "f")
+
+
+def by_nothing(guest: Guest) -> None:
     (guest.app / "f").unlink()
-    new, _ = restored(make, guest)
-    (guest.app / "f").write_text("another")
-    newer, lost = restored(make, new)
-    assert (isinstance(read(newer, fd), int), lost) == (True, [])
+
+
+def by_a_link(guest: Guest) -> None:
+    (guest.app / "f").unlink()
+    (guest.app.parent / "secret").write_text("secret")
+    (guest.app / "f").symlink_to("../secret")
+
+
+def by_a_link_to_a_hidden_name(guest: Guest) -> None:
+    (guest.app / "f").unlink()
+    (guest.app / ".metadata.json").write_text("secret")
+    (guest.app / "f").symlink_to(".metadata.json")
+
+
+REPLACED = [by_the_guest, by_the_host, by_an_editor]
+GONE = [by_nothing, by_a_link, by_a_link_to_a_hidden_name]
 
 
 @pytest.mark.parametrize("when", ["before the commit", "after it"])
-@pytest.mark.parametrize("who", ["guest", "host", "editor"])
-def test_another_file_of_its_name_is_never_taken(make: Making, who: str, when: str) -> None:
+@pytest.mark.parametrize("replace", [*REPLACED, *GONE])
+def test_another_file_of_its_name_is_never_taken_and_its_number_neither(
+    make: Making, replace: Callable[[Guest], None], when: str
+) -> None:
     guest = make()
     (guest.app / "f").write_text("mine")
+    (guest.app / "other").write_text("other")
     fd = opened(guest, "f")
-
-    def replace() -> None:
-        if who == "guest":
-            guest.one_path("path_unlink_file", "f")
-            guest.make("f", b"other")
-        elif who == "host":
-            (guest.app / "f").unlink()
-            (guest.app / "f").write_text("other")
-        else:
-            (guest.app / "aside").write_text("other")
-            (guest.app / "aside").replace(guest.app / "f")
-
     if when == "before the commit":
-        replace()
+        replace(guest)
     table = guest.files.opened()
     if when == "after it":
-        replace()
-    new = make()
-    assert [file.path for file in new.files.reopen(table)] == ["f"]
-    assert isinstance(read(new, fd), int)
-
-
-def test_a_link_in_a_files_place_is_not_followed(make: Making, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("secret")
-    guest = make()
-    (guest.app / "f").write_text("mine")
-    fd = opened(guest, "f")
-    (guest.app / "f").unlink()
-    (guest.app / "f").symlink_to(tmp_path / "secret")
-    new, lost = restored(make, guest)
-    assert (isinstance(read(new, fd), int), lost) == (True, ["f"])
-
-
-def test_a_file_swapped_for_a_hidden_one_is_not_opened_again(make: Making) -> None:
-    first = make()
-    (first.app / "a").write_bytes(b"plain")
-    first.open("a")
-    table = first.files.opened()
-    (first.app / "a").unlink()
-    (first.app / ".metadata.json").write_text("secret")
-    (first.app / "a").symlink_to(".metadata.json")
-    second = make()
-    assert [file.path for file in second.files.reopen(table)] == ["a"]
+        replace(guest)
+    for lost in (["f"], []):  # a placeholder stays open, and is not lost twice
+        new = make()
+        assert [file.path for file in new.files.reopen(table)] == lost
+        assert isinstance(read(new, fd), int)
+        assert new.write(fd, b"x") != abi.SUCCESS
+        assert opened(new, "other") != fd
+        table = new.files.opened()
+        (guest.app / "f").unlink(missing_ok=True)
+        (guest.app / "f").write_text("another")
 
 
 def test_a_restored_workspace_folder_hides_the_same_names(make: Making) -> None:
