@@ -43,12 +43,19 @@ class Time:
         return self.now if self.is_busy else 0.0
 
 
+class Timed(Clock):
+    """A clock whose time stands still until the test moves it, and its interpreter."""
+
+    def __init__(self, at: Time) -> None:
+        super().__init__()
+        self.at, self.signals = at, Noted()
+
+
 @pytest.fixture
-def at(monkeypatch: pytest.MonkeyPatch) -> Time:
-    """A clock that stands still until the test moves it."""
-    made = Time()
-    monkeypatch.setattr("wasm_kernel.engine.clock.time.monotonic", made.monotonic)
-    monkeypatch.setattr("wasm_kernel.engine.clock.time.process_time", made.process_time)
+def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
+    made = Timed(Time())
+    monkeypatch.setattr("wasm_kernel.engine.clock.time.monotonic", made.at.monotonic)
+    monkeypatch.setattr("wasm_kernel.engine.clock.time.process_time", made.at.process_time)
     return made
 
 
@@ -70,17 +77,15 @@ def must_end(clock: Clock) -> bool:
     return clock.reason is not None
 
 
-def test_at_a_hard_deadline_the_guest_must_end_and_is_killed_after_its_grace(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    clock.arm(signals, 5.0, 2.0)
-    at.now += 5.0
-    assert (clock.watch(), signals.raised) == (None, 1)
-    assert clock.reason == StopReason("deadline", 5.0)
-    at.now += 1.9
-    assert clock.watch() is None
-    at.now += 0.1
-    assert clock.watch() == StopReason("deadline", 5.0)
+def test_at_a_hard_deadline_the_guest_must_end_and_is_killed_after_its_grace(timed: Timed) -> None:
+    timed.arm(timed.signals, 5.0, 2.0)
+    timed.at.now += 5.0
+    assert (timed.watch(), timed.signals.raised) == (None, 1)
+    assert timed.reason == StopReason("deadline", 5.0)
+    timed.at.now += 1.9
+    assert timed.watch() is None
+    timed.at.now += 0.1
+    assert timed.watch() == StopReason("deadline", 5.0)
 
 
 def overdue(clock: Clock) -> bool:
@@ -88,115 +93,99 @@ def overdue(clock: Clock) -> bool:
     return any(must_end(clock) for _ in range(25))
 
 
-def test_f7_a_guest_that_does_not_begin_is_stopped_long_before_its_limit(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    clock.arm(signals, 3600.0, 2.0, begins=True)
-    at.now += 4.9
-    assert not overdue(clock)
-    at.now += 0.1
-    assert overdue(clock)
-    assert clock.reason == StopReason("begin", 5.0)
+def test_f7_a_guest_that_does_not_begin_is_stopped_long_before_its_limit(timed: Timed) -> None:
+    timed.arm(timed.signals, 3600.0, 2.0, begins=True)
+    timed.at.now += 4.9
+    assert not overdue(timed)
+    timed.at.now += 0.1
+    assert overdue(timed)
+    assert timed.reason == StopReason("begin", 5.0)
 
 
-def test_f7_a_guest_that_gets_no_processor_has_longer_to_begin(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    at.is_busy = False
-    clock.arm(signals, None, 2.0, begins=True)
-    at.now += 5.0
-    assert not overdue(clock)
-    clock.wait(at.now)  # now it waits by its own will
-    assert overdue(clock)
+def test_f7_a_guest_that_gets_no_processor_has_longer_to_begin(timed: Timed) -> None:
+    timed.at.is_busy = False
+    timed.arm(timed.signals, None, 2.0, begins=True)
+    timed.at.now += 5.0
+    assert not overdue(timed)
+    timed.wait(timed.at.now)  # now it waits by its own will
+    assert overdue(timed)
 
 
-def test_f7_a_guest_that_has_begun_has_its_whole_limit(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    clock.arm(signals, 0.5, 2.0, begins=True)
-    at.now += 0.9
-    assert not overdue(clock)
-    clock.request_taken()
-    at.now += 0.4
-    assert not overdue(clock)
-    at.now += 0.1
-    assert must_end(clock)
-    assert clock.reason == StopReason("deadline", 0.5)
+def test_f7_a_guest_that_has_begun_has_its_whole_limit(timed: Timed) -> None:
+    timed.arm(timed.signals, 0.5, 2.0, begins=True)
+    timed.at.now += 0.9
+    assert not overdue(timed)
+    timed.request_taken()
+    timed.at.now += 0.4
+    assert not overdue(timed)
+    timed.at.now += 0.1
+    assert must_end(timed)
+    assert timed.reason == StopReason("deadline", 0.5)
 
 
-def test_f7_a_process_that_was_suspended_while_its_guest_began_is_forgiven(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    clock.arm(signals, None, 2.0, begins=True)
-    at.now += 1e6
-    assert not must_end(clock)
-    clock.request_taken()
-    at.now += 1e6
-    assert not overdue(clock)
+def test_f7_a_process_that_was_suspended_while_its_guest_began_is_forgiven(timed: Timed) -> None:
+    timed.arm(timed.signals, None, 2.0, begins=True)
+    timed.at.now += 1e6
+    assert not must_end(timed)
+    timed.request_taken()
+    timed.at.now += 1e6
+    assert not overdue(timed)
 
 
-def test_one_interrupt_is_raised_once(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.arm(signals, None, 2.0)
-    clock.interrupt()
+def test_one_interrupt_is_raised_once(timed: Timed) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
     for _ in range(5):
-        clock.watch()
-    assert signals.raised == 1
+        timed.watch()
+    assert timed.signals.raised == 1
 
 
-def test_an_interrupt_that_the_guest_ignores_stops_it(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    clock.arm(signals, None, 2.0)
-    clock.interrupt()
-    clock.watch()
-    at.now += 2.0
-    assert clock.watch() == StopReason("grace", 2.0)
+def test_an_interrupt_that_the_guest_ignores_stops_it(timed: Timed) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
+    timed.watch()
+    timed.at.now += 2.0
+    assert timed.watch() == StopReason("grace", 2.0)
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_second_interrupt_goes_the_hard_way_after_the_grace(
-    clock: Clock, signals: Noted, at: Time, more: int
-) -> None:
-    clock.arm(signals, None, 2.0)
-    clock.interrupt()
-    clock.watch()
-    signals.is_pending = False
-    clock.watch()
+def test_a_second_interrupt_goes_the_hard_way_after_the_grace(timed: Timed, more: int) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
+    timed.watch()
+    timed.signals.is_pending = False
+    timed.watch()
     for _ in range(1 + more):  # the guest may take one interrupt before the next one comes
-        clock.interrupt()
-        clock.watch()
-    signals.is_pending = False  # taken again, and swallowed again
-    at.now += 2.0
-    assert must_end(clock)
-    assert clock.reason == StopReason("grace", 2.0)
+        timed.interrupt()
+        timed.watch()
+    timed.signals.is_pending = False  # taken again, and swallowed again
+    timed.at.now += 2.0
+    assert must_end(timed)
+    assert timed.reason == StopReason("grace", 2.0)
 
 
-def test_an_interrupt_while_idle_ends_no_turn(clock: Clock, signals: Noted, at: Time) -> None:
-    assert not clock.interrupt()
-    clock.arm(signals, None, 2.0)
-    clock.watch()
-    assert signals.raised == 0
+def test_an_interrupt_while_idle_ends_no_turn(timed: Timed) -> None:
+    assert not timed.interrupt()
+    timed.arm(timed.signals, None, 2.0)
+    timed.watch()
+    assert timed.signals.raised == 0
 
 
-def test_an_interrupt_that_came_too_late_is_taken_back(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    clock.arm(signals, None, 2.0)
-    clock.interrupt()
-    clock.watch()
-    clock.disarm()
-    assert not signals.pending()
+def test_an_interrupt_that_came_too_late_is_taken_back(timed: Timed) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
+    timed.watch()
+    timed.disarm()
+    assert not timed.signals.pending()
 
 
-def test_an_interrupt_that_was_never_put_before_the_guest_dies_with_its_turn(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    clock.arm(signals, None, 2.0)
-    clock.interrupt()
-    clock.disarm()
-    clock.arm(signals, None, 2.0)
-    clock.watch()
-    assert signals.raised == 0
+def test_an_interrupt_that_was_never_put_before_the_guest_dies_with_its_turn(timed: Timed) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
+    timed.disarm()
+    timed.arm(timed.signals, None, 2.0)
+    timed.watch()
+    assert timed.signals.raised == 0
 
 
 class Served:
@@ -206,96 +195,88 @@ class Served:
         self.is_interrupted = is_interrupted
 
 
-def test_a_cell_can_be_interrupted_before_its_turn(clock: Clock, signals: Noted, at: Time) -> None:
-    with clock.serving(Served()):
-        assert clock.interrupt()
-        clock.arm(NO_SIGNALS, None, 2.0)
-        assert not clock.interrupted  # the turn is not the cell's
-        clock.disarm()
-        clock.arm(signals, None, 2.0, for_cell=True)
-        clock.watch()
-        assert signals.raised == 1
+def test_a_cell_can_be_interrupted_before_its_turn(timed: Timed) -> None:
+    with timed.serving(Served()):
+        assert timed.interrupt()
+        timed.arm(NO_SIGNALS, None, 2.0)
+        assert not timed.interrupted  # the turn is not the cell's
+        timed.disarm()
+        timed.arm(timed.signals, None, 2.0, for_cell=True)
+        timed.watch()
+        assert timed.signals.raised == 1
 
 
-def test_a_cell_that_was_interrupted_before_it_is_served_stops_at_once(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    with clock.serving(Served(is_interrupted=True)):
-        clock.arm(signals, None, 2.0, for_cell=True)
-        clock.watch()
-        assert signals.raised == 1
+def test_a_cell_that_was_interrupted_before_it_is_served_stops_at_once(timed: Timed) -> None:
+    with timed.serving(Served(is_interrupted=True)):
+        timed.arm(timed.signals, None, 2.0, for_cell=True)
+        timed.watch()
+        assert timed.signals.raised == 1
 
 
-def test_an_early_interrupt_is_for_one_cell_only(clock: Clock, signals: Noted, at: Time) -> None:
+def test_an_early_interrupt_is_for_one_cell_only(timed: Timed) -> None:
     first, second = Served(), Served()
-    with clock.serving(first):
-        assert clock.interrupt(first)
-    assert not clock.interrupt(first)
-    with clock.serving(second):
-        assert not clock.interrupt(first)
-        clock.arm(signals, None, 2.0, for_cell=True)
-        assert not clock.interrupt(first)
-        clock.watch()
-    assert signals.raised == 0
+    with timed.serving(first):
+        assert timed.interrupt(first)
+    assert not timed.interrupt(first)
+    with timed.serving(second):
+        assert not timed.interrupt(first)
+        timed.arm(timed.signals, None, 2.0, for_cell=True)
+        assert not timed.interrupt(first)
+        timed.watch()
+    assert timed.signals.raised == 0
 
 
-def test_an_interrupt_of_what_prepares_for_a_cell_stops_the_cell_as_well(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    with clock.serving(Served()):
-        clock.arm(NO_SIGNALS, None, 2.0)
-        clock.interrupt()
-        assert clock.interrupted
-        clock.disarm()
-        clock.arm(signals, None, 2.0, for_cell=True)
-        clock.watch()
-        assert signals.raised == 1
+def test_an_interrupt_of_what_prepares_for_a_cell_stops_the_cell_as_well(timed: Timed) -> None:
+    with timed.serving(Served()):
+        timed.arm(NO_SIGNALS, None, 2.0)
+        timed.interrupt()
+        assert timed.interrupted
+        timed.disarm()
+        timed.arm(timed.signals, None, 2.0, for_cell=True)
+        timed.watch()
+        assert timed.signals.raised == 1
 
 
-def test_the_users_time_does_not_count(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.arm(signals, 5.0, 2.0)
-    clock.pause()
-    at.now += 100
-    assert not must_end(clock)
-    clock.resume()
-    at.now += 4.9
-    assert not must_end(clock)
-    at.now += 0.1
-    assert must_end(clock)
+def test_the_users_time_does_not_count(timed: Timed) -> None:
+    timed.arm(timed.signals, 5.0, 2.0)
+    timed.pause()
+    timed.at.now += 100
+    assert not must_end(timed)
+    timed.resume()
+    timed.at.now += 4.9
+    assert not must_end(timed)
+    timed.at.now += 0.1
+    assert must_end(timed)
 
 
-def test_an_interrupt_reaches_a_guest_that_waits_for_its_user(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    clock.arm(signals, 5.0, 2.0)
-    clock.pause()
-    clock.interrupt()
-    assert clock.interrupted
+def test_an_interrupt_reaches_a_guest_that_waits_for_its_user(timed: Timed) -> None:
+    timed.arm(timed.signals, 5.0, 2.0)
+    timed.pause()
+    timed.interrupt()
+    assert timed.interrupted
 
 
-def test_an_interrupt_delivered_by_other_means_is_not_raised_again(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    clock.arm(signals, None, 2.0)
-    clock.interrupt()
-    clock.interrupt_delivered()
-    clock.watch()
-    assert signals.raised == 0
+def test_an_interrupt_delivered_by_other_means_is_not_raised_again(timed: Timed) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
+    timed.interrupt_delivered()
+    timed.watch()
+    assert timed.signals.raised == 0
 
 
-def test_a_deadline_can_be_lowered_and_not_raised(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.arm(signals, 100.0, 2.0)
-    clock.lower_deadline(1.0)
-    clock.lower_deadline(50.0)
-    at.now += 1.0
-    assert must_end(clock)
-    assert clock.reason == StopReason("deadline", 1.0, own=True)
+def test_a_deadline_can_be_lowered_and_not_raised(timed: Timed) -> None:
+    timed.arm(timed.signals, 100.0, 2.0)
+    timed.lower_deadline(1.0)
+    timed.lower_deadline(50.0)
+    timed.at.now += 1.0
+    assert must_end(timed)
+    assert timed.reason == StopReason("deadline", 1.0, own=True)
 
 
-def test_closing_stops_every_later_turn(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.close()
-    clock.arm(signals, None, 2.0)
-    assert must_end(clock)
+def test_closing_stops_every_later_turn(timed: Timed) -> None:
+    timed.close()
+    timed.arm(timed.signals, None, 2.0)
+    assert must_end(timed)
 
 
 def ends_early(clock: Clock) -> bool:
@@ -379,47 +360,43 @@ def test_a_forked_process_has_a_ticker_of_its_own() -> None:
     assert said.stdout == b"0\n"
 
 
-def test_an_interrupt_before_the_guest_has_its_request_is_raised_again(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    clock.arm(signals, None, 2.0)
-    clock.interrupt()
-    clock.watch()
-    signals.is_pending = False  # the agent took it as a stale one
-    clock.request_taken()
-    clock.watch()
-    assert (signals.raised, signals.pending()) == (2, True)
+def test_an_interrupt_before_the_guest_has_its_request_is_raised_again(timed: Timed) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
+    timed.watch()
+    timed.signals.is_pending = False  # the agent took it as a stale one
+    timed.request_taken()
+    timed.watch()
+    assert (timed.signals.raised, timed.signals.pending()) == (2, True)
 
 
-def test_an_interrupt_before_the_guest_has_its_request_waits_for_that(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
+def test_an_interrupt_before_the_guest_has_its_request_waits_for_that(timed: Timed) -> None:
     """Before, the guest seemed unable to begin a cell, and the cell before was taken back."""
-    clock.arm(signals, None, 2.0, begins=True)
-    clock.interrupt()
-    at.now += 3.0
-    assert not overdue(clock)
-    clock.request_taken()
-    at.now += 1.0
-    assert not overdue(clock)
-    at.now += 2.0
-    assert must_end(clock)
-    assert clock.reason == StopReason("grace", 2.0)
+    timed.arm(timed.signals, None, 2.0, begins=True)
+    timed.interrupt()
+    timed.at.now += 3.0
+    assert not overdue(timed)
+    timed.request_taken()
+    timed.at.now += 1.0
+    assert not overdue(timed)
+    timed.at.now += 2.0
+    assert must_end(timed)
+    assert timed.reason == StopReason("grace", 2.0)
 
 
 def test_an_interrupt_that_is_still_pending_when_the_request_comes_is_raised_once(
-    clock: Clock, signals: Noted, at: Time
+    timed: Timed,
 ) -> None:
-    clock.arm(signals, None, 2.0)
-    clock.interrupt()
-    clock.watch()
-    clock.request_taken()
-    assert not signals.pending()
-    clock.watch()
-    signals.is_pending = False
-    clock.watch()
-    at.now += 100
-    assert not must_end(clock)
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
+    timed.watch()
+    timed.request_taken()
+    assert not timed.signals.pending()
+    timed.watch()
+    timed.signals.is_pending = False
+    timed.watch()
+    timed.at.now += 100
+    assert not must_end(timed)
 
 
 def test_a_wait_for_a_command_ends_at_the_deadline(clock: Clock, signals: Noted) -> None:
@@ -440,25 +417,21 @@ def test_a_wait_for_a_command_ends_by_an_interrupt_that_is_still_to_be_delivered
     assert not clock.should_stop()
 
 
-def test_a_command_sees_the_deadline_without_waiting(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    clock.arm(signals, 5.0, 1.0)
-    before = clock.should_stop()
-    at.now += 6.0
-    assert (before, clock.should_stop()) == (False, True)
+def test_a_command_sees_the_deadline_without_waiting(timed: Timed) -> None:
+    timed.arm(timed.signals, 5.0, 1.0)
+    before = timed.should_stop()
+    timed.at.now += 6.0
+    assert (before, timed.should_stop()) == (False, True)
 
 
-def test_a_guest_that_swallows_the_interrupt_of_a_soft_deadline_is_stopped(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    clock.arm(signals, 5.0, 2.0, soft=True)
-    at.now += 5.0
-    assert not must_end(clock)
-    assert signals.raised == 1
-    signals.is_pending = False
-    at.now += 1.9
-    assert not must_end(clock)
-    at.now += 0.1
-    assert must_end(clock)
-    assert clock.reason == StopReason("grace", 2.0)
+def test_a_guest_that_swallows_the_interrupt_of_a_soft_deadline_is_stopped(timed: Timed) -> None:
+    timed.arm(timed.signals, 5.0, 2.0, soft=True)
+    timed.at.now += 5.0
+    assert not must_end(timed)
+    assert timed.signals.raised == 1
+    timed.signals.is_pending = False
+    timed.at.now += 1.9
+    assert not must_end(timed)
+    timed.at.now += 0.1
+    assert must_end(timed)
+    assert timed.reason == StopReason("grace", 2.0)
