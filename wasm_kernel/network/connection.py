@@ -15,8 +15,14 @@ import httpcore
 from wasm_kernel.errors import describe
 from wasm_kernel.network.exchanges import Exchanges, RecordedAnswer, RequestDigest
 from wasm_kernel.network.judge import Judge
-from wasm_kernel.network.request import BadRequest, RequestHead, RequestReader, answer_headers
-from wasm_kernel.network.secrets import Headers, RequestSecrets, has_placeholder
+from wasm_kernel.network.request import (
+    BadRequest,
+    Headers,
+    RequestHead,
+    RequestReader,
+    answer_headers,
+)
+from wasm_kernel.network.secrets import RequestSecrets, has_placeholder
 from wasm_kernel.network.upstream import Upstream
 from wasm_kernel.network_rules import NetworkRule
 
@@ -83,22 +89,19 @@ class Connection:
     async def secure(self, name: str) -> None:
         """Makes the connection a secure one, for the name that the client gives."""
         async with self._sending:
-            await self._secure(name)
-
-    async def _secure(self, name: str) -> None:
-        self._check()
-        if self._scheme == "https" or not self._reader.is_new:
-            raise BadRequest("the connection is in use already")
-        if name.lower().rstrip(".") not in ("", self._host):
-            raise BadRequest(_DIFFERS)
-        try:
-            place = f"{self._host}:{self._port} https"
-            await self._exchanges.connect(place, self._begin_tls)
-        except Exception as why:
-            problem = why if isinstance(why, OSError) else ConnectionResetError(_GONE)
-            await self._fail(problem)
-            raise problem from None
-        self._scheme = "https"
+            self._check()
+            if self._scheme == "https" or not self._reader.is_new:
+                raise BadRequest("the connection is in use already")
+            if name.lower().rstrip(".") not in ("", self._host):
+                raise BadRequest(_DIFFERS)
+            try:
+                place = f"{self._host}:{self._port} https"
+                await self._exchanges.connect(place, self._begin_tls)
+            except Exception as why:
+                problem = why if isinstance(why, OSError) else ConnectionResetError(_GONE)
+                await self._fail(problem)
+                raise problem from None
+            self._scheme = "https"
 
     async def _begin_tls(self) -> None:
         if self._upstream is not None:
@@ -166,7 +169,9 @@ class Connection:
             self._changed.notify_all()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(lambda: self._out or self._is_over)
+                await self._changed.wait_for(
+                    lambda: self._out or self._is_closed or self._problem is not None
+                )
         if not self._out and self._problem is not None:
             raise self._problem.with_traceback(None)  # it is raised many times
         self.used = time.monotonic()
@@ -192,10 +197,6 @@ class Connection:
         if self._upstream is not None:
             with contextlib.suppress(Exception):
                 await self._upstream.close()
-
-    @property
-    def _is_over(self) -> bool:
-        return self._is_closed or self._problem is not None
 
     def _check(self) -> None:
         self.used = time.monotonic()
@@ -228,9 +229,8 @@ class Connection:
             await self._fail_in(exchange, TimeoutError(_SLOW.format(seconds=exchange.rule.seconds)))
         except (OSError, httpcore.ProtocolError, httpcore.NetworkError, h11.ProtocolError) as why:
             said = exchange.secrets.hidden(describe(why).encode()).decode()
-            await self._fail_in(
-                exchange, why if isinstance(why, OSError) else ConnectionError(said)
-            )
+            problem = why if isinstance(why, OSError) else ConnectionError(said)
+            await self._fail_in(exchange, problem)
         except Exception as why:
             await self._fail(ConnectionError(f"the request failed: {type(why).__name__}"))
         finally:
@@ -327,14 +327,13 @@ class Connection:
     async def _put(self, event: h11.Event) -> None:
         """Adds a part of the answer to those for the client, once there is room."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._has_room or self._is_closed)
+            await self._changed.wait_for(self._has_room)
             self._out += self._reader.written(event)
             self._changed.notify_all()
 
-    @property
     def _has_room(self) -> bool:
         is_less = self.waiting < PIECE_BYTES and self._waiting_in_session() < SESSION_BYTES
-        return not self._out or is_less
+        return not self._out or is_less or self._is_closed
 
     async def _fail_in(self, exchange: _Exchange, problem: OSError) -> None:
         """Records that a request got no answer, and closes the connection."""

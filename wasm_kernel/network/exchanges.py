@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.network.judge import NetworkRefused
-from wasm_kernel.network.secrets import Headers
+from wasm_kernel.network.request import Headers
 from wasm_kernel.policy import ExecutionPolicy, NetworkMode
 
 _RECORD_BYTES = 1024 * 1024
@@ -281,21 +281,18 @@ class Exchanges:
 
     def _listed(self) -> Folder:
         """Returns the folder, whose records are known."""
-        folder = self._folder
-        if folder is None:
-            folder = self._opened()
-            self._list(folder)
-        return folder
-
-    def _list(self, folder: Folder) -> None:
+        if self._folder is not None:
+            return self._folder
+        folder = self._opened()
         if self._known:
-            return  # the session was asleep
+            return folder  # the session was asleep
         found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for name in folder.names():
             if parts := _RECORD.fullmatch(name):
                 found[parts[1]].append((int(parts[2]), int(parts[3])))
         self._left = {key: sorted(each) for key, each in found.items()}
         self._known.update({key: len(each) for key, each in found.items()})
+        return folder
 
     def _opened(self) -> Folder:
         try:

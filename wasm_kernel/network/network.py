@@ -160,11 +160,11 @@ class Network:
                 await self.close(number)
         while len(self._connections) + self._opening > _CONNECTIONS_MOST:
             open_ones = self._connections.items()
-            left = [(not c.is_idle, c.used, n) for n, c in open_ones if self._is_left(c, now)]
+            left = [
+                (not each.is_idle, each.used, number)
+                for number, each in open_ones
+                if each.is_idle or now - each.used > _LEFT_SECONDS
+            ]
             if not left:
                 raise OSError(_MANY)
             await self.close(min(left)[2])
-
-    @staticmethod
-    def _is_left(connection: Connection, now: float) -> bool:
-        return connection.is_idle or now - connection.used > _LEFT_SECONDS

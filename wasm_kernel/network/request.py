@@ -69,7 +69,8 @@ class RequestReader:
             raise BadRequest("the head of a request is too long")
         raw, whole = bytes(self._head[:end]), bytes(self._head)
         self._head.clear()
-        if b"\n " in raw or b"\n\t" in raw or _CONTROL.search(raw) or not _has_plain_ends(raw):
+        is_plain = raw.count(b"\n") == raw.count(b"\r") == raw.count(b"\r\n")
+        if not is_plain or b"\n " in raw or b"\n\t" in raw or _CONTROL.search(raw):
             raise BadRequest(
                 "a request's head has control characters, or lines that are not HTTP's"
             )
@@ -134,10 +135,6 @@ def answer_headers(headers: Headers, *, has_body: bool) -> Headers:
     kept = [each for each in headers if each[0].lower() not in _HOP | {b"transfer-encoding"}]
     lengths = [each for each in kept if each[0].lower() == b"content-length"]
     return kept if lengths or not has_body else [*kept, (b"Transfer-Encoding", b"chunked")]
-
-
-def _has_plain_ends(raw: bytes) -> bool:
-    return raw.count(b"\n") == raw.count(b"\r") == raw.count(b"\r\n")
 
 
 def _checked(event: h11.Request, scheme: str, host: str, port: int) -> RequestHead:

@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from wasm_kernel.network.judge import NetworkRefused
+from wasm_kernel.network.request import Headers
 from wasm_kernel.network_rules import Secret, placeholder
 
 _VALUE_MOST = 4096
@@ -26,8 +27,6 @@ _UNSET = "the secret {name} is not set in the environment of this sandbox's owne
 _UNREAD = "the secret {name} of this sandbox's owner can't be read ({why})"
 _NOT_KEPT = "the secret {name} is not in the keyring of this sandbox's owner"
 _ODD = "the secret {name} can't stand in a request: it is empty, too long, or not plain text"
-
-Headers = list[tuple[bytes, bytes]]
 
 
 class RequestSecrets:
@@ -135,13 +134,14 @@ def has_placeholder(headers: Headers) -> bool:
 
 def _value(secret: Secret) -> bytes:
     """Returns the value of a secret; raises `NetworkRefused`."""
-    try:
-        given = _given(secret)
-    except NetworkRefused:
-        raise
-    except (OSError, ValueError) as problem:
-        why = getattr(problem, "strerror", None) or "it is not text"
-        raise NetworkRefused(_UNREAD.format(name=secret.name, why=why)) from None
+    if secret.file:
+        given = _of_file(secret)
+    elif secret.keyring:
+        given = _of_keyring(secret)
+    elif secret.name in os.environ:
+        given = os.environ[secret.name]
+    else:
+        raise NetworkRefused(_UNSET.format(name=secret.name))
     value = given.strip()
     is_plain = value.isascii() and value.isprintable()
     if not (is_plain and 0 < len(value) <= _VALUE_MOST):
@@ -149,16 +149,13 @@ def _value(secret: Secret) -> bytes:
     return value.encode("ascii")
 
 
-def _given(secret: Secret) -> str:
-    if secret.file:
+def _of_file(secret: Secret) -> str:
+    try:
         with Path(secret.file).expanduser().open(encoding="utf-8") as file:
             return file.read(2 * _VALUE_MOST)
-    if secret.keyring:
-        return _of_keyring(secret)
-    given = os.environ.get(secret.name)
-    if given is None:
-        raise NetworkRefused(_UNSET.format(name=secret.name))
-    return given
+    except (OSError, ValueError) as problem:
+        why = getattr(problem, "strerror", None) or "it is not text"
+        raise NetworkRefused(_UNREAD.format(name=secret.name, why=why)) from None
 
 
 def _of_keyring(secret: Secret) -> str:

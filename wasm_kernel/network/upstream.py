@@ -34,10 +34,6 @@ _backend = httpcore.AnyIOBackend()
 Spend = Callable[[int], object]
 
 
-def _spend_nothing(_: int) -> None:
-    """Counts nothing: no request has begun."""
-
-
 class _CountingBackend(httpcore.AsyncNetworkBackend):
     """Makes connections whose bytes are counted."""
 
@@ -83,7 +79,7 @@ class Upstream:
         self._host, self._port, self._judge = host, port, judge
         self._proxy = _proxy_of(host, port)
         self._is_secure = False
-        self._spend: Spend = _spend_nothing
+        self._spend: Spend = lambda _: None  # no request has begun
         self._counting = _CountingBackend(self._count)
         self._stream: httpcore.AsyncNetworkStream | None = None
         self._http: Any = None
