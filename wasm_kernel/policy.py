@@ -185,9 +185,14 @@ def _preset(name: str) -> list[Any]:
     return found
 
 
-_COUNTED = frozenset({"stdout_bytes", "stderr_bytes", "display_bytes", "display_count"})
-_COUNTED |= {"output_bytes", "session_output_bytes", "text_file_bytes"}
-_COUNTED |= {"comm_count", "comm_bytes", "workspace_bytes", "workspace_files"}
+_BOUNDS = {
+    "fuel_budget": (1, 2**62),
+    "memory_bytes": (MEMORY_MIN, WASM_MEMORY_MAX),
+    "open_files": (16, 65_536),
+    "history_cells": (1, 10_000),
+    "history_bytes": (64 * MIB, None),
+}
+"""The least and the most of whole numbers; the least of others is 0."""
 
 
 @dataclass(frozen=True)
@@ -295,24 +300,17 @@ class ExecutionPolicy:
         for name in OPTIONAL_FIELDS:
             if getattr(self, name) == 0 and not isinstance(getattr(self, name), bool):
                 object.__setattr__(self, name, None)
-        for name in sorted(_COUNTED):
-            self._whole(name, 0, None)
-        self._whole("memory_bytes", MEMORY_MIN, WASM_MEMORY_MAX)
-        self._whole("open_files", 16, 65_536)
-        self._whole("history_cells", 1, 10_000)
-        self._whole("history_bytes", 64 * MIB, None)
-        self._whole("files_history_bytes", 0, None)
-        self._whole("file_copy_bytes", 0, None)
-        self._whole("network_record_bytes", 0, None)
-        if self.fuel_budget is not None:
-            self._whole("fuel_budget", 1, 2**62)
-        if self.cell_timeout is not None:
-            self._seconds("cell_timeout")
-        self._seconds("grace_seconds")
-        self._seconds("query_seconds")
-        self._seconds("comm_seconds")
+        for name, kind in _NUMBERS.items():
+            if getattr(self, name) is None and name in OPTIONAL_FIELDS:
+                continue
+            if "float" in kind:
+                self._seconds(name)
+            else:
+                self._whole(name, *_BOUNDS.get(name, (0, None)))
         check_env(self.env)
-        self._check_mode()
+        modes = [mode.value for mode in NetworkMode]
+        if self.network_mode not in modes:
+            raise PolicyError("network_mode", f"is {' or '.join(modes)}, not {self.network_mode!r}")
         if not isinstance(self.deterministic, bool):
             raise PolicyError("deterministic", f"is true or false, not {self.deterministic!r}")
         object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
@@ -374,11 +372,6 @@ class ExecutionPolicy:
         if not (math.isfinite(value) and value > 0):
             raise PolicyError(name, f"must be a finite number of seconds above 0, not {value!r}")
 
-    def _check_mode(self) -> None:
-        modes = [mode.value for mode in NetworkMode]
-        if self.network_mode not in modes:
-            raise PolicyError("network_mode", f"is {' or '.join(modes)}, not {self.network_mode!r}")
-
     def at(self, door: Door) -> ExecutionPolicy:
         """Returns the same limits for a sandbox that is used through `door`."""
         return replace(self, door=door)
@@ -408,7 +401,9 @@ class ExecutionPolicy:
 
 
 POLICY_FIELDS = tuple(f.name for f in fields(ExecutionPolicy) if f.name != "door")
-OPTIONAL_FIELDS = frozenset(f.name for f in fields(ExecutionPolicy) if "None" in str(f.type))
+_KINDS = {f.name: str(f.type) for f in fields(ExecutionPolicy)}
+OPTIONAL_FIELDS = frozenset(name for name, kind in _KINDS.items() if "None" in kind)
+_NUMBERS = {name: kind for name, kind in _KINDS.items() if kind.startswith(("int", "float"))}
 
 
 def check_env(env: Mapping[str, str]) -> None:
