@@ -41,7 +41,7 @@ from wasm_kernel.policy import (
     field_meanings,
     read_toml,
 )
-from wasm_kernel.publishing.names import PublishableNames, SuffixError, is_folder_name
+from wasm_kernel.publishing.names import PublishableNames, is_folder_name
 from wasm_kernel.result import DATA_SUFFIXES
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.notebooks import SessionChoice, choose_session
@@ -272,10 +272,7 @@ class SessionSettings(Configurable):
 
     def publishable(self) -> PublishableNames:
         """Returns the rule for names of files that may be published; raises `PolicyError`."""
-        try:
-            return PublishableNames(self.publish_suffixes)
-        except SuffixError as problem:
-            raise PolicyError(f"{SECTION}.publish_suffixes", str(problem)) from problem
+        return PublishableNames(self.publish_suffixes)
 
     def published_into(self) -> tuple[str, ...]:
         """Returns the path from this process's folder to the one for published files, as names.

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import PolicyError, WasmKernelError
 
+_SETTING = "WasmKernel.publish_suffixes"
 _BYTECODE = "__pycache__"
 _NAME_BYTES, _PATH_BYTES, _FOLDERS_MOST = 200, 1000, 20
 _SIGNS = frozenset(" ._-+(),@")
@@ -54,22 +55,19 @@ class PublishLimits(Struct, frozen=True):
     files: int
 
 
-class SuffixError(WasmKernelError):
-    """A suffix is refused as one of data; the text says why, as the end of a sentence."""
-
-
 class PublishableNames:
     """Decides on names by a list of suffixes, such as `.csv` or `.csv.gz`. Immutable.
 
-    Raises `SuffixError` if one is not a suffix, or belongs to files that are run.
+    Raises `PolicyError` if one is not a suffix, or belongs to files that are run.
     """
 
     def __init__(self, suffixes: Sequence[str]) -> None:
         for suffix in suffixes:
             if not _SUFFIX.fullmatch(suffix):
-                raise SuffixError(f"holds {suffix!r}, which is not a suffix such as .csv")
+                raise PolicyError(_SETTING, f"holds {suffix!r}, which is not a suffix such as .csv")
             if not _RUN.isdisjoint(suffix[1:].split(".")):
-                raise SuffixError(f"can't hold {suffix}: programs run such files, or obey them")
+                rule = f"can't hold {suffix}: programs run such files, or obey them"
+                raise PolicyError(_SETTING, rule)
         self.suffixes = tuple(suffixes)
 
     @property

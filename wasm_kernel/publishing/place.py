@@ -31,7 +31,7 @@ from wasm_kernel.publishing.names import (
     is_folder_name,
 )
 from wasm_kernel.publishing.tree import FileTree
-from wasm_kernel.sessions.notebooks import Binding, notebooks_of
+from wasm_kernel.sessions.notebooks import notebooks_of
 from wasm_kernel.sessions.root import SessionsRoot
 
 if TYPE_CHECKING:
@@ -187,11 +187,8 @@ class PlaceBeside(Struct, frozen=True):
 
     def _is_anothers(self, session_id: str) -> bool:
         """Returns whether a session belongs to another notebook, which still exists."""
-        known = notebooks_of(self.root).get(session_id, ())
-        return any(each.is_there and not self._is_of(each) for each in known)
-
-    def _is_of(self, binding: Binding) -> bool:
-        return self.follows is not None and binding.is_of(self.follows)
+        own, known = self.follows, notebooks_of(self.root).get(session_id, ())
+        return any(each.is_there and (own is None or not each.is_of(own)) for each in known)
 
     @contextmanager
     def _workspace(self, task: Task) -> Iterator[FileTree]:
