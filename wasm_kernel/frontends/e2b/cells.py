@@ -157,10 +157,8 @@ class CellStream(Response):
     def _heard(self, output: protocol.Output) -> None:
         self._has_error |= isinstance(output, protocol.Error)
         piece = self._piece(output)
-        if piece is not None and not self._is_slow:
-            self._send_later(piece)
-
-    def _send_later(self, piece: bytes) -> None:
+        if piece is None or self._is_slow:
+            return
         if self._lease.reserve(len(piece)):
             self._lines.put_nowait(piece)
         else:

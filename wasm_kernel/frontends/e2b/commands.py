@@ -63,7 +63,8 @@ class CommandStream(CellStream):
             user_expressions=expressions,
             env=asked.process.envs,
         )
-        self._number = sandbox.begin(self)
+        self._number = next(sandbox.numbers)
+        sandbox.commands[self._number] = self.stop
         self._seconds, self._is_late = seconds, False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -391,10 +391,10 @@ async def _running(call: ApiCall, _: messages.Nothing) -> dict[str, Any]:
 @_serves(Plane.RPC, "POST", f"{_PROCESSES}/SendSignal")
 async def _signal(call: ApiCall, asked: messages.SendSignalRequest) -> messages.Nothing:
     """Ends a command."""
-    found = call.sandbox.commands.get(asked.process.pid)
-    if found is None:
+    stop = call.sandbox.commands.get(asked.process.pid)
+    if stop is None:
         raise Refusal(404, "", "There is no such command.")
-    found.stop()
+    stop()
     return messages.Nothing()
 
 

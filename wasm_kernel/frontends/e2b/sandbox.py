@@ -7,10 +7,9 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec import field as kept_field
@@ -28,13 +27,6 @@ _ENTERING = {
     RuntimeType.PYTHON: "__import__('os').chdir({})",
     RuntimeType.JAVASCRIPT: "process.chdir({})",
 }
-
-
-class Stoppable(Protocol):
-    """A cell or a command that runs in a sandbox, and can be interrupted."""
-
-    def stop(self) -> None:
-        """Interrupts the cell or command."""
 
 
 class SandboxRecord(Struct, tag="e2b", tag_field="door"):
@@ -99,7 +91,7 @@ class ClientSandbox:
         main: The session that has its files; its id is the sandbox's.
         policy: The limits of its sessions, with its environment variables.
         contexts: Its contexts by their names; the first is the main session's.
-        commands: Its running commands, by the numbers that `numbers` gives out.
+        commands: The functions that end its commands, by the numbers that `numbers` gives out.
     """
 
     kept: SandboxRecord
@@ -107,7 +99,7 @@ class ClientSandbox:
     policy: ExecutionPolicy
     contexts: dict[str, Context] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
-    commands: dict[int, Stoppable] = field(default_factory=dict)
+    commands: dict[int, Callable[[], object]] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     @property
@@ -140,12 +132,6 @@ class ClientSandbox:
     def seconds_left(self) -> float:
         """The seconds until the sandbox's time is over; infinite while it is paused."""
         return math.inf if self.kept.is_paused else self.kept.ends - time.time()
-
-    def begin(self, command: Stoppable) -> int:
-        """Adds a running command; returns its number."""
-        number = next(self.numbers)
-        self.commands[number] = command
-        return number
 
     def add(self, session: AsyncSession, language: RuntimeType, folder: str = HOME) -> Context:
         """Adds a context."""

@@ -193,10 +193,6 @@ class Sandboxes:
         except PolicyError as problem:
             raise Refusal(400, "", str(problem)) from None
 
-    def _forget_gone(self) -> None:
-        for name in [name for name, each in self._known.items() if each.is_gone]:
-            self._stop_timer(self._known.pop(name))
-
     async def _keep(self, sandbox: ClientSandbox) -> None:
         """Writes the facts of a sandbox to its session, while its lock is held."""
         service, facts = (await self.service()).sync, msgspec.json.encode(sandbox.kept).decode()
@@ -209,7 +205,8 @@ class Sandboxes:
         _check(asked)
         await self.check_seconds(asked.timeout)
         policy = self._policy(asked)
-        self._forget_gone()
+        for name in [name for name, each in self._known.items() if each.is_gone]:
+            self._stop_timer(self._known.pop(name))
         service = await self.service()
         main = await service.create("python", owner=caller.owner, policy=policy, pip=True)
         kept = SandboxRecord(caller.credential, caller.owner, asked)
@@ -218,12 +215,10 @@ class Sandboxes:
     async def fork(self, sandbox: ClientSandbox, seconds: int, count: int) -> list[ClientSandbox]:
         """Copies the files and the variables of a sandbox's default context."""
         await self.check_seconds(seconds)
-        made = await sandbox.main.fork(count)
         asked, own = replace(sandbox.kept.asked, timeout=seconds), sandbox.kept
-        kept = [SandboxRecord(own.credential, own.owner, asked) for _ in made]
         forks = [
-            ClientSandbox(facts, each, sandbox.policy)
-            for facts, each in zip(kept, made, strict=True)
+            ClientSandbox(SandboxRecord(own.credential, own.owner, asked), each, sandbox.policy)
+            for each in await sandbox.main.fork(count)
         ]
         return [await self._added(each, seconds) for each in forks]
 
