@@ -238,7 +238,9 @@ def _opening(
     options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy
 ) -> Future[Service]:
     """Begins to open the service; does not wait for it."""
-    root = options.workspace or _data_folder() / _folder_name(keep=options.keep)
+    # in the folder of sessions that are not kept, each server deletes those that killed ones left
+    name = time.strftime("kept/%Y-%m-%d-%H%M%S") if options.keep else "sessions"
+    root = options.workspace or _data_folder() / name
     _check_mounts(policy, root)
     fork_process.start_early()
     opening: Future[Service] = Future()
@@ -270,14 +272,6 @@ def _check_mounts(policy: ExecutionPolicy, root: Path) -> None:
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _folder_name(*, keep: bool) -> str:
-    """Returns the sessions' folder in the data folder: a new one for sessions to `keep`.
-
-    In the folder of other sessions, each server deletes expired ones that a killed server has left.
-    """
-    return time.strftime("kept/%Y-%m-%d-%H%M%S") if keep else "sessions"
 
 
 def _policy(file: Path | None, mounts: list[str], network: list[str]) -> ExecutionPolicy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from mcp.server.auth.settings import AuthSettings
@@ -21,9 +20,7 @@ from wasm_kernel.frontends.mcp.server import WorkspaceServer
 from wasm_kernel.frontends.mcp.sessions import AgentSessions
 
 _CONNECTIONS_MOST = 10_000  # connections of the older protocol, of all clients
-
-
-_Page = Callable[[Request], Awaitable[Response]]
+_HEALTH = "/healthz"
 
 
 def http_server(
@@ -65,25 +62,15 @@ def add_pages(server: WorkspaceServer, opened: Address | None, *, needs_admin: b
     """
     security = TransportSecurityMiddleware(None if opened is None else opened.security)
 
-    def page(path: str) -> Callable[[_Page], _Page]:
-        def add(serve: _Page) -> _Page:
-            async def checked(request: Request) -> Response:
-                if needs_admin and ADMIN not in request.auth.scopes:
-                    return PlainTextResponse("This page takes the admin token.", 401)
-                return await security.validate_request(request) or await serve(request)
-
-            server.custom_route(path, methods=["GET"])(checked)
-            return serve
-
-        return add
-
-    @page("/healthz")
-    async def healthz(_: Request) -> Response:
-        await server.sessions.service()
-        return PlainTextResponse("ok\n")
-
-    @page("/metrics")
-    async def metrics(_: Request) -> Response:
+    async def page(request: Request) -> Response:
+        if needs_admin and ADMIN not in request.auth.scopes:
+            return PlainTextResponse("This page takes the admin token.", 401)
+        if (refused := await security.validate_request(request)) is not None:
+            return refused
         service = await server.sessions.service()
-        content = server.metrics.page(await service.list())
-        return Response(content, media_type=CONTENT_TYPE)
+        if request.url.path == _HEALTH:
+            return PlainTextResponse("ok\n")
+        return Response(server.metrics.page(await service.list()), media_type=CONTENT_TYPE)
+
+    for path in (_HEALTH, "/metrics"):
+        server.custom_route(path, methods=["GET"])(page)

@@ -153,28 +153,24 @@ class AgentSession:
         """Runs `work` on the session's files in a thread, after the client's earlier such work."""
         return await self._host.work(self.caller, work)
 
-    async def write(self, path: str, data: bytes | str) -> None:
+    async def write(self, path: str, data: bytes) -> None:
         """Writes a file; raises `LimitReached` if its size exceeds the session's limits."""
-        await self.work(partial(self._write, path, data))
+        await self.work(partial(write_file, self.sandbox, path, data))
 
     async def write_new(self, path: str, data: bytes | str) -> str:
         """Writes a file as `write`, and returns its path: another one if the path is taken."""
         return await self.work(partial(self._write_new, path, data))
 
     def _write_new(self, path: str, data: bytes | str) -> str:
+        content = data.encode("utf-8", "replace") if isinstance(data, str) else data
         try:
-            self._write(path, data, overwrite=False)
+            write_file(self.sandbox, path, content, overwrite=False)
         except FileExistsError:
             # A cell may have taken thousands of names, so numbers could be tried for minutes.
             stem, dot, suffix = path.rpartition(".")
             path = f"{stem}-{secrets.token_hex(4)}{dot}{suffix}"
-            self._write(path, data, overwrite=False)
+            write_file(self.sandbox, path, content, overwrite=False)
         return path
-
-    def _write(self, path: str, data: bytes | str, *, overwrite: bool = True) -> None:
-        if isinstance(data, str):
-            data = data.encode("utf-8", "replace")
-        write_file(self.sandbox, path, data, overwrite=overwrite)
 
     def remember(self, number: int, code: str, outcome: str, seconds: float) -> None:
         """Adds a cell to its history."""
@@ -255,7 +251,8 @@ class AgentSessions:
             return max(own, key=lambda each: each.used, default=None)
         found = self._sessions.get(handle)
         if found is None or not found.may_use(caller):
-            raise NoSuchSession(self._why_unknown(handle))
+            why = self._opening.result().why_gone(handle) if self._opening.done() else ""
+            raise NoSuchSession(why or _UNKNOWN.format(handle=repr(handle[:64])))
         if found.why_gone:
             raise NoSuchSession(found.why_gone)
         if language not in (None, found.language):
@@ -278,10 +275,6 @@ class AgentSessions:
             opened = await service.get(handle, owner=record.owner, policy=self.policy, pip=True)
             found = AgentSession(caller, record.language, opened, self.host, is_automatic=False)
             self._sessions.setdefault(handle, found)
-
-    def _why_unknown(self, handle: str) -> str:
-        why = self._opening.result().why_gone(handle) if self._opening.done() else ""
-        return why or _UNKNOWN.format(handle=repr(handle[:64]))
 
     async def _automatic_one(self, caller: Caller, language: str) -> AgentSession:
         """Returns the automatic session of a client; makes one for concurrent first calls."""
@@ -320,13 +313,12 @@ class AgentSessions:
         self, caller: Caller, language: str, *, is_automatic: bool = False
     ) -> AgentSession:
         """Makes a session; raises `LimitReached`."""
-        sandbox = await self._made(caller, language)
-        made = AgentSession(caller, language, sandbox, self.host, is_automatic=is_automatic)
-        return self._added(made)
-
-    async def _made(self, caller: Caller, language: str) -> AsyncSession:
         service = await self.service()
-        return await service.create(language, owner=caller.owner, policy=self.policy, pip=True)
+        owner, policy = caller.owner, self.policy
+        sandbox = await service.create(language, owner=owner, policy=policy, pip=True)
+        made = AgentSession(caller, language, sandbox, self.host, is_automatic=is_automatic)
+        self._sessions[made.handle] = made
+        return made
 
     async def fork(self, parent: AgentSession, caller: Caller, count: int) -> list[AgentSession]:
         """Makes sessions with the variables and files of another one.
@@ -334,13 +326,14 @@ class AgentSessions:
         Raises `ForkError` or `LimitReached`, with none made, or `ValueError` if `count` is less
         than 1.
         """
-        made = []
+        made = list[AgentSession]()
         for sandbox in await parent.sandbox.fork(count):
             language = parent.language
             fork = AgentSession(caller, language, sandbox, self.host, is_automatic=False)
             fork.cells.extend(parent.cells)
             fork.seen = parent.seen
-            made.append(self._added(fork))
+            made.append(fork)
+        self._sessions |= {each.handle: each for each in made}
         return made
 
     async def destroy(self, session: AgentSession, why: str = _DESTROYED) -> None:
@@ -348,10 +341,6 @@ class AgentSessions:
         service = (await self.service()).sync
         await session.work(partial(service.delete, session.handle, why))
         self._sessions.pop(session.handle, None)
-
-    def _added(self, session: AgentSession) -> AgentSession:
-        self._sessions[session.handle] = session
-        return session
 
     # -- all of them
 
