@@ -50,13 +50,9 @@ def unreadable(problem: BaseException) -> str:
     elif file is not None:
         line = _line_in(problem.__traceback__, file) or getattr(problem, "lineno", 0)
     where = f"{shown(file)}, line {line}," if file else f"{_ANY},"
-    words = problem.msg if isinstance(problem, SyntaxError) else describe_any(problem)
+    words = describe(problem) if isinstance(problem, Exception) else str(problem)
+    words = problem.msg if isinstance(problem, SyntaxError) else words
     return f"{where} can't be read: {type(problem).__name__}: {words}"
-
-
-def describe_any(problem: BaseException) -> str:
-    """Returns an error in words; also `SystemExit` and its like."""
-    return describe(problem) if isinstance(problem, Exception) else str(problem)
 
 
 def _raised_in(trace: TracebackType | None) -> str | None:

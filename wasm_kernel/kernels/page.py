@@ -36,7 +36,7 @@ class CleanPage(ABC):
     def __init__(self, sandbox: Sandbox, cleaner: OutputCleaner) -> None:
         self.cleaner = cleaner
         self.is_ending = False
-        self._sandbox = sandbox
+        self.sandbox = sandbox
 
     @abstractmethod
     def publish(self, parent: Content, kind: str, content: Content) -> None:
@@ -48,12 +48,12 @@ class CleanPage(ABC):
 
     def should_stop(self) -> bool:
         """Returns whether the cell was interrupted, and checks of its output should stop."""
-        return self._sandbox.interrupted
+        return self.sandbox.interrupted
 
     def refuse(self, comm_id: str) -> None:
         """Tells the guest that a comm of its own has no other end."""
         with suppress(SandboxClosed):
-            self._sandbox.comm(CommMessage("close", comm_id))
+            self.sandbox.comm(CommMessage("close", comm_id))
 
 
 class CleanListener:

@@ -286,20 +286,18 @@ class _ClusterBatch:
                 for name in [*self._attempts]:
                     self._end(name, Outcome(name, "kernel-lost", _GONE))
                 return
+        limit = self._settings.budgets.notebook_seconds or NOTEBOOK_SECONDS
+        begun_since = time.monotonic() - limit - _SPARE_SECONDS
         for name, attempt in [*self._attempts.items()]:
             status = attempt.future.status
             if status == "finished":
                 self._take(name, attempt)
             elif status in ("error", "cancelled", "lost"):
                 self._again(name, attempt)
-            elif attempt.began and self._is_late(attempt):
+            elif attempt.began and attempt.began < begun_since:
                 attempt.future.cancel()
                 self._end(name, Outcome(name, "kernel-lost", _STUCK))
         self._begin()
-
-    def _is_late(self, attempt: _Attempt) -> bool:
-        limit = self._settings.budgets.notebook_seconds or NOTEBOOK_SECONDS
-        return time.monotonic() - attempt.began > limit + _SPARE_SECONDS
 
     def _again(self, name: str, attempt: _Attempt) -> None:
         """Gives a notebook to another worker, or gives it up."""
@@ -323,8 +321,7 @@ class _ClusterBatch:
             self._again(name, attempt)
             return
         if ran.outcome.verdict == "kernel-lost" and attempt.number + 1 < ATTEMPTS:
-            # perhaps that worker's machine is out of memory, or shuts down
-            self._attempts[name] = _Attempt(attempt.source, attempt.number + 1)
+            self._again(name, attempt)  # perhaps that worker's machine is out of memory
             return
         outcome = replace(ran.outcome, notebook=name, output="", files=())
         try:

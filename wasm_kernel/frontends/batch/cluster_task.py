@@ -30,7 +30,7 @@ from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
 from wasm_kernel.frontends.batch.packages import installed
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.results import SENT_BYTES, read_results
-from wasm_kernel.frontends.batch.run_folder import RunFolder
+from wasm_kernel.frontends.batch.run_folder import run_folder
 from wasm_kernel.guests.base import load, prepare_on_own_thread
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.policy import RuntimeType
@@ -130,7 +130,7 @@ def _alone(task: NotebookTask) -> Iterator[None]:
 
 def _run(task: NotebookTask) -> TaskOutcome:
     relay = _Relay(distributed.get_worker(), task)
-    with RunFolder() as here:
+    with run_folder() as here:
         kept = Path(task.shared) / task.place if task.shared else here
         folder, inputs = here / "notebook", here / "inputs"
         for each in (folder, inputs):
@@ -192,8 +192,5 @@ class WarmGuest(distributed.WorkerPlugin):
 
     async def setup(self, worker: Any) -> None:
         """Prepares the guest."""
-        await asyncio.to_thread(_warm)
-
-
-def _warm() -> None:
-    prepare_on_own_thread(load(RuntimeType.PYTHON), UNCHECKED, lambda text: None)
+        language = load(RuntimeType.PYTHON)
+        await asyncio.to_thread(prepare_on_own_thread, language, UNCHECKED, lambda text: None)

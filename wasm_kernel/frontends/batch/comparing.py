@@ -64,7 +64,9 @@ def _comparable(book: NotebookNode, ignored: Collection[str]) -> NotebookNode:
     """A copy with only the parts that are compared: sources and outputs."""
     made = copy.deepcopy(book)
     made.metadata = {}
-    made.cells = [cell for cell in made.cells if "injected-parameters" not in _tags(cell)]
+    made.cells = [
+        cell for cell in made.cells if "injected-parameters" not in cell.metadata.get("tags", [])
+    ]
     for number, cell in enumerate(made.cells, start=1):
         cell.id = f"cell-{number}"
         cell.metadata = {}
@@ -88,11 +90,6 @@ def _summed_up(outputs: Sequence[NotebookNode]) -> NotebookNode:
 def _is_note(output: NotebookNode) -> bool:
     data = output.get("data", {})
     return [*data] == ["text/plain"] and "".join(data["text/plain"]).startswith(_NOTE)
-
-
-def _tags(cell: NotebookNode) -> Collection[str]:
-    tags: Collection[str] = cell.metadata.get("tags", [])
-    return tags
 
 
 def _output(output: NotebookNode, ignored: Collection[str]) -> NotebookNode:

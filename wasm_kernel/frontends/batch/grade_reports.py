@@ -45,7 +45,10 @@ def feedback(grade: Grade) -> bytes:
         lines += [f"The notebook ended with `{outcome.verdict}`{where}:", ""]
         lines += [f"    {plain(outcome.reason)}", ""]
     lines += ["| test | points | of |", "|---|---|---|"]
-    shown = [(_shown_name(number, test), test) for number, test in enumerate(grade.tests, 1)]
+    shown = [
+        (f"hidden test {number}" if test.hidden else test.name, test)
+        for number, test in enumerate(grade.tests, 1)
+    ]
     lines += [f"| {_text(name)} | {_earned(test)} | {test.points:g} |" for name, test in shown]
     for name, test in shown:
         if test.message and not test.hidden:
@@ -55,10 +58,6 @@ def feedback(grade: Grade) -> bytes:
 
 def _earned(test: TestGrade) -> str:
     return f"{test.earned:g}" if test.judged else ""
-
-
-def _shown_name(number: int, test: TestGrade) -> str:
-    return f"hidden test {number}" if test.hidden else test.name
 
 
 def _text(text: str) -> str:

@@ -103,9 +103,6 @@ def read_tests(paths: Sequence[Path]) -> TestFiles:
             sources.append(text)
             if text.strip() and _OWN not in text:
                 notes.append(f"{file.name} has no test: it does not import {_OWN}")
-    names = [test.name for test in tests]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise BatchError(f"Two tests are named {twice[0]}. Nothing was run.")
     return TestFiles(tuple(sources), tuple(tests), tuple(notes))
 
 

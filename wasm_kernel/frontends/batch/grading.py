@@ -21,7 +21,7 @@ from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
 from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.probing import CleanGuest, NotJudged, SubmissionCopy
 from wasm_kernel.frontends.batch.reporting import Progress
-from wasm_kernel.frontends.batch.run_folder import RunFolder
+from wasm_kernel.frontends.batch.run_folder import run_folder
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.policy import ExecutionPolicy, NetworkMode, RuntimeType
 from wasm_kernel.service.service import Service
@@ -234,7 +234,7 @@ class _Grading:
 
         Raises `BatchError` if it can't be run, or a test can't judge it.
         """
-        with RunFolder() as place:
+        with run_folder() as place:
             (grade,) = self.run([source_of(place, "empty", "None")], Progress())
         if not grade.outcome.ok:
             raise BatchError(f"No notebook can be run. {grade.outcome.reason} Nothing was graded.")

@@ -185,7 +185,6 @@ class NotebookPage(CleanPage):
 
     def __init__(self, sandbox: Sandbox, cleaner: OutputCleaner, client: CellClient) -> None:
         super().__init__(sandbox, cleaner)
-        self._worker_side = sandbox
         self._client = client
         self._guard = threading.Lock()
         self._cell: tuple[NotebookNode, int] | None = None
@@ -198,11 +197,10 @@ class NotebookPage(CleanPage):
         header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request"}
         self._listener = _CellListener(self, {"header": header})
         self._cell, self._problem = (cell, place), None
-        sandbox = self._worker_side
         self._tell_state("busy")
-        counted = {"code": cell.source, "execution_count": sandbox.next_count}
+        counted = {"code": cell.source, "execution_count": self.sandbox.next_count}
         self.publish(self._listener.parent, "execute_input", counted)
-        return sandbox.submit(cell.source, parent=header, listener=self._listener)
+        return self.sandbox.submit(cell.source, parent=header, listener=self._listener)
 
     async def ended(self, running: CellFuture) -> Told:
         """Waits for the end of a cell; returns the reply of a kernel.
@@ -221,7 +219,7 @@ class NotebookPage(CleanPage):
         if self._problem is not None:
             raise self._problem
         count = messages.count_of(result.reply)
-        shown = self._worker_side.next_count if count is None else count
+        shown = self.sandbox.next_count if count is None else count
         args = (result, shown, self.cleaner)
         content = await asyncio.to_thread(messages.execute_reply, *args)
         return _message(self._listener.parent, "execute_reply", content)
@@ -238,7 +236,7 @@ class NotebookPage(CleanPage):
     def tell_widget(self, comm_id: str, data: Told) -> None:
         """Passes on a message of a widget in the notebook to the sandbox."""
         header = {"msg_id": uuid.uuid4().hex, "msg_type": "comm_msg"}
-        self._worker_side.comm(CommMessage("msg", comm_id, json_clean(data)), parent=header)
+        self.sandbox.comm(CommMessage("msg", comm_id, json_clean(data)), parent=header)
 
     def _tell_state(self, state: str) -> None:
         self.publish(self._listener.parent, "status", {"execution_state": state})
@@ -249,13 +247,11 @@ class NotebookPage(CleanPage):
             if self._cell is None or self._problem is not None:
                 return
             try:
-                self._client.process_message(msg, *self._cell)
-            except CellExecutionComplete:
+                with suppress(CellExecutionComplete):
+                    self._client.process_message(msg, *self._cell)
                 return
             except Exception as problem:
                 failed = problem
-            else:
-                return
         self.fail(failed)
 
     def fail(self, problem: Exception) -> None:
@@ -264,7 +260,7 @@ class NotebookPage(CleanPage):
             if self._cell is None or self._problem is not None:
                 return
             self._problem = problem
-        self._worker_side.interrupt()
+        self.sandbox.interrupt()
 
 
 class _CellListener(CleanListener):

@@ -20,7 +20,7 @@ from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import source_of
 from wasm_kernel.frontends.batch.outcome import BatchError
 from wasm_kernel.frontends.batch.reporting import Progress
-from wasm_kernel.frontends.batch.run_folder import RunFolder
+from wasm_kernel.frontends.batch.run_folder import run_folder
 from wasm_kernel.guests.python.packages.pip_line import words_of
 
 
@@ -44,7 +44,7 @@ def installed(settings: RunSettings, words: Sequence[str]) -> Iterator[RunSettin
     if not words:
         yield settings
         return
-    with RunFolder() as place:
+    with run_folder() as place:
         source = source_of(place, "requirements", f"%pip install {shlex.join(words)}")
         session = BatchSession(settings.root, source.output)
         alone = RunSettings(root=settings.root, folder="none", keeps_session=True, lasts=False)

@@ -56,7 +56,8 @@ def read_parameters(files: Iterable[Path], pairs: Iterable[tuple[str, str]]) -> 
 
 def check_parameters(book: NotebookNode, name: str, parameters: Mapping[str, Any]) -> None:
     """Raises `BatchError` if a notebook's cell tagged `parameters` lacks one of these."""
-    cell = _parameter_cell(book)
+    tagged = (cell for cell in book.cells if _TAG in cell.metadata.get("tags", []))
+    cell = next(tagged, None)
     known = [] if cell is None else _ASSIGNED.findall(cell.source)
     unknown = sorted(set(parameters) - set(known))
     if unknown:
@@ -85,8 +86,3 @@ def put_in(book: NotebookNode, parameters: Mapping[str, Any]) -> NotebookNode:
         if not cell.metadata.tags:
             del cell.metadata["tags"]
     return made
-
-
-def _parameter_cell(book: NotebookNode) -> NotebookNode | None:
-    tagged = (cell for cell in book.cells if _TAG in cell.metadata.get("tags", []))
-    return next(tagged, None)

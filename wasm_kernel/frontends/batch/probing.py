@@ -26,7 +26,6 @@ _GUEST_SIDE = Path(__file__).with_name("wasm_kernel_grading.py")
 _MODULE = _GUEST_SIDE.stem
 _ANSWER_CHARACTERS = 1024 * 1024
 _LOADED = "tests"
-_UNREADABLE = "A probe of {name} can't be read ({why}). Nothing was run."
 _LEAST_SECONDS = 0.1
 _INSTALL = (
     "import sys, types\n"

@@ -52,7 +52,6 @@ class Page(CleanPage):
     ) -> None:
         super().__init__(sandbox, cleaner)
         self._gate = cleaner
-        self.sandbox = sandbox
         self.timeline = KernelTimeline(sandbox, self.send)
         self.stdin = stdin
         self._session = session
