@@ -313,12 +313,14 @@ class AgentSessions:
         self, caller: Caller, language: str, *, is_automatic: bool = False
     ) -> AgentSession:
         """Makes a session; raises `LimitReached`."""
-        service = await self.service()
-        owner, policy = caller.owner, self.policy
-        sandbox = await service.create(language, owner=owner, policy=policy, pip=True)
+        sandbox = await self._made(caller, language)
         made = AgentSession(caller, language, sandbox, self.host, is_automatic=is_automatic)
         self._sessions[made.handle] = made
         return made
+
+    async def _made(self, caller: Caller, language: str) -> AsyncSession:
+        service = await self.service()
+        return await service.create(language, owner=caller.owner, policy=self.policy, pip=True)
 
     async def fork(self, parent: AgentSession, caller: Caller, count: int) -> list[AgentSession]:
         """Makes sessions with the variables and files of another one.
