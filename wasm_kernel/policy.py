@@ -70,12 +70,18 @@ class Mount:
         return f"{self.guest} ({'writable' if self.writable else 'read-only'})"
 
     @classmethod
-    def parse(cls, text: str) -> Mount:
-        """Returns the mount that a text describes, `HOST:GUEST`, `HOST:GUEST:rw` or `:ro`.
+    def parse(cls, given: Mount | str | Mapping[str, Any]) -> Mount:
+        """Returns the mount that a text (`HOST:GUEST`, `HOST:GUEST:rw`) or a table describes.
 
         Raises:
-            PolicyError: The text is not of that form.
+            PolicyError: It describes none.
         """
+        if isinstance(given, Mount):
+            return given
+        return cls._of_text(given) if isinstance(given, str) else cls._of_table(given)
+
+    @classmethod
+    def _of_text(cls, text: str) -> Mount:
         rest, writable = text, False
         for ending, answer in ((":rw", True), (":ro", False)):
             if text.endswith(ending):
@@ -86,12 +92,7 @@ class Mount:
         return cls(Path(host).expanduser(), guest, writable)
 
     @classmethod
-    def from_table(cls, table: Any) -> Mount:
-        """Returns the mount that a table of `host`, `guest` and `writable` describes.
-
-        Raises:
-            PolicyError: A key is missing or unknown, or a value is of the wrong type.
-        """
+    def _of_table(cls, table: Any) -> Mount:
         if not isinstance(table, Mapping) or not {"host", "guest"} <= table.keys():
             raise PolicyError(
                 "mounts", f"takes HOST:GUEST, or a table of host and guest, not {table}"
@@ -101,7 +102,7 @@ class Mount:
                 raise PolicyError("mounts", f"has an unknown key {key!r}{_hint(key, _MOUNT_KEYS)}")
             if not isinstance(value, _MOUNT_KEYS[key]):
                 raise PolicyError("mounts", f"has a {key} that is {value!r}")
-        return cls(Path(table["host"]), table["guest"], table.get("writable", False))
+        return cls(Path(table["host"]).expanduser(), table["guest"], table.get("writable", False))
 
     def check(self) -> None:
         """Checks the mount.
@@ -120,7 +121,7 @@ class Mount:
 
 
 class _Mounts:
-    """The field `mounts`: set from mounts and texts, read as a tuple of mounts."""
+    """The field `mounts`: set from mounts, texts and tables, read as a tuple of mounts."""
 
     def __get__(self, policy: object, kind: type) -> tuple[Mount, ...]:
         mounts: tuple[Mount, ...] = () if policy is None else vars(policy)["mounts"]
@@ -129,14 +130,10 @@ class _Mounts:
     def __set__(self, policy: object, given: Sequence[Mount | str]) -> None:
         if not isinstance(given, list | tuple):
             raise PolicyError("mounts", f"takes a list of mounts, not {given!r}")
-        mounts = tuple(Mount.parse(one) if isinstance(one, str) else one for one in given)
+        mounts = tuple(map(Mount.parse, given))
         if len(mounts) > MAX_MOUNTS:
             raise PolicyError("mounts", f"takes at most {MAX_MOUNTS} folders")
         for mount in mounts:
-            if not isinstance(mount, Mount):
-                raise PolicyError(
-                    "mounts", f"takes Mount(HOST, GUEST) or 'HOST:GUEST', not {mount!r}"
-                )
             mount.check()
         if len({mount.guest for mount in mounts}) != len(mounts):
             raise PolicyError("mounts", "names one guest path twice")
@@ -332,8 +329,9 @@ class ExecutionPolicy:
             if name not in POLICY_FIELDS:
                 raise PolicyError(name, f"is not a limit{_hint(name, POLICY_FIELDS)}")
         made = dict(values)
-        if "mounts" in made:
-            made["mounts"] = _mounts_of(made["mounts"], folder or Path())
+        if folder is not None and isinstance(made.get("mounts"), list):
+            mounts = map(Mount.parse, made["mounts"])
+            made["mounts"] = [replace(each, host=folder / each.host) for each in mounts]
         return cls(**made)
 
     @classmethod
@@ -457,17 +455,6 @@ def _line_of(key: str, path: Path) -> str:
     lines = path.read_text(encoding="utf-8").splitlines()
     found = (number for number, line in enumerate(lines, 1) if pattern.match(line.strip()))
     return "".join(f", line {number}" for number in islice(found, 1))
-
-
-def _mounts_of(given: Any, folder: Path) -> list[Mount]:
-    if not isinstance(given, list | tuple):
-        raise PolicyError("mounts", f"takes a list, not {given!r}")
-    return [one if isinstance(one, Mount) else _mount_of(one, folder) for one in given]
-
-
-def _mount_of(given: Any, folder: Path) -> Mount:
-    mount = Mount.parse(given) if isinstance(given, str) else Mount.from_table(given)
-    return replace(mount, host=folder / mount.host.expanduser())
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
