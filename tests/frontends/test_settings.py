@@ -108,7 +108,7 @@ def test_published_files_lie_beside_the_notebook_that_the_server_names(
 
 def test_suffixes_that_programs_obey_name_the_trait() -> None:
     with pytest.raises(PolicyError, match=r"WasmKernel\.publish_suffixes can't hold \.py"):
-        settings(publish_suffixes=[".csv", ".py"]).publishable()
+        settings(publish_suffixes=[".csv", ".py"]).check()
 
 
 def test_variables_of_the_host_are_passed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

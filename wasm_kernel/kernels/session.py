@@ -9,7 +9,7 @@ from wasm_kernel.kernels.settings import SessionSettings, jupyters_folders
 from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.folders import inode_of
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.publishing.names import PublishLimits
+from wasm_kernel.publishing.names import PublishableNames, PublishLimits
 from wasm_kernel.publishing.place import AdoptFiles, PlaceBeside, WriteFiles
 from wasm_kernel.service.open_message import KernelSession, NotebookFolder
 from wasm_kernel.sessions.root import SessionsRoot
@@ -32,7 +32,7 @@ def place_beside(
         root=root,
         session_id=session_id,
         folder=folder,
-        names=settings.publishable(),
+        names=PublishableNames(settings.publish_suffixes),
         limits=PublishLimits(policy.workspace_bytes, policy.workspace_files),
         secret=secret,
         most_kept=policy.files_history_bytes,
@@ -48,7 +48,7 @@ def handlers_beside(settings: SessionSettings, place: PlaceBeside) -> Handlers:
     Each handler checks its request as untrusted input.
     """
     handlers: Handlers = {}
-    if settings.writes_folder:
+    if settings.folder == "write":
         handlers = {WriteFiles: place.write, AdoptFiles: place.adopt}
     if not settings.prune_sessions:
         return handlers
@@ -85,7 +85,7 @@ def kernel_session(
 
 def _shown_folder(settings: SessionSettings, place: PlaceBeside) -> NotebookFolder | None:
     """Returns the notebook's folder, if cells see it; None if it is gone."""
-    if not settings.shows_folder:
+    if settings.folder == "none":
         return None
     try:
         here = place.start.absolute()
@@ -97,5 +97,5 @@ def _shown_folder(settings: SessionSettings, place: PlaceBeside) -> NotebookFold
         identity=inode_of(found),
         secret=str(place.secret),
         kept=tuple(map(str, place.kept)),
-        writes=settings.writes_folder,
+        writes=settings.folder == "write",
     )

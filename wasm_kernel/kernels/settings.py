@@ -260,20 +260,6 @@ class SessionSettings(Configurable):
         private = _named(self.private_root) if self.private_root else None
         return SessionsRoot(_named(self.workspace_root), private)
 
-    @property
-    def shows_folder(self) -> bool:
-        """True if cells see the folder that the kernel was started in."""
-        return bool(self.folder != "none")
-
-    @property
-    def writes_folder(self) -> bool:
-        """True if the cells' files there are written into that folder."""
-        return bool(self.folder == "write")
-
-    def publishable(self) -> PublishableNames:
-        """Returns the rule for names of files that may be published; raises `PolicyError`."""
-        return PublishableNames(self.publish_suffixes)
-
     def published_into(self) -> tuple[str, ...]:
         """Returns the path from this process's folder to the one for published files, as names.
 
@@ -298,7 +284,7 @@ class SessionSettings(Configurable):
     def check(self) -> None:
         """Raises `WasmKernelError` if a kernel would refuse a setting; opens nothing."""
         self.policy()
-        self.publishable()
+        PublishableNames(self.publish_suffixes)
         self.published_into()
         _ = self.root, self.event_file
 

@@ -91,7 +91,9 @@ class Judge:
         path = plain_path(target)
         covering = [rule for rule in self._rules if rule.covers(scheme, host, port)]
         for rule in covering:
-            if rule.deny and (rule.matches(method, path) if path else _is_doubtful(rule, method)):
+            # a path that is not clear may be any that the rule denies
+            has_method = not rule.methods or method in rule.methods
+            if rule.deny and (rule.matches(method, path) if path else has_method):
                 raise self._refused(_DENIED.format(host=host))
         for rule in covering:
             if not rule.deny and method not in _NEVER and rule.matches(method, path):
@@ -140,11 +142,6 @@ def plain_path(target: str) -> str:
     if path.isprintable() and is_clear and not (is_twice or is_cut) and "" not in segments[:-1]:
         return path
     return ""
-
-
-def _is_doubtful(rule: NetworkRule, method: str) -> bool:
-    """Returns whether a denying rule may match a request whose path is not clear."""
-    return not rule.methods or method in rule.methods
 
 
 def _is_public(address: Address) -> bool:

@@ -23,7 +23,7 @@ from wasm_kernel.frontends.batch.probing import CleanGuest, NotJudged, Submissio
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.run_folder import run_folder
 from wasm_kernel.linux.task import QUIET
-from wasm_kernel.policy import ExecutionPolicy, NetworkMode, RuntimeType
+from wasm_kernel.policy import ExecutionPolicy, NetworkMode
 from wasm_kernel.service.service import Service
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.forking import ForkSession, fork_session
@@ -154,9 +154,7 @@ def grade_notebooks(
         network_mode=(NetworkMode.LIVE if replay is None else NetworkMode.REPLAY).value,
         exchanges=None if replay is None else Path(replay),
         inputs=tuple(Path(each) for each in inputs),
-        pip=False,
-        languages=(RuntimeType.PYTHON,),
-        goes_on=True,
+        is_graded=True,
         keeps_session=True,
         lasts=False,
     )

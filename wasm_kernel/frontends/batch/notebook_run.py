@@ -115,9 +115,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         network_mode: The policy's.
         exchanges: The folder for recorded requests and calls, one subfolder a notebook; with
             `replay` it may itself hold those of all notebooks.
-        pip: Whether cells may install packages.
-        languages: The languages of notebooks that are run; others are refused.
-        goes_on: Whether a notebook goes on after a cell that raised an error.
+        is_graded: Whether the notebook is a submission: it goes on after a cell that raised an
+            error, installs no packages, and is refused if it is not in Python.
         keeps_session: Whether the session, with its files, stays if all went well.
         lasts: Whether a later run finds the session, to go on in it.
         packages: The session whose packages notebooks in Python get, if there are any.
@@ -138,10 +137,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     compare: bool = False
     ignored: tuple[str, ...] = ()
     deterministic: bool = False
-    pip: bool = True
-    languages: tuple[RuntimeType, ...] = tuple(RuntimeType)
     hooks: Mapping[str, Callable[..., Any]] = {}
-    goes_on: bool = False
+    is_graded: bool = False
     keeps_session: bool = False
     lasts: bool = True
     results_bytes: int = 0
@@ -271,7 +268,8 @@ class NotebookRun:
         book = read_notebook(self._source)
         self._book = put_in(book, self._settings.parameters) if self._settings.parameters else book
         self._cells = code_cells(self._book)
-        if (language := runtime_of(self._book)) not in self._settings.languages:
+        language = runtime_of(self._book)
+        if self._settings.is_graded and language is not RuntimeType.PYTHON:
             raise NotebookError(_NOT_HERE.format(language=language.value))
         return (
             PreviousRun.found(self._source.output, self._cells) if self._settings.resume else None
@@ -352,7 +350,7 @@ class NotebookRun:
             "language": runtime_of(self._book).value,
             "folder": own.folder,
             "history_cells": min(len(self._cells) + _SPARE_STATES, _STATES_MOST),
-            "pip": own.pip,
+            "pip": not own.is_graded,
             "deterministic": own.deterministic,
             **({"mounts": [*own.mounts]} if own.mounts else {}),
             **({"network": [*own.network]} if own.network else {}),
@@ -393,11 +391,11 @@ class NotebookRun:
     async def _run_or_go_on(
         self, client: CellClient, page: NotebookPage, place: int, cell: NotebookNode
     ) -> None:
-        """Runs one cell; with `goes_on`, its own error does not end the notebook."""
+        """Runs one cell; its own error does not end a notebook that is graded."""
         try:
             await self._run_cell(client, page, place, cell)
         except _NotebookEnded as ended:
-            if not self._settings.goes_on or not ended.can_go_on:
+            if not self._settings.is_graded or not ended.can_go_on:
                 raise self._failed[0] if self._failed else ended from None
             self._failed.append(ended)
 

@@ -35,7 +35,6 @@ from wasm_kernel.frontends.jupyter.usage import KernelUsage
 from wasm_kernel.guests.protocol import Error, without_surrogates
 from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.settings import SECTION
-from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import SandboxResult
@@ -75,19 +74,19 @@ class WasmKernel(Kernel):
         sandbox: Sandbox,
         starting: StartProgress,
         session: Session,
-        notes: deque[str] | None = None,
-        cleaner: Cleaner | None = None,
-        runtime: RuntimeType = RuntimeType.PYTHON,
-        give_fork: GiveFork | None = None,
+        notes: deque[str],
+        cleaner: Cleaner,
+        runtime: RuntimeType,
+        give_fork: GiveFork | None,
         **traits: Any,
     ) -> None:
         self.msg_types = [*Kernel.msg_types, *COMM_MESSAGES]
         super().__init__(session=session, **traits)
         self._session = session
-        self._notes = deque[str]() if notes is None else notes
+        self._notes = notes
         self.sandbox = sandbox
         self.starting = starting
-        self._cleaner = Cleaner(Mode.SAFE) if cleaner is None else cleaner
+        self._cleaner = cleaner
         self.runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_interrupted = False  # since the last message of the shell channel came
@@ -100,7 +99,7 @@ class WasmKernel(Kernel):
             session,
             self.iopub_socket,
             stdin,
-            cleaner=self._cleaner,
+            cleaner=cleaner,
             log=self.log,
             ident=self.ident,
         )

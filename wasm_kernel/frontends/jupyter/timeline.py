@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -238,8 +239,8 @@ class KernelTimeline:
             self._keep(self._reply(parent, message))
 
     async def _reply(self, parent: Content, message: CommMessage) -> None:
-        reply = await self._replied(message.data)
-        self._send(parent, CommMessage("msg", message.comm_id, reply))
+        reply = CommMessage("msg", message.comm_id, await self._replied(message.data))
+        self._send(parent, reply)
 
     async def _replied(self, request: Mapping[str, Any]) -> Content:
         reply: Content = {"id": request.get("id")}
@@ -281,12 +282,7 @@ class KernelTimeline:
     async def _travel(self, request: TravelRequest) -> Content:
         done: Travelled = await self._call(messages.Travel(request))
         self.changed()
-        return {
-            "files_back": done.files_back,
-            "files_removed": done.files_removed,
-            "files_missed": dict(done.files_missed),
-            "files_left": done.files_left,
-        }
+        return {name: value for name, value in asdict(done).items() if name != "cells"}
 
     async def _fork(self, notebook: str) -> Content:
         from wasm_kernel.sessions import ids

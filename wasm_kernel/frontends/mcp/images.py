@@ -37,7 +37,6 @@ IMAGES: Mapping[str, tuple[re.Pattern[bytes], bytes]] = {
 
 A model's provider may refuse a whole conversation because of one file that is not an image.
 """
-_SCALED = ("image/png", "image/gif", "image/jpeg", "image/webp")  # types that the guest can read
 _SEGMENTS_MOST = 1_000  # segments of a JPEG before the one with its size
 _SCALE = f"""
 def scaled(path):
@@ -99,7 +98,7 @@ async def fitting(session: AgentSession, picture: Picture, path: str) -> Picture
     """
     if picture.is_fit:
         return picture
-    can_be_scaled = picture.is_image and picture.mime_type in _SCALED and path
+    can_be_scaled = picture.is_image and path
     if not can_be_scaled or session.language != RuntimeType.PYTHON or session.running:
         return None
     asked = f"(lambda d: (exec({_SCALE!r}, d), d['scaled'])[1])({{}})({f'/app/{path}'!r})"
