@@ -50,11 +50,7 @@ class RealKernel:
     """
 
     def __init__(
-        self,
-        sessions: Path,
-        notebook: Path | None = None,
-        name: str = "wasm-python",
-        **traits: str,
+        self, sessions: Path, notebook: Path | None = None, name: str = "wasm-python", **traits: str
     ) -> None:
         self.sessions = sessions
         env = {**os.environ, "WASM_KERNEL_WORKSPACE_ROOT": str(sessions)}

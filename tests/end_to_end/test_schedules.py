@@ -47,10 +47,7 @@ QUESTIONS: tuple[tuple[str, dict[str, object]], ...] = (
     ("inspect_request", {"code": "zip", "cursor_pos": 3, "detail_level": 0}),
     ("is_complete_request", {"code": "def f(x):"}),
     ("comm_info_request", {}),
-    (
-        "history_request",
-        {"hist_access_type": "tail", "output": False, "raw": True, "n": 3},
-    ),
+    ("history_request", {"hist_access_type": "tail", "output": False, "raw": True, "n": 3}),
 )
 
 

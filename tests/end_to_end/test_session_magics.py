@@ -100,9 +100,7 @@ def test_pruning_is_off_unless_the_kernel_was_told(kernel: RealKernel) -> None:
     assert old.is_dir()
 
 
-def test_nothing_is_pruned_that_the_cell_does_not_ask_for_word_by_word(
-    pruning: RealKernel,
-) -> None:
+def test_nothing_is_pruned_that_the_cell_does_not_ask_for_word_by_word(pruning: RealKernel) -> None:
     old = old_session(pruning.sessions)
     for code in NOT_ASKED_FOR:
         assert pruning.run(code)["stderr"].startswith("UsageError: "), code

@@ -18,11 +18,7 @@ from jupyter_client.session import Session
 from tests.faces import PATIENCE
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter.channels import Publisher, ShellChannel
-from wasm_kernel.frontends.jupyter.connection import (
-    KernelConnection,
-    KernelSockets,
-    RequestThread,
-)
+from wasm_kernel.frontends.jupyter.connection import KernelConnection, KernelSockets, RequestThread
 from wasm_kernel.frontends.jupyter.ports import Ports, listen
 from wasm_kernel.kernels.settings import connection_path, session_of_file
 

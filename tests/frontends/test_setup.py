@@ -140,10 +140,7 @@ def test_warming_prepares_the_code_of_all_sessions_or_of_those_with_fuel(
 
 
 def test_warming_again_says_that_all_is_ready_and_leaves_no_folder_behind(
-    warm: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("XDG_STATE_HOME", "TMPDIR"):
         (tmp_path / name).mkdir()

@@ -9,11 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.integrations.agent_sandbox import (
-    REQUIRED,
-    AgentSandbox,
-    signature_of,
-)
+from wasm_kernel.integrations.agent_sandbox import REQUIRED, AgentSandbox, signature_of
 from wasm_kernel.integrations.results import value_of
 
 

@@ -65,11 +65,7 @@ def proxy_to(server: Server, patch: pytest.MonkeyPatch) -> Iterator[Heads]:
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_requests_go_through_the_owners_proxy(
-    scheme: str,
-    rule: NetworkRule,
-    http: Server,
-    https: Server,
-    monkeypatch: pytest.MonkeyPatch,
+    scheme: str, rule: NetworkRule, http: Server, https: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = https if scheme == "https" else http
     with proxy_to(server, monkeypatch) as heads:

@@ -368,8 +368,7 @@ def test_calls_that_never_end_are_bounded(
     door = Door()
     sandbox = offering(HostFunction(door.knock, seconds=0.01), echo)
     assert "earlier calls still run" in fails(
-        sandbox,
-        "while True:\n    try: knock()\n    except TimeoutError: pass",
+        sandbox, "while True:\n    try: knock()\n    except TimeoutError: pass"
     )
     other = offering(echo)
     monkeypatch.setattr(running_call, "THREADS_MOST", running_call.UNHEARD_MOST)
@@ -431,9 +430,7 @@ def test_an_interrupt_ends_an_awaited_call_however_early_it_comes(
         assert error is not None and error.ename == "KeyboardInterrupt"
 
 
-def test_a_sandbox_that_is_closed_during_a_call_keeps_its_variables(
-    offering: Sandboxes,
-) -> None:
+def test_a_sandbox_that_is_closed_during_a_call_keeps_its_variables(offering: Sandboxes) -> None:
     """Before, closing it took 5 seconds, and its worker ended as after a crash."""
     door = Door()
     sandbox = offering(door.knock, session_id="one")
@@ -459,9 +456,7 @@ def test_functions_are_there_after_a_lost_guest_and_in_a_fork(offering: Sandboxe
         assert says(fork, "print(echo(x + 1))") == "4"
 
 
-def test_another_program_offers_others_to_the_same_variables(
-    offering: Sandboxes,
-) -> None:
+def test_another_program_offers_others_to_the_same_variables(offering: Sandboxes) -> None:
     first = offering(echo, put_off, session_id="one")
     says(first, "mine = echo; x = 1")
     first.close()
@@ -523,10 +518,7 @@ def test_a_guest_reaches_nothing_but_what_is_offered(offering: Sandboxes) -> Non
 def test_only_cells_call_functions(offering: Sandboxes) -> None:
     called: list[Any] = []
     sandbox = offering(HostFunction(called.append, name="note"))
-    says(
-        sandbox,
-        "class Spy:\n    def __dir__(self): note('query'); return ['a']\nspy = Spy()",
-    )
+    says(sandbox, "class Spy:\n    def __dir__(self): note('query'); return ['a']\nspy = Spy()")
     request = {"op": "complete", "code": "spy.", "cursor_pos": 4}
     sandbox.query(request).result(PATIENCE)
     assert called == []

@@ -11,9 +11,7 @@ import pytest
 from tests.faces import put_back
 from tests.listening import Page
 from wasm_kernel.errors import FrameError
-from wasm_kernel.execution.interfaces import (
-    OfferedMessage,
-)
+from wasm_kernel.execution.interfaces import OfferedMessage
 from wasm_kernel.guests.protocol import Result, Stream
 from wasm_kernel.result import CommMessage
 from wasm_kernel.service.sandbox import Sandbox

@@ -20,12 +20,7 @@ from tests.faces import PATIENCE
 from tests.frontends.batch.conftest import Making
 from wasm_kernel.frontends.batch import wasm_kernel_grading
 from wasm_kernel.frontends.batch.batch_session import BatchSession, session_id_of
-from wasm_kernel.frontends.batch.grade_reports import (
-    feedback,
-    grades_junit,
-    table_of,
-    table_report,
-)
+from wasm_kernel.frontends.batch.grade_reports import feedback, grades_junit, table_of, table_report
 from wasm_kernel.frontends.batch.graded_tests import read_tests
 from wasm_kernel.frontends.batch.grading import Grade, TestGrade, grade_notebooks
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome

@@ -86,9 +86,7 @@ def test_outputs_hold_no_more_values_than_a_notebook_that_is_read(
     assert len(page.book.cells[0].outputs) <= 3
 
 
-def test_invalid_widgets_end_no_run_and_many_take_no_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invalid_widgets_end_no_run_and_many_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebook_client, "COPIED_BYTES", 1_000_000)
     area: Any = {"_model_module": "@jupyter-widgets/output", "_model_name": "OutputModel"}
     page = Page()
