@@ -43,6 +43,11 @@ def says(sandbox: Executes, code: str) -> str:
     return result.stdout.strip()
 
 
+def error_of(result: SandboxResult) -> str:
+    """The error of a cell, its name before its words; empty if it had none."""
+    return "" if result.error is None else f"{result.error.ename}: {result.error.evalue}"
+
+
 def process_of(sandbox: Sandbox) -> int:
     """The process that a sandbox's guest lives in."""
     assert sandbox.worker.worker is not None

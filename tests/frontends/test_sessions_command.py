@@ -64,26 +64,6 @@ def command(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comm
     return run
 
 
-@pytest.fixture
-def process(root: Path, tmp_path: Path, environment: dict[str, str]) -> Command:
-    """Runs the command like a user's shell."""
-    env = {**environment, "WASM_KERNEL_WORKSPACE_ROOT": str(root)}
-    env["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
-
-    def run(*words: str, typed: str = "") -> Done:
-        return subprocess.run(
-            [sys.executable, "-m", "wasm_kernel.frontends.cli.main", "sessions", *words],
-            input=typed,
-            capture_output=True,
-            text=True,
-            env=env,
-            cwd=tmp_path,
-            check=False,
-        )
-
-    return run
-
-
 def good(done: Done) -> str:
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -131,8 +111,8 @@ def test_a_list_says_whose_sessions_they_are_and_what_they_take(
     assert str(notebook) in good(command("show", ID))
 
 
-def test_a_list_without_sessions_is_not_an_error(process: Command, command: Command) -> None:
-    done = process("list")
+def test_a_list_without_sessions_is_not_an_error(command: Command) -> None:
+    done = command("list")
     assert good(done) == ""
     assert "no sessions" in done.stderr
     assert json.loads(good(command("list", "--json"))) == []

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.faces import A_UUID, PATIENCE, happens, says, wait_for
+from tests.faces import A_UUID, PATIENCE, error_of, happens, says, wait_for
 from tests.faults import faulty
 from tests.linux.inside import needs_walls
 from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
@@ -224,9 +224,7 @@ def test_cells_that_waited_say_that_they_did_not_run(remote: Sandbox) -> None:
     wait_for((remote.workspace / "begun").exists)  # before that, it would go to the next worker
     worker_of(remote).kill()
     assert not first.result(60).success
-    error = second.result(60).error
-    assert error is not None
-    assert "was not run; send it again" in error.evalue
+    assert "was not run; send it again" in error_of(second.result(60))
     with pytest.raises(WorkerLost):
         question.result(60)
     assert says(remote, "print(ran)") == "0"
