@@ -258,11 +258,24 @@ def open_folder(
     return fd
 
 
+def is_plain_name(name: str) -> bool:
+    """Returns whether a name is that of an entry of a folder, not the folder or its parent."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
 def plain_name(name: str) -> str:
     """Returns a plain name as it is. Raises `ValueError` if it could lead elsewhere."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
+    if not is_plain_name(name):
         raise ValueError("not a plain name")
     return name
+
+
+def link_text(folder: int, name: str) -> str:
+    """Returns the text of a link in an open folder; an empty one if it is not a link."""
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except (OSError, ValueError):
+        return ""
 
 
 @contextlib.contextmanager
@@ -337,14 +350,6 @@ def _entered(fd: int, name: str, how: int, path: Path) -> int:
     try:
         return os.open(name, how, dir_fd=fd)
     except OSError as problem:
-        if problem.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(fd, name):
+        if problem.errno in (errno.ENOTDIR, errno.ELOOP) and link_text(fd, name):
             raise PlantedLinkError(str(path)) from None
         raise
-
-
-def _is_link(fd: int, name: str) -> bool:
-    try:
-        os.readlink(name, dir_fd=fd)
-    except OSError:
-        return False
-    return True

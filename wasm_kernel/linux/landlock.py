@@ -76,8 +76,16 @@ class Ruleset(Closing):
         self._known = version()
         if self._known < LEAST:
             raise OSError("this kernel has no Landlock, or one too old")
-        self._handled = _handled(self._known)
-        self._fd = _ruleset(self._handled, self._known)
+        self._handled = Access((1 << 14) - 1)
+        for since, access in _NEWEST.items():
+            if self._known >= since:
+                self._handled |= access
+        network = _CONNECT_TCP if self._known >= 4 else 0
+        scoped = _ABSTRACT_SOCKETS | _SIGNALS if self._known >= 6 else 0
+        words = [int(self._handled), network, scoped]
+        words = words[: 3 if self._known >= 6 else 2 if self._known >= 4 else 1]
+        described = struct.pack(f"={len(words)}Q", *words)
+        self._fd = checked(system_call(_CREATE, described, len(described), 0))
 
     def allow(self, path: Path, access: Access) -> None:
         """Allows access to a file, or to a folder and all below it. Skips a missing path."""
@@ -111,19 +119,3 @@ class Ruleset(Closing):
 def no_new_privileges() -> None:
     """Keeps all programs that are started from now on from gaining rights by being setuid."""
     checked(_prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-
-
-def _handled(known: int) -> Access:
-    handled = Access((1 << 14) - 1)
-    for since, access in _NEWEST.items():
-        if known >= since:
-            handled |= access
-    return handled
-
-
-def _ruleset(handled: Access, known: int) -> int:
-    network = _CONNECT_TCP if known >= 4 else 0
-    scoped = _ABSTRACT_SOCKETS | _SIGNALS if known >= 6 else 0
-    words = [int(handled), network, scoped][: 3 if known >= 6 else 2 if known >= 4 else 1]
-    described = struct.pack(f"={len(words)}Q", *words)
-    return checked(system_call(_CREATE, described, len(described), 0))

@@ -17,7 +17,15 @@ from typing import Self
 
 from msgspec import Struct
 
-from wasm_kernel.linux.folders import FOLDER, SEARCHED, Closing, inode_of, open_folder
+from wasm_kernel.linux.folders import (
+    FOLDER,
+    SEARCHED,
+    Closing,
+    inode_of,
+    is_plain_name,
+    link_text,
+    open_folder,
+)
 
 HiddenTest = Callable[[int, str, int], bool]
 """Returns whether a walk skips an entry: gets its folder's descriptor, its name there, and the
@@ -28,7 +36,6 @@ DEEPEST = 2000
 
 _KEPT = 16
 _BLOCK = 512  # the unit of `st_blocks`, on every file system
-_NO_NAMES = frozenset({"", ".", ".."})
 
 
 class FolderWalk(Closing):
@@ -175,7 +182,7 @@ class Lookup(Closing):
         not plain and could lead out.
         """
         *above, name = parts = path.split("/")
-        if "\0" in path or not _NO_NAMES.isdisjoint(parts):
+        if not all(map(is_plain_name, parts)):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         here = self._walk.path
         pairs = enumerate(zip(above, here, strict=False))
@@ -206,19 +213,6 @@ class Lookup(Closing):
     def close(self) -> None:
         """Closes the folders. Safe to call twice."""
         self._walk.close()
-
-
-def link_text(folder: int, name: str) -> str:
-    """Returns the text of a link in an open folder; an empty one if it is not a link."""
-    try:
-        return os.readlink(name, dir_fd=folder)
-    except (OSError, ValueError):
-        return ""
-
-
-def is_plain_name(name: str) -> bool:
-    """Returns whether a part of a path names an entry of a folder, not the folder or its parent."""
-    return name not in _NO_NAMES and "\0" not in name
 
 
 class Entry(Struct, frozen=True):

@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.files import FileCopier, FileMark, swap_names, take_name
-from wasm_kernel.linux.folders import Folder, closing_fd
+from wasm_kernel.linux.folders import Folder, closing_fd, is_plain_name
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
-from wasm_kernel.linux.walks import FolderWalk, is_plain_name
+from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.publishing.names import PublishError
 from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN, Hidden, is_hidden_folder
 

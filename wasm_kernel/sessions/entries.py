@@ -22,8 +22,6 @@ from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import NEW, READ, Folder, closing_fd
 from wasm_kernel.linux.locks import try_lock
 
-_CHUNK = 16 * 1024 * 1024
-
 
 def read(folder: int, name: str, most: int) -> bytes:
     """Returns a file's content; `OSError` if it is not a regular file or over `most` bytes."""
@@ -33,16 +31,8 @@ def read(folder: int, name: str, most: int) -> bytes:
         _check_regular(status)  # it may have been swapped since
         if status.st_size > most:
             raise OSError(errno.EFBIG, f"The file's {status.st_size:,} bytes are over {most:,}")
-        return _whole(descriptor, most)
-
-
-def _whole(descriptor: int, most: int) -> bytes:
-    """Reads to the end, up to `most` bytes, even if the file grows while it is read."""
-    pieces, left = [], most
-    while piece := os.read(descriptor, min(left, _CHUNK)):
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(status.st_size)
 
 
 def replace(root: int, folder: int, name: str, content: bytes, *, overwrite: bool) -> None:

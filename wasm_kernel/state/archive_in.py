@@ -22,9 +22,9 @@ from msgspec.structs import replace
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.folders.folders import EXCHANGES, STATE, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
-from wasm_kernel.linux.folders import NEW, Folder, TooLong, closing_fd
+from wasm_kernel.linux.folders import NEW, Folder, TooLong, closing_fd, is_plain_name
 from wasm_kernel.linux.trees import remove_contents
-from wasm_kernel.linux.walks import Lookup, is_plain_name
+from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.archive_out import (
     FILES,
     IMAGE,

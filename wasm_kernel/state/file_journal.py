@@ -22,8 +22,7 @@ from msgspec import Struct
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.files import boot_id
-from wasm_kernel.linux.folders import DescriptorOwner, Folder
-from wasm_kernel.linux.walks import is_plain_name
+from wasm_kernel.linux.folders import DescriptorOwner, Folder, is_plain_name
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
 
 JOURNAL = "journal"

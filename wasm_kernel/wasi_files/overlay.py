@@ -21,8 +21,7 @@ import stat
 from collections.abc import Callable, Iterator
 
 from wasm_kernel.engine import abi
-from wasm_kernel.linux.folders import READ, closing_fd, inode_of
-from wasm_kernel.linux.walks import link_text
+from wasm_kernel.linux.folders import READ, closing_fd, inode_of, link_text
 from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, NameInFolder
 from wasm_kernel.wasi_files.copy_up import NEW, copy_file, make_folder, remove
 from wasm_kernel.wasi_files.listing import FolderEntry, read_folder

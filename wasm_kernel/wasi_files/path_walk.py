@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 
 from wasm_kernel.engine import abi
-from wasm_kernel.linux.folders import Closing
-from wasm_kernel.linux.walks import FolderWalk, link_text
+from wasm_kernel.linux.folders import Closing, link_text
+from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, NameInFolder, status_at
 from wasm_kernel.wasi_files.listing import FolderEntry, read_folder
 from wasm_kernel.wasi_files.preopens import GuestOSError, Parts, Preopen, is_hidden_folder
