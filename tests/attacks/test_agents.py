@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -335,22 +334,6 @@ def test_outputs_that_no_reply_shows_make_few_files_and_lines(data: dict[str, An
     assert len(files) <= 50
     assert len(text) < 10_000
     assert "2,950 more" in text
-
-
-def test_values_are_made_texts_beside_the_loop_of_all_clients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    threads = set[threading.Thread]()
-
-    def dumps(*arguments: Any, **options: Any) -> str:
-        threads.add(threading.current_thread())
-        return json.dumps(*arguments, **options)
-
-    monkeypatch.setattr(results, "json", SimpleNamespace(dumps=dumps))
-    blocks, _ = reply_to([{"application/json": [1] * 50_000}] * 5)
-    assert "1, 1" in text_of(blocks)
-    assert threads
-    assert threading.main_thread() not in threads
 
 
 def test_unread_replies_hold_no_more_than_a_share() -> None:

@@ -6,6 +6,8 @@ import gzip
 import io
 import json
 import os
+import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Callable
@@ -15,7 +17,9 @@ from typing import Any
 import pytest
 
 from tests.peak import MB, Peak
+from wasm_kernel import prune_sessions
 from wasm_kernel.sessions.archives import import_session
+from wasm_kernel.sessions.overview import sessions_in
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.state.archive_out import VERSION
 from wasm_kernel.state.tar import ArchiveError
@@ -215,9 +219,6 @@ def test_a_header_of_gigabytes_takes_no_memory(root: Path, tmp_path: Path) -> No
 
 def test_an_import_that_is_killed_leaves_no_session(root: Path, tmp_path: Path) -> None:
     """An import's folder has a name that no session has, and the next removal deletes it."""
-    import subprocess
-    import sys
-
     archive = packed(tmp_path / "a.tar.gz", [manifest(), member("files/x", bytes(1000))])
     code = (
         "import os, sys\nfrom wasm_kernel.sessions import archives, staging\n"
@@ -226,9 +227,6 @@ def test_an_import_that_is_killed_leaves_no_session(root: Path, tmp_path: Path) 
     )
     done = subprocess.run([sys.executable, "-c", code, str(archive), str(root)], check=False)
     assert done.returncode == -9
-    from wasm_kernel import prune_sessions
-    from wasm_kernel.sessions.overview import sessions_in
-
     assert len(list(root.iterdir())) == 1
     assert sessions_in(SessionsRoot(root)) == []
     prune_sessions(1_000_000, root)

@@ -4,13 +4,15 @@ says so.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from tests.stored import commits_in, rewritten, state_of
+from tests.faces import says, wait_for
+from tests.stored import commits_in, content_of, rewritten, state_of
 from wasm_kernel import BaseSandbox, get_session_sandbox
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.archives import export_session, import_session
@@ -99,3 +101,27 @@ def test_a_state_that_never_answers_is_left_for_the_one_before(
         assert (error.ename, texts.SPOILT in error.evalue) == ("NeverBegan", True)
         result = sandbox.execute("print(x)")
         assert (result.stdout, result.error) == ("2\n", None)
+
+
+@pytest.mark.parametrize("left", [0, 4096])
+def test_a_content_that_is_cut_while_it_is_mapped_costs_its_states_alone(
+    warm: None, tmp_path: Path, left: int
+) -> None:
+    """F13: a read of a missing page is a trap in the guest, and SIGBUS in the host's own code."""
+    with opened(tmp_path) as sandbox:
+        says(sandbox, "x = 1")
+        says(sandbox, "b = bytearray(b'x' * 30_000_000)")
+        says(sandbox, "y = 1")
+        state = state_of(tmp_path / ID)
+        wait_for(lambda: len(commits_in(state)) == 4)
+        sandbox.undo()  # pages are mapped after this
+        commits = commits_in(state)
+        largest = max(commits, key=lambda one: commits[one].page_bytes)
+        os.truncate(content_of(state, largest), left)
+        done = sandbox.execute("print(sum(b[::4096]))")
+        assert done.error is not None
+        again = sandbox.execute("print(x, 'b' in globals())")
+        assert again.stdout == "1 False\n"
+        # chance decides which pages are missed first: those of the cell's array, or other ones
+        told = done.error.evalue + done.stderr + again.stderr
+        assert "as they were before" in told or "as they were after In[1]" in told

@@ -19,17 +19,7 @@ SPIN = "\n  while True: pass\n"
 LEFTOVERS = {
     "audit hook that spins": f"import sys\ndef h(e, a):{SPIN}sys.addaudithook(h)",
     "audit hook that raises": "import sys\ndef h(e, a): raise OSError\nsys.addaudithook(h)",
-    "audit hook that waits": (
-        "import sys, time\nbusy = []\ndef h(e, a):\n  if busy: return\n  busy.append(1)\n"
-        "  try: time.sleep(60)\n  finally: busy.clear()\nsys.addaudithook(h)"
-    ),
     "agent that spins": (f"def f(*a):{SPIN}type(get_ipython().agent).turn = f"),
-    "agent that forges": (
-        "def f(s):\n  s.channel.send({'op': 'next'})\n"
-        "  s.channel.send({'op': 'done', 'reply': {'status': 'ok'}})\n"
-        "type(get_ipython().agent).turn = f"
-    ),
-    "sys": "import sys; vars(sys).clear()",
     "descriptors": (
         "import os\nfd = os.open('q', os.O_RDWR | os.O_CREAT)\nfor n in range(60):\n"
         "  try: os.dup2(fd, n)\n  except OSError: pass"
@@ -51,10 +41,6 @@ LEFTOVERS = {
         "    except BaseException: pass\nsys.addaudithook(h)"
     ),
     "trace function": f"import sys\ndef t(*a):{SPIN}sys.settrace(t)",
-    "monitoring": (
-        f"import sys\ndef t(*a):{SPIN}m = sys.monitoring\nm.use_tool_id(3, 'x')\n"
-        "m.register_callback(3, m.events.PY_START, t)\nm.set_events(3, m.events.PY_START)"
-    ),
     "stdout that spins": (
         f"import sys\nclass S:\n def write(self, t):\n  if not t: return\n{SPIN}"
         " def flush(self): pass\nsys.stdout = S()"
@@ -62,15 +48,8 @@ LEFTOVERS = {
     "collector's callback": (
         "import gc\ndef c(*a):\n  while True: pass\ngc.callbacks.append(c)\ngc.set_threshold(1)"
     ),
-    "event loop": (
-        "import asyncio\nl = asyncio.get_event_loop()\ndef f(*a):\n  while True: pass\n"
-        "l._run_once = l.call_soon = l.run_until_complete = f"
-    ),
     "builtins": "import builtins\nfor n in list(vars(builtins)): setattr(builtins, n, None)",
     "an import that spins": f"import builtins\ndef f(*a, **k):{SPIN}builtins.__import__ = f",
-    "the door": (
-        f"import _host\ndef f(*a):{SPIN}_host.call = f\nget_ipython().agent.channel._call = f"
-    ),
     "meta path": (
         "import sys\nclass F:\n def find_spec(self, *a):\n  while True: pass\n"
         "sys.meta_path.insert(0, F())\nsys.modules.clear()"
@@ -99,7 +78,7 @@ def ended(victim: Victim, code: str, seconds: float | None = None) -> str:
     return result.stdout if result.error is None else result.error.ename
 
 
-@pytest.mark.parametrize("code", sampled(LEFTOVERS, 7))
+@pytest.mark.parametrize("code", sampled(LEFTOVERS, 5))
 def test_f7_travelling_needs_no_guest_whatever_was_left(one: Victim, code: str) -> None:
     kept = one.run(code, timeout_seconds=LIMIT).success
     assert "Checkpoint 'here'" in one.says("%checkpoint here")
@@ -114,7 +93,7 @@ def test_f7_travelling_needs_no_guest_whatever_was_left(one: Victim, code: str) 
     assert ended(one, "print(x)") == "1\n"
 
 
-@pytest.mark.parametrize("code", sampled(LEFTOVERS, 21))
+@pytest.mark.parametrize("code", sampled(LEFTOVERS, 15))
 def test_f7_other_cells_end_at_their_limit_and_the_session_comes_back(
     one: Victim, code: str
 ) -> None:

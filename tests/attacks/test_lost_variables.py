@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -75,19 +74,6 @@ def test_a_root_may_be_away_while_others_delete_prune_or_begin(
         assert sandbox.execute("print(x)").stdout == "1\n"
 
 
-def test_a_root_that_is_opened_counts_as_found(root: Path, tmp_path: Path, state: Path) -> None:
-    get_session_sandbox("one", workspace_root=root).close()
-    private = private_of(root / "one")
-    for _ in range(3):
-        root.rename(tmp_path / "ws.tmp")
-        orphans.remove_due()
-        later(state, 5)
-        orphans.remove_due()
-        (tmp_path / "ws.tmp").rename(root)
-        get_session_sandbox("one", workspace_root=root).close()
-        assert private_of(root / "one") == private
-
-
 def test_a_root_that_came_back_during_the_wait_for_the_lock_stays(
     root: Path, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,33 +90,3 @@ def test_a_root_that_came_back_during_the_wait_for_the_lock_stays(
     monkeypatch.setattr(orphans, "exclusively", slow)
     orphans.remove_due()
     assert private.exists()
-
-
-def test_other_roots_are_looked_at_once_a_day(
-    root: Path, state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A root on a dead network file system delays each look; checking all roots took quadratic
-    time.
-    """
-    looks: list[float] = []
-    judged = orphans._judged
-
-    def counted(*args: object) -> object:
-        looks.append(time.time())
-        return judged(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(orphans, "_judged", counted)
-    names = [f"one-{number}" for number in range(5)]
-    for name in names:
-        get_session_sandbox(name, workspace_root=root).close()
-    looks.clear()
-    later(state, 2)
-    for name in names:
-        delete_session_workspace(name, workspace_root=root)
-        create_sandbox(workspace=root.parent / "app").close()
-        prune_sessions(10**6, root)
-    assert 1 <= len(looks) <= len(names)
-    get_session_sandbox(names[0], workspace_root=root).close()
-    seen = len(looks)
-    list(examine(root))
-    assert len(looks) > seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import threading
@@ -10,17 +11,24 @@ from pathlib import Path
 
 import pytest
 
+import wasm_kernel
 from tests.faces import host_tree, process_of
 from tests.private import private_folders, private_of
 from wasm_kernel import (
+    BaseSandbox,
     ExecutionPolicy,
     PolicyError,
     SessionInUse,
     WasmKernelError,
     create_sandbox,
     create_session_sandbox,
+    delete_session_path,
     get_session_sandbox,
+    list_session_files,
+    read_session_file,
+    write_session_file,
 )
+from wasm_kernel.folders.hiding import OverlapError
 from wasm_kernel.folders.places import beside
 from wasm_kernel.sessions import ids
 
@@ -220,3 +228,79 @@ def test_case_42_a_root_of_sessions_lies_in_no_session(tmp_path: Path, made: boo
         with pytest.raises(WasmKernelError, match="can't lie in the workspace of a session"):
             get_session_sandbox("inner", workspace_root=root)
     assert host_tree(tmp_path) == before
+
+
+def mounting(*mounts: str) -> ExecutionPolicy:
+    return ExecutionPolicy(mounts=mounts)
+
+
+def session(folder: Path, policy: ExecutionPolicy | None = None) -> BaseSandbox:
+    return get_session_sandbox("one", workspace_root=folder / "ws", policy=policy)
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "a" / "b").mkdir(parents=True)
+
+
+def test_f4_a_refused_mount_is_refused_at_every_try(tmp_path: Path, state: None) -> None:
+    with session(tmp_path) as sandbox:
+        for _ in range(3):
+            with pytest.raises(PolicyError, match="/all can't be"):
+                session(tmp_path, mounting(f"{tmp_path}:/all:rw"))
+        assert sandbox.policy.mounts == ()
+
+
+def test_f4_mounts_that_are_known_one_by_one_are_refused_together(
+    tmp_path: Path, state: None
+) -> None:
+    one, two = f"{tmp_path}/a:/a:rw", f"{tmp_path}/a/b:/b"
+    with session(tmp_path):
+        for mount in (one, two):
+            session(tmp_path, mounting(mount))
+        for both in ((one, two), (two, one)):
+            with pytest.raises(PolicyError, match="can't be a folder that is, contains or lies in"):
+                session(tmp_path, mounting(*both))
+
+
+def test_f4_a_mount_is_judged_by_where_it_lies_now(tmp_path: Path, state: None) -> None:
+    with session(tmp_path):
+        session(tmp_path, mounting(f"{tmp_path}/a/b:/b"))
+        session(tmp_path, mounting())
+        (tmp_path / "a" / "b").rename(tmp_path / "state" / "wasm-kernel" / "b")
+        (tmp_path / "a" / "b").mkdir()
+        with pytest.raises(PolicyError, match="private state"):
+            session(tmp_path, mounting(f"{tmp_path}/a/b:/b"))
+
+
+FILES: dict[str, Callable[..., object]] = {
+    "list": list_session_files,
+    "read": lambda name, **how: read_session_file(name, "f", **how),
+    "write": lambda name, **how: write_session_file(name, "f", b"x", **how),
+    "delete": lambda name, **how: delete_session_path(name, "f", **how),
+}
+
+
+def test_every_function_that_takes_a_root_takes_it() -> None:
+    lacking = []
+    for name in wasm_kernel.__all__:
+        public = getattr(wasm_kernel, name)
+        if inspect.isfunction(public):
+            names = inspect.signature(public).parameters
+            if {"workspace_root", "workspace"} & names.keys() and "private_root" not in names:
+                lacking.append(name)
+    assert "private_root" in inspect.signature(wasm_kernel.create_sandbox).parameters
+    assert lacking == []
+
+
+@pytest.mark.parametrize("act", FILES)
+def test_file_functions_take_a_named_place(tmp_path: Path, act: str) -> None:
+    own, root = tmp_path / "private", tmp_path / "root"
+    get_session_sandbox("one", workspace_root=root, private_root=own).close()
+    write_session_file("one", "f", b"y", root, private_root=own)
+    FILES[act]("one", workspace_root=root, private_root=own)
+    for inside in (root, root / "one", root / "one" / "below", tmp_path):
+        with pytest.raises(OverlapError, match="workspace_root"):
+            FILES[act]("one", workspace_root=root, private_root=inside)
+    assert not (root / "one" / "below").exists()

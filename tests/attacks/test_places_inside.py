@@ -14,12 +14,10 @@ from wasm_kernel import (
     BaseSandbox,
     ExecutionPolicy,
     create_sandbox,
-    create_session_sandbox,
     get_session_sandbox,
 )
 from wasm_kernel.folders import places
-from wasm_kernel.folders.hiding import FolderAncestry, OverlapError, PlacesHidden
-from wasm_kernel.folders.places import beside
+from wasm_kernel.folders.hiding import OverlapError
 from wasm_kernel.linux.folders import Folder
 
 
@@ -143,12 +141,6 @@ def test_no_private_place_is_made_in_a_workspace_or_a_root(
     assert not list(outer.rglob("*.wasm-kernel"))
 
 
-def test_a_private_place_is_made_beside_a_root_elsewhere(disk: Path) -> None:
-    for _ in range(2):
-        create_session_sandbox(workspace_root=disk / "data" / "ws")[1].close()
-    assert len(list(beside(disk / "data" / "ws").iterdir())) == 2
-
-
 def test_a_guest_that_begins_anew_goes_on_with_its_mounts(warm: None, disk: Path) -> None:
     (disk / "outer").mkdir()
     with _mounted(disk / "outer") as sandbox:
@@ -157,24 +149,3 @@ def test_a_guest_that_begins_anew_goes_on_with_its_mounts(warm: None, disk: Path
         get_session_sandbox("one", workspace_root=disk / "root", private_root=place).close()
         assert sandbox.execute("os._exit(1)").error is not None
         assert sandbox.execute("print(x, os.listdir('/m'))").stdout == "1 []\n"
-
-
-def test_roots_elsewhere_cost_a_guest_nothing(
-    disk: Path, state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A service may have had thousands of roots; a guest looks only for those in its folders."""
-    looked = []
-    at = FolderAncestry.at
-
-    def counted(path: Path) -> FolderAncestry:
-        looked.append(path)
-        return at(path)
-
-    for number in range(5):
-        get_session_sandbox("one", workspace_root=disk / f"root-{number}").close()
-    (disk / "outer" / "root").mkdir(parents=True)
-    get_session_sandbox("one", workspace_root=disk / "outer" / "root").close()
-    hidden = PlacesHidden(Folder.open(disk / "outer"))
-    monkeypatch.setattr(FolderAncestry, "at", counted)
-    assert hidden.hides_folders
-    assert [path for path in looked if "wasm-kernel" not in path.name] == [disk / "outer" / "root"]

@@ -262,25 +262,6 @@ def test_case_12_a_name_of_the_hosts_that_is_no_utf8_is_shown_and_refused(
         os.unlink(path)  # noqa: PTH108 - bytes
 
 
-def test_two_kernels_on_one_session_see_each_others_files_and_no_hidden_ones(
-    session: Victim,
-) -> None:
-    other = Victim(create_sandbox(workspace=session.app, policy=SMALL))
-    try:
-        session.says("f = open('a', 'w'); f.write('one'); f.flush()")
-        assert other.says("import os; os.chdir('/app'); print(open('a').read())") == "one"
-        other.says("os.rename('a', 'b'); os.mkdir('a')")
-        result = session.run("f.write(' two'); f.flush()")
-        assert result.success
-        assert (session.app / "b").read_text() == "one two"
-        for one in (session, other):
-            seen = one.says("print(sorted(os.listdir('.')))")
-            assert seen == "['a', 'b', 'data.txt']"
-        session.says("f.close()")
-    finally:
-        other.sandbox.close()
-
-
 def test_a_folder_that_the_other_kernel_turns_into_a_link_shows_nothing_hidden(
     session: Victim,
 ) -> None:
