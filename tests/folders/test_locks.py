@@ -16,7 +16,6 @@ from wasm_kernel.folders.locks import (
     OwnerLock,
     PresenceLock,
     Resume,
-    begins_anew,
     exclusively,
     is_used,
     note_forked,
@@ -191,7 +190,7 @@ def test_a_keeper_may_have_the_next_begin_anew(
     first.settled()
     first.begin_anew()
     first.release()
-    assert begins_anew(private)
+    assert Holder.of(private).anew
     second.acquire()
     assert not any(second.wants(resume) for resume in Resume)
     second.settled()
@@ -205,6 +204,6 @@ def test_what_is_noted_for_the_next_keeper_can_be_anything(private: Folder, tmp_
     for content in (b"", b"null", b'{"anew": 1}', b"\xff", b"[" * 100_000):
         (tmp_path / "holder").write_bytes(content)
         assert Holder.of(private) == Holder(alive=True)  # as after a crash
-        assert not begins_anew(private)
+        assert not Holder.of(private).anew
     note_forked(private)
-    assert not begins_anew(private)
+    assert not Holder.of(private).anew

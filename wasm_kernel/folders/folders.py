@@ -150,7 +150,8 @@ class SandboxFolders:
             else MetadataAndPlacesHidden(workspace)
         )
         self.app = Preopen(workspace, APP, writable=True, tracked=True, counted=True, hidden=hidden)
-        self.notices: tuple[str, ...] = self._notices() if found.made else ()
+        facts = {FAR: self.needs_copies, _FORGETFUL: not self.survives_restart}
+        self.notices = tuple(text for text, holds in facts.items() if holds and found.made)
         self.reopened = False
         self.verified: dict[str, tuple[int, ...]] = {}
         self.owned = False
@@ -241,12 +242,6 @@ class SandboxFolders:
                 for mount, folder in self._mounts.items()
             },
         )
-
-    def _notices(self) -> tuple[str, ...]:
-        notices = [FAR] if self.needs_copies else []
-        if not self.survives_restart:
-            notices.append(_FORGETFUL)
-        return tuple(notices)
 
     @property
     def removed(self) -> bool:

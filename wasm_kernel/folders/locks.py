@@ -226,11 +226,6 @@ def note_evicted(private: Folder, why: str) -> None:
     replace(Holder.of(private), evicted=why).write(private, sync=True)
 
 
-def begins_anew(private: Folder) -> bool:
-    """Returns whether the next holder of a session's history discards the variables."""
-    return Holder.of(private).anew
-
-
 class _Share:
     """A share of a shared lock. Any thread may release it."""
 

@@ -22,10 +22,8 @@ class LastUse(SessionHooks):
     id: str
     folders: SandboxFolders
     logger: SandboxLogger
-
-    def __init__(self) -> None:
-        self._told = ""
-        self._written: metadata.WrittenMetadata | None = None
+    _told = ""
+    _written: metadata.WrittenMetadata | None = None
 
     @classmethod
     def of(cls, session_id: str, folders: SandboxFolders, logger: SandboxLogger) -> LastUse:

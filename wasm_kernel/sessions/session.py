@@ -92,7 +92,6 @@ class Session(LastUse):
                 deleted.
             PrivateFolderError: there is no place for its private folder.
         """
-        super().__init__()
         self.id = ids.checked(session_id)
         self.made = False
         self.logger = SandboxLogger.of(logger)

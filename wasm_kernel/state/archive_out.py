@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import HistoryError, ImageError, WasmKernelError, describe
 from wasm_kernel.folders.folders import EXCHANGES, STATE, SandboxFolders
-from wasm_kernel.folders.locks import begins_anew
+from wasm_kernel.folders.locks import Holder
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import READ, Folder, closing_fd
 from wasm_kernel.state.commits import CONTENTS, ContentFile, missing_in
@@ -126,7 +126,7 @@ def variables_of(folders: SandboxFolders | None, images: Sequence[BaseImage]) ->
 
     The folders must not be in use. `images` are this machine's base images of all languages.
     """
-    if folders is None or begins_anew(folders.private):
+    if folders is None or Holder.of(folders.private).anew:
         raise NoVariables(_NO_VARIABLES)
     try:
         with folders.private.enter(STATE) as state:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 from collections.abc import Iterable
@@ -23,6 +22,7 @@ from msgspec import Struct
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.files import boot_id
 from wasm_kernel.linux.folders import DescriptorOwner, Folder, is_plain_name
+from wasm_kernel.state.index import keyed_digest
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
 
 JOURNAL = "journal"
@@ -199,19 +199,15 @@ def _line(record: FileRecord | Beginning, before: bytes) -> tuple[bytes, bytes]:
     """Returns the line of a record and its digest, keyed by the digest of the line before."""
     # msgspec's own encoder refuses names that are not UTF-8, which `json` escapes
     text = json.dumps(msgspec.to_builtins(record), separators=(",", ":")).encode()
-    digest = _digest(text, before)
+    digest = keyed_digest(text, before)
     return b"%s %s\n" % (digest, text), digest
 
 
 def _decoded(line: bytes, before: bytes, kind: Any) -> tuple[Any, bytes]:
     digest, _, text = line.partition(b" ")
     try:
-        if digest == _digest(text, before):
+        if digest == keyed_digest(text, before):
             return msgspec.convert(json.loads(text), kind), digest
     except (ValueError, RecursionError):
         pass
     raise HistoryError(_DAMAGED)
-
-
-def _digest(text: bytes, before: bytes) -> bytes:
-    return hashlib.blake2b(text, digest_size=16, key=before).hexdigest().encode()

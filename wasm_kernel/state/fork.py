@@ -101,18 +101,13 @@ def _copy_files(source: SandboxFolders, target: SandboxFolders, task: Task) -> d
         for path, why in copy_tree(here.fd, there.fd, hidden, task).items():
             left_out[f"{label}{path}"] = why
 
-    with (
-        contextlib.suppress(FileNotFoundError),
-        source.private.enter(UNLINKED) as here,
-        target.private.enter(UNLINKED, make=True) as there,
-    ):
-        copy(here, there, "an unnamed file, ")
-    with (
-        contextlib.suppress(FileNotFoundError),
-        source.private.enter(EXCHANGES) as here,
-        target.private.enter(EXCHANGES, make=True) as there,
-    ):
-        copy(here, there, "recorded requests, ")
+    for name, label in ((UNLINKED, "an unnamed file, "), (EXCHANGES, "recorded requests, ")):
+        with (
+            contextlib.suppress(FileNotFoundError),
+            source.private.enter(name) as here,
+            target.private.enter(name, make=True) as there,
+        ):
+            copy(here, there, label)
     copy(source.workspace, target.workspace, "", is_hidden_name)
     copy(source.scratch, target.scratch, f"{TMP}/")
     copy(source.packages, target.packages, "packages/")

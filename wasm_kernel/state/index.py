@@ -298,14 +298,15 @@ def _parsed(line: bytes, salt: bytes) -> tuple[int, Record | None]:
     """Returns the number and the record of a line; None if its digest does not fit."""
     number, _, rest = line.partition(b" ")
     digest, _, text = rest.partition(b" ")
-    if digest == _digest(b"%b %b" % (number, text), salt):
+    if digest == keyed_digest(b"%b %b" % (number, text), salt):
         with contextlib.suppress(HistoryError, ValueError):
             return int(number), decode(text)
     return 0, None
 
 
-def _digest(text: bytes, salt: bytes) -> bytes:
-    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES, key=salt).hexdigest().encode()
+def keyed_digest(text: bytes, key: bytes) -> bytes:
+    """Returns the digest of a record's text with a key."""
+    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES, key=key).hexdigest().encode()
 
 
 class RewriteNeeded(OSError):
@@ -385,4 +386,4 @@ def _line(number: int, record: Record, salt: bytes) -> bytes:
     if len(encoded) > RECORD_MOST_BYTES:
         raise OSError(errno.EFBIG, "its memory is in too many pieces")
     text = b"%d %b" % (number, encoded)
-    return b"%d %b %b\n" % (number, _digest(text, salt), encoded)
+    return b"%d %b %b\n" % (number, keyed_digest(text, salt), encoded)
