@@ -33,15 +33,14 @@ class Heard(list[tuple[str, str]]):
         return "".join(text for who, text in self if who == name)
 
 
-def streams(heard: Heard, cap: int = CAP) -> OutputStreams:
-    made = OutputStreams()
+def streams(cap: int = CAP) -> tuple[OutputStreams, Heard]:
+    made, heard = OutputStreams(), Heard()
     made.begin(heard, {name: limit_of(name, cap) for name in NAMES.values()})
-    return made
+    return made, heard
 
 
 def test_a_character_split_by_the_other_stream_is_put_together() -> None:
-    heard = Heard()
-    out = streams(heard)
+    out, heard = streams()
     out.feed("stdout", b"\xe2\x82")
     out.feed("stderr", b"!")
     out.feed("stdout", b"\xac")
@@ -50,16 +49,14 @@ def test_a_character_split_by_the_other_stream_is_put_together() -> None:
 
 
 def test_invalid_utf8_is_replaced() -> None:
-    heard = Heard()
-    out = streams(heard)
+    out, heard = streams()
     out.feed("stdout", b"a\xffb\xe2\x82")
     out.end()
     assert heard == [("stdout", "a\ufffdb\ufffd")]
 
 
 def test_half_a_character_does_not_leak_into_the_next_cell() -> None:
-    heard = Heard()
-    out = streams(heard)
+    out, heard = streams()
     out.feed("stdout", b"\xe2")
     out.end()
     out.begin(heard, {name: limit_of(name, CAP) for name in NAMES.values()})
@@ -70,8 +67,7 @@ def test_half_a_character_does_not_leak_into_the_next_cell() -> None:
 
 @given(text=st.text(max_size=200), data=st.data())
 def test_any_text_in_any_pieces_arrives(text: str, data: st.DataObject) -> None:
-    heard = Heard()
-    out = streams(heard, 10_000)
+    out, heard = streams(10_000)
     whole = text.encode("utf-8", "replace")
     at = 0
     while at < len(whole):
@@ -83,8 +79,7 @@ def test_any_text_in_any_pieces_arrives(text: str, data: st.DataObject) -> None:
 
 
 def test_small_writes_are_one_message() -> None:
-    heard = Heard()
-    out = streams(heard, 10_000)
+    out, heard = streams(10_000)
     for _ in range(1000):
         out.feed("stdout", b"x\n")
     out.end()
@@ -92,16 +87,14 @@ def test_small_writes_are_one_message() -> None:
 
 
 def test_what_is_held_is_bounded() -> None:
-    heard = Heard()
-    out = streams(heard, 10 * HOLD_CHARS)
+    out, heard = streams(10 * HOLD_CHARS)
     for _ in range(5):
         out.feed("stdout", b"x" * HOLD_CHARS)
     assert len(heard) == 5
 
 
 def test_the_streams_keep_their_order() -> None:
-    heard = Heard()
-    out = streams(heard)
+    out, heard = streams()
     out.feed("stdout", b"one")
     out.feed("stderr", b"two")
     out.feed("stdout", b"three")
@@ -112,8 +105,7 @@ def test_the_streams_keep_their_order() -> None:
 def test_a_tick_hands_on_what_is_old_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    heard = Heard()
-    out = streams(heard)
+    out, heard = streams()
     out.feed("stdout", b"x")
     out.on_tick()
     assert heard == []
@@ -123,8 +115,7 @@ def test_a_tick_hands_on_what_is_old_enough(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_over_its_cap_a_stream_is_cut_with_one_notice_and_the_other_is_not() -> None:
-    heard = Heard()
-    out = streams(heard, 10)
+    out, heard = streams(10)
     out.feed("stderr", b"0123456789")
     for _ in range(5):
         out.feed("stdout", b"1234567")
@@ -136,8 +127,7 @@ def test_over_its_cap_a_stream_is_cut_with_one_notice_and_the_other_is_not() -> 
 
 
 def test_a_new_cell_has_the_whole_cap_again() -> None:
-    heard = Heard()
-    out = streams(heard, 5)
+    out, heard = streams(5)
     out.feed("stdout", b"1234567")
     out.end()
     out.begin(heard, {name: limit_of(name, 5) for name in NAMES.values()})
@@ -147,8 +137,7 @@ def test_a_new_cell_has_the_whole_cap_again() -> None:
 
 
 def test_output_between_turns_is_dropped() -> None:
-    heard = Heard()
-    out = streams(heard)
+    out, heard = streams()
     out.end()
     out.feed("stdout", b"late")
     out.flush()

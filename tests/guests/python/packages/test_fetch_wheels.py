@@ -151,20 +151,6 @@ def test_what_pip_reads_of_a_wheel_has_an_end(
     assert "takes more memory than" in refusal("bomb", into=tmp_path / "to")
 
 
-def test_what_one_sandbox_fetches_in_all_has_an_end(
-    index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cache of the user's pip keeps every fetched file."""
-    index("one")
-    _place(tmp_path)
-    monkeypatch.setattr(fetcher, "TOTAL_BYTES", 500)
-    broker = broker_of(tmp_path)
-    with pytest.raises(PackageError, match="more than"):
-        broker.call(FetchPackages(("one",), "w_1"), FetchedPackages)
-    with pytest.raises(PackageError, match="open it anew to fetch more"):
-        broker.call(FetchPackages(("one",), "w_1"), FetchedPackages)
-
-
 def test_all_requests_of_a_services_session_count(
     warm: None, index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,16 +174,6 @@ def _place(root: Path) -> Path:
 def broker_of(root: Path) -> Broker:
     """A broker that fetches for the session `one`."""
     return LocalBroker(broker_handlers("python", SessionsRoot(root).private_of("one")))
-
-
-def test_the_broker_fetches_for_a_process_behind_walls(
-    own_pip: None, index: Make, tmp_path: Path
-) -> None:
-    index("one")
-    into, task = _place(tmp_path) / "w_1", CountedTask()
-    broker_of(tmp_path).call(FetchPackages(("one",), "w_1"), FetchedPackages, task)
-    assert [path.name for path in into.glob("*.whl")] == ["one-1.0-py3-none-any.whl"]
-    assert task.reported == ["Fetching one-1.0-py3-none-any.whl"]
 
 
 @pytest.mark.parametrize("into", ["..", "/tmp", "", "w_1/..", "link", "nope"])
