@@ -23,7 +23,7 @@ class Driven:
     """A running kernel and a client of it."""
 
     def __init__(self, folder: Path, *arguments: str, **env: str) -> None:
-        self.km = KernelManager(kernel_name="fake", transport=env.pop("transport", "tcp"))
+        self.km = KernelManager(kernel_name="fake")
         self.log = folder / "said"
         self._said = self.log.open("wb")
         # not in the test's folder: an ipc socket's path may have 107 bytes
