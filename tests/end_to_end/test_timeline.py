@@ -55,6 +55,12 @@ class View:
             pass
         return found
 
+    def changed(self, label: str = "") -> dict[str, Any]:
+        """The changes of variables at the newest state, or the newest with a label."""
+        tree = self.ask("tree")
+        state = state_after(tree, label) if label else tree["states"][-1]
+        return self.ask("changes", state=state["id"], since=state["parent"])
+
     def close(self) -> None:
         self._send("comm_close", {"data": {}})
 
@@ -290,9 +296,8 @@ fake = DataFrame(); fake.rows = [1]
 
 def test_tables_are_told_with_their_shapes(kernel: RealKernel, view: View) -> None:
     kernel.run(TABLES.strip())
-    state = view.ask("tree")["states"][-1]
-    found = view.ask("changes", state=state["id"], since=state["parent"])
-    told = {one["name"]: (one["after"]["type"], one["after"]["text"]) for one in found["variables"]}
+    found = view.changed()["variables"]
+    told = {one["name"]: (one["after"]["type"], one["after"]["text"]) for one in found}
     assert told["frame"] == ("DataFrame", "1000 x 12")
     assert told["named"] == ("DataFrame", "2 x 1")
     assert told["dated"] == ("Series", "31")
@@ -360,8 +365,7 @@ def test_what_changed_is_told_in_javascript_without_code_of_a_cell(tmp_path: Pat
 def test_many_variables_and_objects_are_told_in_part(kernel: RealKernel, view: View) -> None:
     kernel.run("many = [object() for _ in range(1_000_000)]")
     kernel.run("many[3] = 5; globals().update({f'<b>{n}': n for n in range(100_000)})")
-    state = view.ask("tree")["states"][-1]
-    found = view.ask("changes", state=state["id"], since=state["parent"])
+    found = view.changed()
     assert found["is_partial"]
     assert len(found["variables"]) == 300
     assert found["variables"][-1]["name"] == "<b>99999"

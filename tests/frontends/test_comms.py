@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.frontends.conftest import SECONDS, Driven, starting_in
-from wasm_kernel.frontends.jupyter.page import header_of, message_of
+from wasm_kernel.frontends.jupyter.page import header_of
 
 ECHO = "def on_comm(message, listener): seen.append(message); listener.comm(message)\nseen = []"
 
@@ -157,17 +157,6 @@ def test_the_guest_is_told_a_messages_name_and_not_who_sent_it() -> None:
     header = {"msg_id": "m", "msg_type": "comm_msg", "username": "ada", "session": "s", "date": 1}
     assert header_of({"header": header}) == {"msg_id": "m", "msg_type": "comm_msg"}
     assert header_of({}) == {}
-
-
-def test_buffers_are_copied_out_of_the_sockets_frames() -> None:
-    parent = {
-        "header": {"msg_type": "comm_msg"},
-        "content": {"comm_id": "c", "data": {}},
-        "buffers": [memoryview(b"abc"), b"d"],
-    }
-    message = message_of(parent)
-    assert message is not None
-    assert message.buffers == (b"abc", b"d")
 
 
 # -- in safe mode

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,14 +129,8 @@ def test_a_cell_that_knows_the_widgets_ids_can_neither_show_nor_link_its_models(
 
 def test_a_worker_that_sends_a_circle_of_states_holds_up_no_kernel(kernel: Driven) -> None:
     kernel.run(LIES)
-    session, socket = kernel.kc.session, kernel.kc.shell_channel.socket
-    opened = {"comm_id": "view", "target_name": TARGET, "data": {}}
-    session.send(socket, session.msg("comm_open", opened))
-    tree: dict[str, Any] = {}
-    while not tree:
-        got = kernel.kc.get_iopub_msg(timeout=SECONDS)
-        if got["content"].get("comm_id") == "view":
-            tree = got["content"]["data"]
+    _send(kernel, "open", "view", target_name=TARGET)
+    tree = _hear(kernel, "view")
     assert [each["id"] for each in tree["states"]] == [1, 2, 3]
     assert (tree["here"], tree["redo"]) == (1, 0)
     assert [each["sent"] for each in tree["states"]] == [True, False, False]
@@ -151,10 +144,8 @@ def test_a_view_hears_when_the_states_are_on_disk(kernel: Driven) -> None:
     _send(kernel, "close", "watching")
 
 
-def test_a_cell_that_speaks_on_a_views_comm_is_not_heard(kernel: Driven, tmp_path: Path) -> None:
-    session, socket = kernel.kc.session, kernel.kc.shell_channel.socket
-    opened = {"comm_id": "secret", "target_name": TARGET, "data": {}}
-    session.send(socket, session.msg("comm_open", opened))
+def test_a_cell_that_speaks_on_a_views_comm_is_not_heard(kernel: Driven) -> None:
+    _send(kernel, "open", "secret", target_name=TARGET)
     _, heard = kernel.run(
         "comm('msg', 'secret', {'forged': 1}); comm('close', 'secret')\n"
         f"comm('open', 'mine', {{}}, target_name={TARGET!r})"
