@@ -96,7 +96,7 @@ def test_sandboxes_and_sessions_outlive_their_server(warm: None, tmp_path: Path)
 
 
 def test_one_server_at_a_time_has_a_sandbox_awake(warm: None, tmp_path: Path) -> None:
-    with server(tmp_path) as first, server(tmp_path, "--idle-seconds", "2") as second:
+    with server(tmp_path) as first, server(tmp_path, "--idle-seconds", "3") as second:
         sandbox = client(second).made()
         sandbox.run("x = 1")
         elsewhere = at(first, sandbox)

@@ -71,7 +71,7 @@ box = dict(x=[[1, 2, 3, 4, 50, 1.2]], tick_labels=["r"], patch_artist=True)
 shown(lambda axes: axes.boxplot(**box))
 shown(lambda axes: axes.boxplot(**box, orientation="horizontal"))
 shown(lambda axes: axes[0].plot([datetime.date(2020, 1, 1)], [1.0]), columns=2)
-shown(lambda axes: axes.plot(range(60_000)))
+shown(lambda axes: axes.plot(range(100_001)))
 pd.DataFrame({"n": [1, None], "t": pd.to_datetime(["2020-01-01", None])})
 """
 BAR = {
