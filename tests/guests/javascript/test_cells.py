@@ -9,40 +9,34 @@ from tests.faces import says
 from tests.guests.javascript.conftest import Opening, problem, shown, value
 from wasm_kernel import BaseSandbox
 
-
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
-        ("let a = 1; const b = 2; a + b", "3"),
-        ("const { x, y: [z] } = { x: 1, y: [2] }; x + z", "3"),
-        ("if (true) { 42 }", "42"),
-        ("await Promise.resolve(7)", "7"),
-        ("undefined", ""),
-        ("class A { n = 1 }\n[new A().n]", "[ 1 ]"),
-        ("const r = /[/]`/g.source; r", "'[/]`'"),
-        ("`a${`b${1 + 1}`}c`", "'ab2c'"),
-        ("await new Promise(done => setTimeout(() => done('late'), 5))", "'late'"),
-    ],
-)
-def test_the_last_value_is_shown(javascript: BaseSandbox, code: str, text: str) -> None:
-    assert value(javascript, code) == text
+VALUES = {
+    "let a = 1; const b = 2; a + b": "3",
+    "const { x, y: [z] } = { x: 1, y: [2] }; x + z": "3",
+    "if (true) { 42 }": "42",
+    "await Promise.resolve(7)": "7",
+    "undefined": "",
+    "class A { n = 1 }\n[new A().n]": "[ 1 ]",
+    "const r = /[/]`/g.source; r": "'[/]`'",
+    "`a${`b${1 + 1}`}c`": "'ab2c'",
+    "await new Promise(done => setTimeout(() => done('late'), 5))": "'late'",
+}
 
 
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
-        ("const n: number = 4; n", "4"),
-        ("interface P { x: number }\nconst p: P = { x: 1 }; p.x", "1"),
-        ("enum Color { Red, Green = 'g' }; Color.Green", "'g'"),
-        ("function id<T>(v: T): T { return v as T }\nid<number>(3)", "3"),
-        (
-            "class Q { constructor(private n: number) {} get() { return this.n } }; new Q(8).get()",
-            "8",
-        ),
-    ],
-)
-def test_types_are_taken_out(javascript: BaseSandbox, code: str, text: str) -> None:
-    assert value(javascript, code) == text
+def test_the_last_value_is_shown(javascript: BaseSandbox) -> None:
+    assert {code: value(javascript, code) for code in VALUES} == VALUES
+
+
+TYPED = {
+    "const n: number = 4; n": "4",
+    "interface P { x: number }\nconst p: P = { x: 1 }; p.x": "1",
+    "enum Color { Red, Green = 'g' }; Color.Green": "'g'",
+    "function id<T>(v: T): T { return v as T }\nid<number>(3)": "3",
+    "class Q { constructor(private n: number) {} get() { return this.n } }; new Q(8).get()": "8",
+}
+
+
+def test_types_are_taken_out(javascript: BaseSandbox) -> None:
+    assert {code: value(javascript, code) for code in TYPED} == TYPED
 
 
 def test_declarations_may_be_repeated_and_are_seen_in_later_cells(javascript: BaseSandbox) -> None:
