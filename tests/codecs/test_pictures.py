@@ -180,26 +180,26 @@ with Image.open(io.BytesIO({data})) as p:
 JPEG = '{"codec": "jpeg_writer", "function": "encode", "at": 8, "length": %s, "numbers": %s}'
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        '{"codec": "webp", "function": "decode", "at": 4294967295, "length": 4294967295}',
-        '{"codec": "pictures", "function": "close", "at": 0, "length": 1}',
-        '{"codec": "os", "function": "decode", "at": 0, "length": 1}',
-        '{"codec": "webp", "function": "decode", "at": 0, "length": 8, "numbers": [1, 2, 3]}',
-        '{"codec": "pictures", "function": "encode_webp", "at": 0, "length": 8, "numbers": [9, 9]}',
-        JPEG % (8, [1, 1, 8]),
-        JPEG % (8, [2, 4, 1, 999, 77, 0, 0, 0]),
-        JPEG % (0, [0, 0, 3, 75, 2, 0, 0, 0]),
-        JPEG % (0, [65_500, 65_500, 0, 75, 2, 0, 0, 0]),
-        JPEG % (12, [2, 2, 3, 75, 2, 0, 0xFFFF_FFFF, 5]),
-        '{"codec": "webp", "function": "decode", "at": 0, "length": 0}',
-        "[" * 100_000,
-    ],
-)
-def test_a_forged_request_is_answered_with_a_refusal(sandbox: BaseSandbox, request_: str) -> None:
-    code = f"import _host; print(_host.call(b'\\0' + {request_.encode()!r})[0])"
-    assert said(sandbox, code) == "1"
+FORGED = [
+    '{"codec": "webp", "function": "decode", "at": 4294967295, "length": 4294967295}',
+    '{"codec": "pictures", "function": "close", "at": 0, "length": 1}',
+    '{"codec": "os", "function": "decode", "at": 0, "length": 1}',
+    '{"codec": "webp", "function": "decode", "at": 0, "length": 8, "numbers": [1, 2, 3]}',
+    '{"codec": "pictures", "function": "encode_webp", "at": 0, "length": 8, "numbers": [9, 9]}',
+    JPEG % (8, [1, 1, 8]),
+    JPEG % (8, [2, 4, 1, 999, 77, 0, 0, 0]),
+    JPEG % (0, [0, 0, 3, 75, 2, 0, 0, 0]),
+    JPEG % (0, [65_500, 65_500, 0, 75, 2, 0, 0, 0]),
+    JPEG % (12, [2, 2, 3, 75, 2, 0, 0xFFFF_FFFF, 5]),
+    '{"codec": "webp", "function": "decode", "at": 0, "length": 0}',
+    "[" * 100_000,
+]
+
+
+def test_a_forged_request_is_answered_with_a_refusal(sandbox: BaseSandbox) -> None:
+    for request in FORGED:
+        code = f"import _host; print(_host.call(b'\\0' + {request.encode()!r})[0])"
+        assert said(sandbox, code) == "1", request
 
 
 def test_a_codec_burns_the_fuel_of_its_cell(warm_metered: None, tmp_path: Path) -> None:
