@@ -101,8 +101,7 @@ def read_manifest(data: bytes) -> Manifest:
                 f"The archive is of format version {version.decode('ascii', 'replace'):.20}, and "
                 f"this is version {VERSION}. Import it with the wasm-kernel that made it."
             )
-        manifest = msgspec.json.decode(data, type=Manifest)
-        return replace(manifest, why_not="")  # users see no sentence that a stranger wrote
+        return msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
         what = problem if isinstance(problem, msgspec.ValidationError) else "it can't be read"
         raise ArchiveError(f"The archive's manifest says what can't be: {what}.") from None

@@ -92,12 +92,11 @@ class ArchivedMemory(Struct, frozen=True):
 class Manifest(Struct, frozen=True):
     """The first member of an archive, which describes the others.
 
-    Without variables, `why_not` is a sentence. `kind` and `version` are those of the format.
+    `kind` and `version` are those of the format.
     """
 
     session_id: str
     memory: ArchivedMemory | None = None
-    why_not: str = ""
     kind: str = KIND
     version: int = VERSION
 
@@ -259,9 +258,9 @@ def write_archive(
     """Writes a session into a file; without variables, `why_not` is a sentence."""
     memory, note = None, why_not
     if variables is not None:
-        memory, note, why_not = variables.memory, variables.note, ""
+        memory, note = variables.memory, variables.note
     writer = ArchiveWriter(target)
-    manifest = msgspec.json.encode(Manifest(session_id, memory, why_not))
+    manifest = msgspec.json.encode(Manifest(session_id, memory))
     writer.text(MANIFEST, msgspec.json.format(manifest, indent=1))
     files = _ArchivedFiles(writer)
     files.add(FILES, workspace, is_hidden_name)
