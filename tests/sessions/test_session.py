@@ -134,19 +134,13 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     subprocess.run([sys.executable, "-c", _KILLED_WRITER, str(workspace)], check=False)
     assert len(list(workspace.glob(PATTERN))) == 1
     assert list_session_files("one", tmp_path) == []
-    monkeypatch.setattr(entries, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(entries, "LEFT_SECONDS", 0.0)
     return workspace
 
 
 def test_opening_removes_what_a_killed_writer_left(workspace: Path, tmp_path: Path) -> None:
     Session(SessionsRoot(tmp_path), "one").closed()
     assert list(workspace.glob(PATTERN)) == []
-
-
-def test_what_is_being_written_stays(workspace: Path, tmp_path: Path) -> None:
-    with Folder.open(workspace) as folder, entries.draft_of(folder.fd, b"slow", None) as draft:
-        Session(SessionsRoot(tmp_path), "one").closed()
-        assert [path.name for path in workspace.glob(PATTERN)] == [draft]
 
 
 def test_what_was_just_begun_stays(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

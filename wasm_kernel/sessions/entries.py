@@ -5,8 +5,8 @@ device could act.
 
 A file is replaced by a draft, which is written in the root of the session's workspace and then
 renamed. Drafts have names of the host that no guest can see or make (`wasi_files/preopens.py`). A
-writer locks its draft as long as it lives; an unlocked draft was left by a killed writer, and is
-removed when the session is opened next.
+draft that was not written to for some minutes was left by a killed writer, and is removed when the
+session is opened next.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from contextlib import contextmanager, suppress
 
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import NEW, READ, Folder, closing_fd
-from wasm_kernel.linux.locks import try_lock
 
 
 def read(folder: int, name: str, most: int) -> bytes:
@@ -93,7 +92,7 @@ def delete(folder: int, name: str, *, recursive: bool) -> None:
 # -- drafts
 
 _PREFIX = ".metadata.json~"
-YOUNG_SECONDS = 10.0  # the writer of a younger draft may not have locked it yet
+LEFT_SECONDS = 600.0  # since the last write to a draft whose writer was killed
 
 
 @contextmanager
@@ -105,8 +104,6 @@ def draft_of(root: int, content: bytes, mode: int | None) -> Iterator[str]:
     draft = f"{_PREFIX}{os.urandom(8).hex()}"
     try:
         with os.fdopen(os.open(draft, NEW, 0o666, dir_fd=root), "wb") as file:
-            with suppress(OSError):  # without locks, its age alone protects it
-                try_lock(file.fileno())
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             file.write(content)
@@ -122,11 +119,6 @@ def remove_left_drafts(root: int) -> None:
     for name in os.listdir(root):
         if name.startswith(_PREFIX):
             with suppress(OSError):
-                _remove_abandoned(root, name)
-
-
-def _remove_abandoned(root: int, name: str) -> None:
-    with closing_fd(os.open(name, READ, dir_fd=root)) as descriptor:
-        young = time.time() - os.fstat(descriptor).st_ctime < YOUNG_SECONDS
-        if not young and try_lock(descriptor):
-            os.unlink(name, dir_fd=root)
+                written = os.stat(name, dir_fd=root, follow_symlinks=False).st_ctime
+                if time.time() - written > LEFT_SECONDS:
+                    os.unlink(name, dir_fd=root)
