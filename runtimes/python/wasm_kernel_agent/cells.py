@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from wasm_kernel_agent import tracebacks
@@ -78,15 +79,13 @@ class CellRunner:
     def _run(self, request: Reply) -> BaseException | None:
         """Runs the cell. Returns its error, which was shown already, or None."""
         shell = self._shell
-
-        def cell() -> Any:
-            return shell.run_cell(
-                _without_surrogates(request["code"]),
-                store_history=bool(request.get("store_history", True)),
-                silent=bool(request.get("silent", False)),
-                cell_id=request.get("cell_id"),
-            )
-
+        cell = partial(
+            shell.run_cell,
+            _without_surrogates(request["code"]),
+            store_history=bool(request.get("store_history", True)),
+            silent=bool(request.get("silent", False)),
+            cell_id=request.get("cell_id"),
+        )
         try:
             result = self._signals.interruptible(cell)
         except KeyboardInterrupt as interrupt:

@@ -73,12 +73,8 @@ class GuestCommManager(CommManager):
 def install(send_frame: SendFrame) -> GuestCommManager:
     """Makes comms of this interpreter send frames by `send_frame`. Returns their one manager."""
     manager = GuestCommManager(send_frame)
-
-    def create_comm(*args: Any, **kwargs: Any) -> BaseComm:
-        return GuestComm(*args, **kwargs)
-
     GuestComm.send_frame = staticmethod(send_frame)
-    comm.create_comm = create_comm
+    comm.create_comm = GuestComm
     comm.get_comm_manager = lambda: manager
     return manager
 

@@ -201,12 +201,12 @@ def in_place_of(original: Any, wrapper: Callable[..., Any]) -> Callable[..., Any
     return wrapper
 
 
-def widen_indexes(index: Any) -> None:
-    """Lets pandas' `Index` hold positions as int64.
+def widen_indexes(module: Any) -> None:
+    """Lets pandas' indexes hold positions as int64.
 
     Each lookup of rows makes one or two: a wrapper with its own arguments is the quickest.
     """
-    original = vars(index)["_simple_new"].__func__
+    original = vars(module.Index)["_simple_new"].__func__
 
     @functools.wraps(original)
     def simple_new(cls: Any, values: Any, name: Any = None, refs: Any = None) -> Any:
@@ -214,4 +214,4 @@ def widen_indexes(index: Any) -> None:
             values = values.astype(numpy.int64)
         return original(cls, values, name, refs)
 
-    index._simple_new = classmethod(in_place_of(original, simple_new))
+    module.Index._simple_new = classmethod(in_place_of(original, simple_new))

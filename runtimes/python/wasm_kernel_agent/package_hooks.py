@@ -83,6 +83,17 @@ def install() -> None:
     sys.meta_path.insert(0, ChangingFinder(CHANGES))
 
 
+def agents(module: str, name: str) -> Callable[..., Any]:
+    """Returns a function of the agent's, whose module is imported when it is first called."""
+
+    def call(*args: Any, **settings: Any) -> Any:
+        return getattr(importlib.import_module(f"wasm_kernel_agent.{module}"), name)(
+            *args, **settings
+        )
+
+    return call
+
+
 def complete_numpy(_: ModuleType) -> None:
     """Lets numpy's names mean the types that its compiled code uses, and arrays use files."""
     for name in ("numpy_types", "numpy_files"):
@@ -106,22 +117,6 @@ def widening(name: str, place: int = 0, wider: str = "widen") -> Change:
         for owner in owners:
             module = getattr(module, owner)
         numpy_types.widen_argument(module, function, place, getattr(numpy_types, wider))
-
-    return change
-
-
-def widen_indexes(module: Any) -> None:
-    """Lets pandas' indexes hold positions as int64."""
-    numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
-    numpy_types.widen_indexes(module.Index)
-
-
-def pickling(function: str) -> Change:
-    """Lets the trees of a module be pickled as elsewhere."""
-
-    def change(module: ModuleType) -> None:
-        pickled_trees: Any = importlib.import_module("wasm_kernel_agent.pickled_trees")
-        getattr(pickled_trees, function)(module)
 
     return change
 
@@ -159,11 +154,7 @@ def name_plotlys_renderer(base: ModuleType) -> None:
     """Lets Plotly's figures name a renderer as text, for front ends that draw none."""
     renderer: Any = base.PlotlyRenderer
     original = renderer.to_mimebundle
-
-    def to_mimebundle(self: Any, fig_dict: Any) -> Any:
-        return {**original(self, fig_dict), "text/plain": _NO_PLOTLY}
-
-    renderer.to_mimebundle = to_mimebundle
+    renderer.to_mimebundle = lambda *given: {**original(*given), "text/plain": _NO_PLOTLY}
 
 
 def show_plotly(module: ModuleType) -> None:
@@ -176,12 +167,10 @@ def show_plotly(module: ModuleType) -> None:
 def take_wide_hierarchies(module: ModuleType) -> None:
     """Lets scikit-learn cut a hierarchy of clusters that was pickled where positions are wider."""
     trees: Any = module
-    original = trees.labelling_at_cut
-
-    def labelling(hierarchy: Any, *rest: Any) -> Any:
-        return original(hierarchy.astype(trees.HIERARCHY_dtype, copy=False), *rest)
-
-    trees.labelling_at_cut = labelling
+    original, kind = trees.labelling_at_cut, trees.HIERARCHY_dtype
+    trees.labelling_at_cut = lambda hierarchy, *rest: original(
+        hierarchy.astype(kind, copy=False), *rest
+    )
 
 
 def keep_wide_hierarchies(module: ModuleType) -> None:
@@ -189,11 +178,9 @@ def keep_wide_hierarchies(module: ModuleType) -> None:
     models: Any = module
     numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
     get_state = models.HDBSCAN.__getstate__
-
-    def wide_state(model: Any) -> dict[str, Any]:
-        return {name: numpy_types.widen_to_keep(each) for name, each in get_state(model).items()}
-
-    models.HDBSCAN.__getstate__ = wide_state
+    models.HDBSCAN.__getstate__ = lambda model: {
+        name: numpy_types.widen_to_keep(each) for name, each in get_state(model).items()
+    }
 
 
 def take_wide_peaks(module: ModuleType) -> None:
@@ -348,15 +335,8 @@ def decode_jpeg(_: ModuleType) -> None:
     """Lets Pillow read and write JPEG by a codec."""
     image: Any = importlib.import_module("PIL.Image")
 
-    def by_codec(name: str) -> Callable[..., Any]:
-        def make(*args: Any) -> Any:
-            pictures: Any = importlib.import_module("wasm_kernel_agent.codecs.pictures")
-            return getattr(pictures, name)(*args)
-
-        return make
-
-    image.register_decoder("jpeg", by_codec("JpegDecoder"))
-    image.register_encoder("jpeg", by_codec("JpegEncoder"))
+    image.register_decoder("jpeg", agents("codecs.pictures", "JpegDecoder"))
+    image.register_encoder("jpeg", agents("codecs.pictures", "JpegEncoder"))
 
 
 def decode_webp(plugin: Any) -> None:
@@ -369,11 +349,6 @@ def decode_webp(plugin: Any) -> None:
     image.register_save_all("WEBP", plugin._save_all)
     image.register_extension("WEBP", ".webp")
     image.register_mime("WEBP", "image/webp")
-
-
-def map_files(module: ModuleType) -> None:
-    """Lets `mmap` map files, as copies."""
-    importlib.import_module("wasm_kernel_agent.mapped_files").install(module)
 
 
 def name_picture_codecs(features: Any) -> None:
@@ -392,28 +367,14 @@ def name_picture_codecs(features: Any) -> None:
 
 def read_parquet(module: Any) -> None:
     """Lets pandas find an engine for Parquet, which is imported when it is first used."""
-
-    def engine() -> Any:
-        return importlib.import_module("wasm_kernel_agent.codecs.parquet").Engine()
-
-    module.PyArrowImpl = engine
+    module.PyArrowImpl = agents("codecs.parquet", "Engine")
 
 
 def read_feather(module: Any) -> None:
     """Lets pandas read and write Feather by code that is imported when it is first used."""
-
-    def by_codec(name: str) -> None:
-        original = getattr(module, name)
-
-        @functools.wraps(original)
-        def call(*args: Any, **options: Any) -> Any:
-            feather: Any = importlib.import_module("wasm_kernel_agent.codecs.feather")
-            return getattr(feather, name)(*args, **options)
-
-        setattr(module, name, call)
-
-    by_codec("read_feather")
-    by_codec("to_feather")
+    for name in ("read_feather", "to_feather"):
+        changed = functools.wraps(getattr(module, name))(agents("codecs.feather", name))
+        setattr(module, name, changed)
 
 
 CHANGES: dict[str, Change] = {
@@ -425,7 +386,7 @@ CHANGES: dict[str, Change] = {
     "matplotlib.animation": keep_a_picture,
     "matplotlib.backends.registry": inline_figures.know_backend,
     "matplotlib.pyplot": inline_figures.show_below_cells,
-    "mmap": map_files,
+    "mmap": agents("mapped_files", "install"),
     "numpy": complete_numpy,
     "numpy._core._type_aliases": name_int32,
     "joblib.numpy_pickle": widening("NumpyPickler.save", 1, "widen_to_keep"),
@@ -434,7 +395,7 @@ CHANGES: dict[str, Change] = {
     "pandas.core.algorithms": widening("_ensure_data"),
     "pandas.core.construction": widening("sanitize_array"),
     "pandas.core.dtypes.common": read_positions_as_int64,
-    "pandas.core.indexes.base": widen_indexes,
+    "pandas.core.indexes.base": agents("numpy_types", "widen_indexes"),
     "pandas.core.internals.blocks": widening("maybe_coerce_values"),
     "pandas.io.feather_format": read_feather,
     "pandas.io.parquet": read_parquet,
@@ -449,11 +410,11 @@ CHANGES: dict[str, Change] = {
     "scipy.sparse.csgraph._laplacian": widening("laplacian"),
     "scipy.sparse._sputils": tell_positions_from_int32,
     "scipy.special._ufuncs": take_orders_as_int32,
-    "scipy.spatial._ckdtree": pickling("keep_trees_of_scipy"),
+    "scipy.spatial._ckdtree": agents("pickled_trees", "keep_trees_of_scipy"),
     "sklearn.cluster._hdbscan.hdbscan": keep_wide_hierarchies,
     "sklearn.cluster._hdbscan._tree": take_wide_hierarchies,
-    "sklearn.neighbors._ball_tree": pickling("keep_trees_of_sklearn"),
-    "sklearn.neighbors._kd_tree": pickling("keep_trees_of_sklearn"),
+    "sklearn.neighbors._ball_tree": agents("pickled_trees", "keep_trees_of_sklearn"),
+    "sklearn.neighbors._kd_tree": agents("pickled_trees", "keep_trees_of_sklearn"),
     "sklearn.tree._tree": name_the_fields_of_trees,
     "sklearn.utils._random": sample_by_positions,
     "tqdm": start_no_monitor,

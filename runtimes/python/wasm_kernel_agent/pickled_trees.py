@@ -84,17 +84,8 @@ def _child(
 ) -> Any:
     """Returns a child of the compiled class that only pickles in another way."""
     kept = {name: getattr(compiled, name) for name in ("__doc__", "__module__", "__qualname__")}
-    methods = _methods(compiled, for_others, for_here)
+    methods: dict[str, Callable[..., Any]] = {
+        "__getstate__": lambda tree: for_others(compiled.__getstate__(tree)),
+        "__setstate__": lambda tree, state: compiled.__setstate__(tree, for_here(state)),
+    }
     return type(compiled.__name__, (compiled,), {"__slots__": (), **kept, **methods})
-
-
-def _methods(
-    compiled: Any, for_others: Callable[[State], State], for_here: Callable[[State], State]
-) -> dict[str, Callable[..., Any]]:
-    def get_state(tree: Any) -> State:
-        return for_others(compiled.__getstate__(tree))
-
-    def set_state(tree: Any, state: State) -> None:
-        compiled.__setstate__(tree, for_here(state))
-
-    return {"__getstate__": get_state, "__setstate__": set_state}

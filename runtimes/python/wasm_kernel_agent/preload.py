@@ -66,12 +66,10 @@ class PreloadedPackage(MetaPathFinder, Loader):
 def load_themes() -> None:
     """Fills IPython's table of colour themes from the zip that contains IPython.
 
-    IPython would otherwise look for files beside its code. Before 9.15 it keeps its themes in code
-    and needs nothing.
+    IPython would otherwise look for files beside its code.
     """
     modules: Any = PyColorize
-    names: dict[str, str] = getattr(modules, "_BUILTIN_THEMES", {})
-    for name, stem in names.items():
+    for name, stem in modules._BUILTIN_THEMES.items():
         data = pkgutil.get_data("IPython.utils", f"themes/{modules._theme_filename(stem)}")
         assert data is not None
         modules.theme_table._by_name[name] = modules.Theme.from_dict(json.loads(data))
