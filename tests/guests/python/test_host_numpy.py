@@ -9,7 +9,6 @@ import ctypes
 import mmap
 import random
 import struct
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -213,15 +212,6 @@ def test_an_order_that_names_no_number_is_refused_and_not_logged(
     order_at = guest.put(8192, np.full(20, 1 << 20, "<i4"))
     assert guest.ask(ARGSORT + 1, at, order_at, 20) == NOT_DONE
     assert not caplog.records
-
-
-def test_without_numpy_nothing_is_done(
-    guest: GuardedGuest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "numpy", None)
-    at = guest.put(4096, np.arange(20_000.0)[::-1])
-    assert guest.ask(SORT + 1, at, 20_000) == NOT_DONE
-    assert guest.get(at, "<f8", 1)[0] == 19_999
 
 
 def test_no_argument_reaches_beside_the_memory(
