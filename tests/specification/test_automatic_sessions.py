@@ -17,7 +17,7 @@ from tests.sampled import but_for
 
 POLICY = "memory_bytes = 536870912\nfuel_budget = 500000000\n"
 LIMITS = ("--owner-sessions", "4", "--sessions", "20")
-SHORT_LIVED = ("--idle-seconds", "0.1", "--expire-seconds", "0.2")
+SHORT_LIVED = ("--idle-seconds", "0.5", "--expire-seconds", "1.5")
 TRANSPORTS = ["stdio", "http by session header", "http by handle"]
 Connecting = Callable[[], Agent]
 
