@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from tests.mcp.clients import Agent, Agents, HttpServer, server_environment, serving
-
-TRANSPORTS = ("stdio", "http, session header", "http, handles")
-Connecting = Callable[[], Agent]
 
 
 @pytest.fixture(scope="module")

@@ -246,28 +246,25 @@ def test_each_language_has_a_session_that_calls_can_name(stdio: Agent) -> None:
     stdio.call("destroy_session", language="javascript")
 
 
-def test_an_agent_sees_how_much_its_cells_sent_to_the_network(agents: Agents) -> None:
-    with serving() as server:
-        agent = agents.stdio("--network", server.url)
-        agent.says(f"import urllib.request as u; u.urlopen('{server.url}/csv').read()")
-        assert "(1 requests so far, " in agent.call("get_workspace_info").text
-        assert "1 requests to the network" in agent.call("list_sessions").text
-
-
-def test_functions_of_the_operator_are_described_to_the_model_and_called(
+def test_functions_of_the_operator_are_described_to_the_model_and_requests_are_counted(
     agents: Agents, tmp_path: Path
 ) -> None:
     file = tmp_path / "tools.py"
     file.write_text(TOOLS)
-    agent = agents.stdio("--functions", str(file), "--functions", "textwrap:shorten")
-    tools = {each.name: each.description for each in agent.ask("list_tools").tools}
-    assert tools["execute_code"].endswith(
-        "await rate(currency: str = 'EUR') -> float: Returns a rate.\n"
-        "shorten(text, width, **kwargs): Collapse and truncate the given text to fit in the given "
-        "width."
-    )
-    assert agent.says("print(await rate(), shorten('many words', 7))") == "1.5 [...]"
-    assert agent.call("execute_code", code="_hidden()").failed
+    with serving() as server:
+        named = ("--functions", str(file), "--functions", "textwrap:shorten")
+        agent = agents.stdio("--network", server.url, *named)
+        tools = {each.name: each.description for each in agent.ask("list_tools").tools}
+        assert tools["execute_code"].endswith(
+            "await rate(currency: str = 'EUR') -> float: Returns a rate.\n"
+            "shorten(text, width, **kwargs): Collapse and truncate the given text to fit in the "
+            "given width."
+        )
+        assert agent.says("print(await rate(), shorten('many words', 7))") == "1.5 [...]"
+        assert agent.call("execute_code", code="_hidden()").failed
+        agent.says(f"import urllib.request as u; u.urlopen('{server.url}/csv').read()")
+        assert "(1 requests so far, " in agent.call("get_workspace_info").text
+        assert "1 requests to the network" in agent.call("list_sessions").text
 
 
 def test_what_a_session_holds_is_told_with_times_and_names(stdio: Agent) -> None:

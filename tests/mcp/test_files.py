@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import uuid
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from tests.mcp.clients import Agent, Agents
+from wasm_kernel import write_session_file
 
 
 def test_files_come_in_and_go_out(stdio: Agent) -> None:
@@ -158,10 +160,13 @@ def test_tools_tell_what_they_do(stdio: Agent) -> None:
     assert {"type": "string", "enum": languages} in named
 
 
-def test_folders_of_a_policy_are_told_of_listed_and_read(agents: Agents, tmp_path: Path) -> None:
+def test_folders_of_a_policy_are_told_of_listed_and_read(
+    agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, rest = tmp_path / "data", tmp_path / "rest"
     others = rest / "sessions"
-    agents.stdio("--workspace", str(others)).call("write_file", path="theirs.txt", content="x")
+    monkeypatch.setenv("XDG_STATE_HOME", agents.environment["XDG_STATE_HOME"])
+    write_session_file(str(uuid.uuid4()), "theirs.txt", b"x", others)
     (data / "in").mkdir(parents=True)
     (data / "in" / "a.csv").write_text("a,b\n1,2\n")
     (data / "out").symlink_to("/etc")
