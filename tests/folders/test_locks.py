@@ -167,7 +167,7 @@ def test_a_keeper_learns_how_the_last_one_ended(
     left(lock_of(), settled=settled, ended=ended)
     later = lock_of()
     later.acquire()
-    assert later.crashed is later.wants(Resume.CRASH) is crashed
+    assert later.found.alive is later.wants(Resume.CRASH) is crashed
     assert later.wants(Resume.ALWAYS) and not later.wants(Resume.NEVER)
     later.release()
 

@@ -182,7 +182,7 @@ class Compiler:
         seconds = flavour.seconds_a_mb * binary.path.stat().st_size / 1e6
         keeper = held.enter_context(ThreadPoolExecutor(1, "keeping"))
         done = keeper.submit(side_job)  # a compilation does not always keep all cores busy
-        with _ProgressThread(binary.title, seconds, progress):
+        with _telling(binary.title, seconds, progress):
             module = self._compile(engine, binary)
         written = keeper.submit(self.cache.write, name, lambda path: _serialize(module, path))
         held.callback(written.result)
@@ -239,29 +239,24 @@ def how_long(total: float, used: float, elapsed: float, processors: int) -> str:
     return f"about {5 * math.ceil((total - used) / max(pace, 0.01) / 5)} s left"
 
 
-class _ProgressThread:
-    """A thread that reports a compilation every second, since compiling blocks its own thread."""
+@contextlib.contextmanager
+def _telling(title: str, seconds: float, progress: Progress) -> Iterator[None]:
+    """Reports a compilation every second on a thread, since compiling blocks its own thread."""
+    over = threading.Event()
 
-    def __init__(self, title: str, seconds: float, progress: Progress) -> None:
-        self._title = title
-        self._seconds = seconds
-        self._progress = progress
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tell, name="compiling", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _tell(self) -> None:
+    def tell() -> None:
         begun, used = time.monotonic(), time.process_time()
         processors = len(os.sched_getaffinity(0))
         while True:
             elapsed, had = time.monotonic() - begun, time.process_time() - used
-            left = how_long(self._seconds, had, elapsed, processors)
-            self._progress(f"compiling {self._title}, once: {left}")
-            if self._over.wait(_TELL_SECONDS):
+            progress(f"compiling {title}, once: {how_long(seconds, had, elapsed, processors)}")
+            if over.wait(_TELL_SECONDS):
                 return
+
+    thread = threading.Thread(target=tell, name="compiling", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

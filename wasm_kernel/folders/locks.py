@@ -96,17 +96,15 @@ class Holder(Struct, frozen=True):
 class HistoryLock:
     """A process's lock on the history of a session. The guest's thread owns it.
 
-    `held` says whether this process has it; the rest is the last holder's record (`Holder`).
+    `held` says whether this process has it; `found` is the record of the last holder.
     """
 
     def __init__(self, folder: Folder) -> None:
-        self.evicted = ""
         self._folder = folder
         self._lock = FileLock(LOCK, folder)
         self._guard = threading.Lock()
-        self._noted = Holder()
-        self.held = self.crashed = self.forked = self._begins_anew = self._is_settled = False
-        self._slept = self.is_elsewhere = False
+        self.found = self._noted = Holder()
+        self.held = self._is_settled = self._slept = self.is_elsewhere = False
 
     def acquire(self, *, is_owned: bool = False, is_served: bool = False) -> bool:
         """Takes the lock; returns False if another living process has it, or owns the session.
@@ -122,9 +120,7 @@ class HistoryLock:
         self.held = is_free and self._lock.acquire(seconds)
         self.is_elsewhere = not is_free or self._lock.is_elsewhere
         if self.held:
-            found = self._noted = Holder.of(self._folder)
-            self.crashed, self.forked, self._begins_anew = found.alive, found.forked, found.anew
-            self.evicted = found.evicted
+            found = self.found = self._noted = Holder.of(self._folder)
             self._slept = found.asleep and not _owner_has_ended(self._folder)
             self._note(alive=True)
         return self.held
@@ -145,9 +141,9 @@ class HistoryLock:
 
     def wants(self, resume: Resume) -> bool:
         """Returns whether to go on with the variables of an earlier process."""
-        if not self.held or self._begins_anew:
+        if not self.held or self.found.anew:
             return False
-        left_for_us = self.crashed or self.forked or self._slept
+        left_for_us = self.found.alive or self.found.forked or self._slept
         return resume is Resume.ALWAYS or (resume is Resume.CRASH and left_for_us)
 
     def begin_anew(self) -> None:

@@ -45,11 +45,11 @@ class Resumption:
         """Begins without the variables of an earlier run; its named states can be restored."""
         if self._is_told:
             self._notices.tell(texts.FILES_ALONE, error="variables were not kept")
-        if why := self._lock.evicted:
+        if why := self._lock.found.evicted:
             gone = "the saved states were removed"
             self._notices.note(texts.names_evicted(why), events.MEMORY_TROUBLE, error=gone)
         try:
-            usable = history.load(crashed=self._lock.crashed) if self.wants_any else None
+            usable = history.load(crashed=self._lock.found.alive) if self.wants_any else None
         except HistoryError as problem:
             self._notices.tell(texts.NAMES_LOST.format(why=problem), error=describe(problem))
             history.set_aside()
@@ -66,9 +66,9 @@ class Resumption:
 
     def _go_on(self, history: History) -> None:
         try:
-            usable = history.load(crashed=self._lock.crashed)
-            if usable is None and (self._lock.evicted or self._folders.verified):
-                raise HistoryError(texts.evicted(self._lock.evicted))
+            usable = history.load(crashed=self._lock.found.alive)
+            if usable is None and (self._lock.found.evicted or self._folders.verified):
+                raise HistoryError(texts.evicted(self._lock.found.evicted))
         except HistoryError as problem:
             self._notices.tell(texts.lost(problem), error=describe(problem))
             history.set_aside()
@@ -77,18 +77,18 @@ class Resumption:
             self._tell_resumed(usable)
 
     def _tell_resumed(self, usable: RecoveredHistory) -> None:
-        head, lock = usable.tree.commits.get(usable.tree.head), self._lock
+        head, last = usable.tree.commits.get(usable.tree.head), self._lock.found
         if head is None:
             self._notices.tell(texts.AT_THE_BEGINNING, error="no guest ran in the saved states")
             return
-        self.is_untried = lock.crashed or not self._folders.verified
-        fields = {"cell": head.cell, "crashed": lock.crashed}
-        is_news = lock.forked or (lock.crashed and not self._notices.crash_is_told)
+        self.is_untried = last.alive or not self._folders.verified
+        fields = {"cell": head.cell, "crashed": last.alive}
+        is_news = last.forked or (last.alive and not self._notices.crash_is_told)
         if self._notices.quiet and not is_news:
             self._notices.log(events.MEMORY_RESUME, **fields)
         else:
-            text = texts.going_on(head, forked=lock.forked, crashed=lock.crashed)
-            tell = self._notices.tell if lock.forked else self._notices.tell_resumed
+            text = texts.going_on(head, forked=last.forked, crashed=last.alive)
+            tell = self._notices.tell if last.forked else self._notices.tell_resumed
             tell(text, events.MEMORY_RESUME, **fields)
         if usable.is_damaged:
             self._notices.tell(texts.damaged(usable, head), error=f"{usable.lost} states are lost")

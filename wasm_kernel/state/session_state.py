@@ -135,7 +135,7 @@ class SessionState:
             if history.place and history.place.has_come_back:  # the kept files fit another history
                 self.files.begin_anew(history.tree.last, known=False)
             elif history.tree.commits:
-                self.files.load(history.tree.last, crashed=self._lock.crashed)
+                self.files.load(history.tree.last, crashed=self._lock.found.alive)
             else:
                 self.files.begin_anew()
             self._lock.settled()
