@@ -14,20 +14,13 @@ from wasm_kernel import BaseSandbox, ExecutionPolicy, SandboxResult, create_sand
 
 FILES = "for name in ('a.csv', 'b.csv', 'c.txt'): open(name, 'w').write(name + '\\n')"
 SCRIPTS = {
-    "ls *.csv | head -3": "a.csv\nb.csv\n",
     "echo $(ls | wc -l) $((6 * 7))": "3 42\n",
-    "printf 'x,1\\ny,2\\n' | awk -F, '{s += $2} END {print s}'": "3\n",
-    "grep -r csv . | cut -d: -f1 | sort": "a.csv\nb.csv\n",
     "find . -name '*.csv' | xargs cat | sed s/csv/CSV/ | tr a-b A-B": "A.CSV\nB.CSV\n",
     "echo 'é 漢' | wc -c; echo '漢'": "7\n漢\n",
-    "cat missing 2> /dev/null || echo failed": "failed\n",
     "mkdir -p d/e; ln -s ../a.csv d/l; cat d/l; readlink d/l; ls d": "a.csv\n../a.csv\ne\nl\n",
-    "mkdir x; rmdir x; ls x 2> /dev/null; realpath a.csv": "/app/a.csv\n",
-    "seq 3 | xargs -n1 echo - ; seq 2 | xargs -I{} echo n{}": "- 1\n- 2\n- 3\nn1\nn2\n",
     "grep -Hn csv a.csv; grep --color=never -c csv < b.csv": "a.csv:1:a.csv\n1\n",
     "timeout 0.1 sleep 5; echo $?": "124\n",
     """printf 'a 1\\nb 2\\n' | awk '{print $2 > "out_" $1}'; cat out_a; cat out_b""": "1\n2\n",
-    "env A='b c' sh -c 'echo $A'": "b c\n",
     "env A=1 B=2 python -c 'import os; print(os.environ[\"B\"])'": "2\n",
     "cp a.csv b.csv; cp -af b.csv c.txt; mv c.txt a.csv; cat *; cp a.csv ./a.csv 2>&1": (
         "a.csv\na.csv\ncp: 'a.csv' and '/app/a.csv' are the same file\n"
@@ -73,7 +66,6 @@ SCRIPTS = {
     "echo 'import sys; sys.exit(4)' > s.py; python s.py; echo $?": "4\n",
     "echo '[1, 2]' | python -m json.tool --compact": "[1,2]\n",
     "cd /tmp; FOO=1 python -c 'import os; print(os.getcwd(), os.environ[\"FOO\"])'": "/tmp 1\n",
-    "python -c 'print(input())' <<< typed": "typed\n",
     "pip list | grep -c numpy": "1\n",
     "python -c 'import os; os.system(\"echo inner | cat\")' | tr i I": "Inner\n",
     "tar czf x.tgz *.csv && rm *.csv && tar xvf x.tgz && cat b.csv": "a.csv\nb.csv\nb.csv\n",
@@ -82,7 +74,6 @@ SCRIPTS = {
     ),
     "zip -qr x.zip a.csv c.txt; rm a.csv; unzip -q x.zip; cat a.csv": "a.csv\n",
     "gzip a.csv; ls a*; zcat a.csv.gz; gunzip a.csv.gz; ls a*": "a.csv.gz\na.csv\na.csv\n",
-    "printf a | sha1sum": "86f7e437faa5a7fce15d1ddcb9eaeaea377667b8  -\n",
     "md5sum a.csv > s; sha256sum a.csv >> t; md5sum -c s; sha256sum -c t": "a.csv: OK\n" * 2,
     "echo '0  a.csv' | sha1sum -c || echo differs": "a.csv: FAILED\ndiffers\n",
     "a=s; a+=(b c); a[9]=e; a[7]=f; a+=(g); echo ${!a[@]} ${a[@]}": "0 1 2 7 9 10 s b c f e g\n",
