@@ -16,7 +16,7 @@ from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.errors import PolicyError, describe
 from wasm_kernel.service.functions import Functions
@@ -27,14 +27,21 @@ if TYPE_CHECKING:
 _OPTION, _SUFFIX = "--functions", ".py"
 
 
+def add_repeated(
+    command: argparse.ArgumentParser, names: str, metavar: Any, about: str, **fields: Any
+) -> None:
+    """Adds an option that may be repeated to a command; its `names` are split by blanks."""
+    fields |= {"action": "append", "default": [], "metavar": metavar}
+    command.add_argument(*names.split(), help=f"{about}; may be repeated", **fields)
+
+
 def add_functions(command: argparse.ArgumentParser) -> None:
     """Adds the option `--functions` to a command; `named_functions` takes its values."""
-    command.add_argument(
+    add_repeated(
+        command,
         _OPTION,
-        action="append",
-        default=[],
-        metavar="MODULE[:NAME,...]",
-        help="a module or FILE.py of yours, whose functions cells may call; may be repeated",
+        "MODULE[:NAME,...]",
+        "a module or FILE.py of yours, whose functions cells may call",
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from wasm_kernel.errors import PolicyError, WasmKernelError
 from wasm_kernel.policy import size_of
 from wasm_kernel.service import fork_process
-from wasm_kernel.service.named_functions import add_functions, named_functions
+from wasm_kernel.service.named_functions import add_functions, add_repeated, named_functions
 
 if TYPE_CHECKING:
     from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
@@ -42,12 +42,11 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
         default="read",
         help="what cells see of the notebook's folder; by default read",
     )
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--mount",
-        action="append",
-        default=[],
-        metavar="HOST:GUEST",
-        help="a further folder that cells see, read-only unless :rw follows; may be repeated",
+        "HOST:GUEST",
+        "a further folder that cells see, read-only unless :rw follows",
     )
     _add_network(parser)
     parser.add_argument(
@@ -67,12 +66,11 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
 
 
 def _add_network(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--network",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="a host that cells may send requests to, such as https://example.org; may be repeated",
+        "URL",
+        "a host that cells may send requests to, such as https://example.org",
     )
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument(
@@ -95,22 +93,14 @@ def add_replay(parser: Any) -> None:
 
 
 def _add_parameters(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        *("-p", "--parameter"),
+    add_repeated(
+        parser,
+        "-p --parameter",
+        ("NAME", "VALUE"),
+        "a value for the cell tagged parameters",
         nargs=2,
-        action="append",
-        default=[],
-        metavar=("NAME", "VALUE"),
-        help="a value for the cell tagged parameters; may be repeated",
     )
-    parser.add_argument(
-        *("-f", "--parameters"),
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="a YAML file of such values",
-    )
+    add_repeated(parser, "-f --parameters", "FILE", "a YAML file of such values", type=Path)
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -132,12 +122,12 @@ def _add_comparison(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="fail notebooks whose outputs are not those that they were stored with",
     )
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--ignore",
-        action="append",
-        default=[],
+        None,
+        "a part of outputs that may differ",
         choices=("images", "counts", "addresses", "metadata"),
-        help="a part of outputs that may differ; may be repeated",
     )
 
 
@@ -150,28 +140,19 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="how many at a time; by default one a processor"
     )
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
+    add_repeated(parser, "--input", "FILE", "a file that is copied into /app first", type=Path)
+    add_repeated(
+        parser,
+        "-r --requirements",
+        "FILE",
+        "a requirements file, whose packages notebooks in Python have",
         type=Path,
-        metavar="FILE",
-        help="a file that is copied into /app first; may be repeated",
-    )
-    parser.add_argument(
-        *("-r", "--requirements"),
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="a requirements file, whose packages notebooks in Python have; may be repeated",
     )
     parser.add_argument(
         "--sessions", type=Path, metavar="FOLDER", help="where notebooks have their sessions"
     )
     for field, (name, kind, about) in _BUDGETS.items():
-        metavar = kind.__name__.upper()
-        parser.add_argument(name, dest=field, type=kind, metavar=metavar, help=about)
+        parser.add_argument(name, dest=field, type=kind, metavar=_METAVARS[kind], help=about)
 
 
 def add_reports(parser: argparse.ArgumentParser) -> None:
@@ -182,11 +163,6 @@ def add_reports(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write JUnit XML")
 
 
-def seconds(text: str) -> float:
-    """Returns a number of seconds."""
-    return float(text)
-
-
 def size(text: str) -> int:
     """Returns a number of bytes."""
     try:
@@ -195,16 +171,12 @@ def size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(problem)) from None
 
 
-def number(text: str) -> int:
-    """Returns a whole number."""
-    return int(text)
-
-
-_BUDGETS = {
-    "cell_seconds": ("--cell-seconds", seconds, "the most that a cell may take"),
-    "notebook_seconds": ("--notebook-seconds", seconds, "the most that a notebook may take"),
+_METAVARS: dict[Any, str] = {float: "SECONDS", int: "NUMBER", size: "SIZE"}
+_BUDGETS: dict[str, tuple[Callable[[str], float], str, str]] = {
+    "cell_seconds": ("--cell-seconds", float, "the most that a cell may take"),
+    "notebook_seconds": ("--notebook-seconds", float, "the most that a notebook may take"),
     "memory_bytes": ("--memory", size, "the most memory that a notebook may take, such as 512M"),
-    "fuel": ("--fuel", number, "the most fuel that a cell may burn, roughly one an instruction"),
+    "fuel": ("--fuel", int, "the most fuel that a cell may burn, roughly one an instruction"),
     "output_bytes": ("--output", size, "the most that a notebook may show; by default 64M"),
     "disk_bytes": ("--disk", size, "the most that a notebook's files may hold"),
 }

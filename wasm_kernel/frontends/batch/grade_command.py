@@ -18,6 +18,7 @@ from wasm_kernel.frontends.batch.command import (
     progress_of,
     roots_of,
 )
+from wasm_kernel.service.named_functions import add_repeated
 
 _ABOUT = (
     "Runs submissions in sandboxes, and each test in a copy of the state that one reached. The "
@@ -51,12 +52,11 @@ def add_grade(commands: Any, root: Callable[[], Path]) -> None:
         "--test-seconds", type=float, default=10.0, help="the most that a test may take"
     )
     add_replay(parser)
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--network",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="a host whose recorded answers submissions may get; needs --replay",
+        "URL",
+        "a host whose recorded answers submissions may get; needs --replay",
     )
     add_reports(parser)
     add_running(parser)

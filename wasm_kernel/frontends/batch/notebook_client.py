@@ -185,7 +185,7 @@ class NotebookPage(CleanPage):
 
     def __init__(self, sandbox: Sandbox, cleaner: OutputCleaner, client: CellClient) -> None:
         super().__init__(sandbox, cleaner)
-        self._client = client
+        self.client = client
         self._guard = threading.Lock()
         self._cell: tuple[NotebookNode, int] | None = None
         self._problem: Exception | None = None
@@ -248,7 +248,7 @@ class NotebookPage(CleanPage):
                 return
             try:
                 with suppress(CellExecutionComplete):
-                    self._client.process_message(msg, *self._cell)
+                    self.client.process_message(msg, *self._cell)
                 return
             except Exception as problem:
                 failed = problem

@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -289,18 +290,18 @@ class NotebookRun:
 
     async def _run_all(self, earlier: PreviousRun | None) -> None:
         try:
-            page, client = await self._open(earlier)
+            page = await self._open(earlier)
             self._end = time.monotonic() + (self._settings.budgets.notebook_seconds or math.inf)
             await self._write(RUNNING)
             for place, cell in self._cells[self._done :]:
                 if not self._failed:
                     self._note(cell=place + 1)
                 self._note(cells=self._outcome.cells + 1)
-                await self._run_or_go_on(client, page, place, cell)
+                await self._run_or_go_on(page, place, cell)
                 self._done += 1
                 self._progress.cell_ended(self._source.name, self._done, len(self._cells))
                 await self._write(RUNNING)
-            client.set_widgets_metadata()
+            page.client.set_widgets_metadata()
             if self._failed:
                 raise self._failed[0]
             self._note(cell=0)
@@ -318,7 +319,7 @@ class NotebookRun:
         if stays and not await asyncio.to_thread(self._session.is_whole):
             raise KernelLost(_NOT_KEPT)
 
-    async def _open(self, earlier: PreviousRun | None) -> tuple[NotebookPage, CellClient]:
+    async def _open(self, earlier: PreviousRun | None) -> NotebookPage:
         """Opens the sandbox, in the state before the first cell to run."""
         if earlier is not None and earlier.can_resume and self._session.exists:
             await asyncio.to_thread(self._session.wait_unused)
@@ -330,18 +331,16 @@ class NotebookRun:
                 return await self._page(sandbox, settings)
             await asyncio.to_thread(sandbox.close)
             self._sandbox = None
-        await asyncio.to_thread(self._begin_session)
+        await asyncio.to_thread(self._session.begin, self._settings.inputs)
+        packages = self._settings.packages
+        if packages is not None and runtime_of(self._book) is RuntimeType.PYTHON:
+            await asyncio.to_thread(packages.copy_packages, self._session)
         sandbox, settings = await self._started(resumes=False)
         try:
             await self._limited(asyncio.wrap_future(sandbox.start()))
         except WasmKernelError as problem:
             raise _not_started(problem) from problem
         return await self._page(sandbox, settings)
-
-    def _begin_session(self) -> None:
-        self._session.begin(self._settings.inputs)
-        if self._settings.packages and runtime_of(self._book) is RuntimeType.PYTHON:
-            self._settings.packages.copy_packages(self._session)
 
     async def _started(self, *, resumes: bool) -> tuple[Sandbox, SessionSettings]:
         """Opens the sandbox, with the settings of kernels; its guest starts with the first call."""
@@ -364,21 +363,14 @@ class NotebookRun:
             args = (self._session, settings, folder, results, limits)
             records = own.network_mode == NetworkMode.RECORD
             kept = own.exchanges and self._source.exchanges_in(own.exchanges, records=records)
-            self._sandbox = await asyncio.to_thread(
-                open_sandbox,
-                *args,
-                resumes=resumes,
-                exchanges=kept,
-                functions=own.functions,
-            )
+            opening = partial(open_sandbox, *args, resumes=resumes, functions=own.functions)
+            self._sandbox = await asyncio.to_thread(opening, exchanges=kept)
         except (WasmKernelError, TraitError) as problem:
             raise _not_started(problem) from problem
         return self._sandbox, settings
 
-    async def _page(
-        self, sandbox: Sandbox, settings: SessionSettings
-    ) -> tuple[NotebookPage, CellClient]:
-        """Returns the notebook's page, and nbclient's client that fills it."""
+    async def _page(self, sandbox: Sandbox, settings: SessionSettings) -> NotebookPage:
+        """Returns the notebook's page, which nbclient's client fills."""
         runtime = runtime_of(self._book)
         self._book.metadata["language_info"] = dict(info_of(runtime).language_info)
         client = CellClient(self._book, record_timing=not self._settings.deterministic)
@@ -386,26 +378,22 @@ class NotebookRun:
             setattr(client, name, hook)
         args = (own_workers().fork_server, Mode(settings.outputs), settings.confinement)
         self._cleaner = await asyncio.to_thread(WalledCleaner, *args)
-        return NotebookPage(sandbox, self._cleaner, client), client
+        return NotebookPage(sandbox, self._cleaner, client)
 
-    async def _run_or_go_on(
-        self, client: CellClient, page: NotebookPage, place: int, cell: NotebookNode
-    ) -> None:
+    async def _run_or_go_on(self, page: NotebookPage, place: int, cell: NotebookNode) -> None:
         """Runs one cell; its own error does not end a notebook that is graded."""
         try:
-            await self._run_cell(client, page, place, cell)
+            await self._run_cell(page, place, cell)
         except _NotebookEnded as ended:
             if not self._settings.is_graded or not ended.can_go_on:
                 raise self._failed[0] if self._failed else ended from None
             self._failed.append(ended)
 
-    async def _run_cell(
-        self, client: CellClient, page: NotebookPage, place: int, cell: NotebookNode
-    ) -> None:
+    async def _run_cell(self, page: NotebookPage, place: int, cell: NotebookNode) -> None:
         """Runs one cell; raises `_NotebookEnded`, or `WasmKernelError`."""
         self._limits.pop_all()  # earlier ones do not belong to this cell
         try:
-            await self._limited(client.run_cell(page, cell, place))
+            await self._limited(page.client.run_cell(page, cell, place))
         except CellExecutionError as problem:
             if self._limits.is_lost:
                 raise KernelLost(plain(problem.evalue)) from None

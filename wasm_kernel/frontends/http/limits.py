@@ -11,7 +11,6 @@ import time
 from collections import Counter, OrderedDict
 
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
 from starlette.types import Receive
 
 from wasm_kernel.frontends.http.callers import MemoryLease, Tokens
@@ -59,10 +58,6 @@ class Refusal(Exception):
         if self.status in (408, 413):
             return {"connection": "close"}
         return {"retry-after": "1"} if self.limit else {}
-
-    def answer(self) -> PlainTextResponse:
-        """Returns the answer to the request."""
-        return PlainTextResponse(str(self), self.status, self.headers)
 
 
 class ClientLimits:

@@ -20,7 +20,7 @@ from wasm_kernel.errors import Door, PolicyError, WasmKernelError
 from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml, size_of
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.functions import Functions
-from wasm_kernel.service.named_functions import add_functions, named_functions
+from wasm_kernel.service.named_functions import add_functions, add_repeated, named_functions
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -100,31 +100,28 @@ def add_service_options(command: argparse.ArgumentParser, **defaults: float) -> 
         help="over HTTP, take these bearer tokens alone: a TOML file with token, admin, and a "
         "table owners; needed unless only this machine reaches the address",
     )
-    command.add_argument(
+    add_repeated(
+        command,
         "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="over HTTP, a further name that clients reach this server by; may be repeated",
+        "NAME",
+        "over HTTP, a further name that clients reach this server by",
     )
     command.add_argument("--keep", action="store_true", help="leave sessions on disk at the end")
     command.add_argument("--workspace", type=Path, metavar="FOLDER", help="where sessions lie")
     command.add_argument(
         "--policy", type=Path, metavar="FILE", help="the limits of each session, as a TOML file"
     )
-    command.add_argument(
+    add_repeated(
+        command,
         "--mount",
-        action="append",
-        default=[],
-        metavar="HOST:GUEST[:rw]",
-        help="let cells see this folder, read-only unless it ends in :rw; may be repeated",
+        "HOST:GUEST[:rw]",
+        "let cells see this folder, read-only unless it ends in :rw",
     )
-    command.add_argument(
+    add_repeated(
+        command,
         "--network",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="a host that cells may send requests to, such as https://example.org; may be repeated",
+        "URL",
+        "a host that cells may send requests to, such as https://example.org",
     )
     add_functions(command)
     for name, (own, metavar, meaning) in _NUMBERS.items():

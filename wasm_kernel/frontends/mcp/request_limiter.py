@@ -13,6 +13,7 @@ from uuid import uuid4
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wasm_kernel.frontends.http.callers import LEASE_KEY, MemoryLease, client_name
@@ -66,7 +67,8 @@ class RequestLimiter:
             await self._serve(client, headers, own, receive, send)
         except Refusal as refusal:
             self._limits.metrics.refused(refusal.limit)
-            await refusal.answer()(scope, receive, send)
+            answer = PlainTextResponse(str(refusal), refusal.status, refusal.headers)
+            await answer(scope, receive, send)
         finally:
             lease.end()
 
