@@ -190,26 +190,21 @@ class _ClusterBatch:
         self._client: Any = None
 
     def run(self, sources: Sequence[Source]) -> list[Outcome]:
-        for source in sources:
-            self._attempts[source.name] = _Attempt(source)
-        try:
-            with _interrupted_by_sigterm():
-                self._run()
-        finally:
-            if self._client is not None:
-                self._client.close()
-        return [self._outcomes[source.name] for source in sources]
-
-    def _run(self) -> None:
         """Runs the notebooks; Ctrl-C makes those without an outcome `cancelled`."""
-        try:
-            self._connect()
-            self._begin()
-            while self._attempts:
-                self._look()
-        except KeyboardInterrupt:
-            for name in [*self._attempts]:
-                self._end(name, Outcome(name, "cancelled", "The run was cancelled."))
+        self._attempts = {source.name: _Attempt(source) for source in sources}
+        with _interrupted_by_sigterm():
+            try:
+                self._connect()
+                self._begin()
+                while self._attempts:
+                    self._look()
+            except KeyboardInterrupt:
+                for name in [*self._attempts]:
+                    self._end(name, Outcome(name, "cancelled", "The run was cancelled."))
+            finally:
+                if self._client is not None:
+                    self._client.close()
+        return [self._outcomes[source.name] for source in sources]
 
     # -- the cluster
 

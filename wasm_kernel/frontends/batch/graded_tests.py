@@ -24,7 +24,8 @@ Kind = Literal["probes", "inside", "doctest"]
 
 _OWN = "wasm_kernel_grading"
 _HIDDEN = "### BEGIN HIDDEN TESTS"
-_MOST = 10_000
+_BY_HAND = "{file} has cells that are graded by hand, which are not counted: {count}"
+_UNREADABLE = (NotebookError, OSError, ValueError, SyntaxError, KeyError, TypeError, AttributeError)
 
 
 class Example(Struct, frozen=True):
@@ -91,18 +92,20 @@ def read_tests(paths: Sequence[Path]) -> TestFiles:
     for file in _files(paths):
         try:
             text = file.read_text(encoding="utf-8")
-        except (OSError, ValueError) as problem:
-            raise _refused(file, describe(problem)) from None
-        if file.suffix == SUFFIX:
-            found, note = _nbgrader(file, text)
-            tests += found
-            notes += [note] * bool(note)
-        elif (table := _otter_table(file, text)) is not None:
-            tests += _otter(file, table)
-        else:
-            sources.append(text)
-            if text.strip() and _OWN not in text:
-                notes.append(f"{file.name} has no test: it does not import {_OWN}")
+            if file.suffix == SUFFIX:
+                found, by_hand = _nbgrader(text)
+                tests += found
+                if by_hand:
+                    notes.append(_BY_HAND.format(file=file.name, count=by_hand))
+            elif (table := _otter_table(text)) is not None:
+                tests += _cases(str(table.get("name", file.stem)), table)
+            else:
+                sources.append(text)
+                if text.strip() and _OWN not in text:
+                    notes.append(f"{file.name} has no test: it does not import {_OWN}")
+        except _UNREADABLE as problem:
+            words = f"The tests in {file.name} can't be read ({describe(problem)})."
+            raise BatchError(f"{words} Nothing was run.") from None
     return TestFiles(tuple(sources), tuple(tests), tuple(notes))
 
 
@@ -114,24 +117,16 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         yield from sorted(each for each in path.iterdir() if each.suffix in (".py", SUFFIX))
 
 
-def _refused(file: Path, why: str) -> BatchError:
-    return BatchError(f"The tests in {file.name} can't be read ({why}). Nothing was run.")
-
-
 # -- otter-grader: a file with a table named `test`, whose cases are doctests
 
 
-def _otter_table(file: Path, text: str) -> Mapping[str, Any] | None:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError) as problem:
-        raise _refused(file, str(problem)) from None
-    for node in tree.body:
+def _otter_table(text: str) -> Mapping[str, Any] | None:
+    for node in ast.parse(text).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and _names(node) == ["test"]:
             try:
                 table = ast.literal_eval(node.value)
             except ValueError:
-                raise _refused(file, "its table `test` holds more than plain values") from None
+                raise ValueError("its table `test` holds more than plain values") from None
             return table if isinstance(table, dict) else None
     return None
 
@@ -139,13 +134,6 @@ def _otter_table(file: Path, text: str) -> Mapping[str, Any] | None:
 def _names(node: ast.Assign | ast.AnnAssign) -> list[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     return [each.id for each in targets if isinstance(each, ast.Name)]
-
-
-def _otter(file: Path, table: Mapping[str, Any]) -> list[GradedTest]:
-    try:
-        return _cases(str(table.get("name", file.stem)), table)
-    except (KeyError, TypeError, AttributeError, ValueError) as problem:
-        raise _refused(file, describe(problem)) from None
 
 
 def _cases(name: str, table: Mapping[str, Any]) -> list[GradedTest]:
@@ -212,22 +200,17 @@ def _examples(number: int, code: str) -> tuple[Example, ...]:
 # -- nbgrader: graded cells of the teacher's notebook that hold no solution
 
 
-def _nbgrader(file: Path, text: str) -> tuple[list[GradedTest], str]:
-    """Returns the tests of a notebook, and a note on its parts that can't be graded here."""
+def _nbgrader(text: str) -> tuple[list[GradedTest], int]:
+    """Returns the tests of a notebook, and the number of its cells that are graded by hand."""
     tests, by_hand = list[GradedTest](), 0
-    try:
-        book = parse_notebook(text.encode())
-        for number, cell in enumerate(book.cells, start=1):
-            told = cell.metadata.get("nbgrader", {})
-            is_test = cell.cell_type == "code" and told.get("grade") and not told.get("solution")
-            if is_test:
-                name, points = told.get("grade_id", f"cell-{number}"), _points(told["points"])
-                hidden, code = _HIDDEN in cell.source, cell.source
-                tests.append(GradedTest(str(name), "inside", points, hidden, code=code))
-            by_hand += bool(not is_test and (told.get("grade") or told.get("task")))
-    except (NotebookError, KeyError, TypeError, AttributeError, ValueError) as problem:
-        raise _refused(file, describe(problem)) from None
+    for number, cell in enumerate(parse_notebook(text.encode()).cells, start=1):
+        told = cell.metadata.get("nbgrader", {})
+        is_test = cell.cell_type == "code" and told.get("grade") and not told.get("solution")
+        if is_test:
+            name, points = told.get("grade_id", f"cell-{number}"), _points(told["points"])
+            hidden, code = _HIDDEN in cell.source, cell.source
+            tests.append(GradedTest(str(name), "inside", points, hidden, code=code))
+        by_hand += bool(not is_test and (told.get("grade") or told.get("task")))
     if not tests:
-        raise _refused(file, "none of its cells is an autograder test of nbgrader's")
-    note = f"{file.name} has cells that are graded by hand, which are not counted: {by_hand}"
-    return tests, note if by_hand else ""
+        raise ValueError("none of its cells is an autograder test of nbgrader's")
+    return tests, by_hand
