@@ -97,10 +97,13 @@ def of_problem(problem: Exception) -> Error:
 def execute_reply(result: SandboxResult, execution_count: int, cleaner: OutputCleaner) -> Content:
     """The reply to an `execute_request` with this result."""
     asked, should_stop = result.reply, _in_a_moment()
+    answers = _object(asked.get("user_expressions"))
     reply: Content = {
         "status": "ok",
         "execution_count": execution_count,
-        "user_expressions": _expressions(asked.get("user_expressions"), cleaner, should_stop),
+        "user_expressions": {
+            name: _expression(each, cleaner, should_stop) for name, each in answers.items()
+        },
         "payload": payloads(asked.get("payload"), cleaner, should_stop),
     }
     if not result.success:
@@ -142,11 +145,6 @@ def _in_a_moment() -> ShouldStop:
     """Returns a function that is true once a reply has waited `REPLY_SECONDS` for checks."""
     end = time.monotonic() + REPLY_SECONDS
     return lambda: time.monotonic() > end
-
-
-def _expressions(value: Any, cleaner: OutputCleaner, should_stop: ShouldStop) -> Content:
-    answers = value if isinstance(value, dict) else {}
-    return {name: _expression(answer, cleaner, should_stop) for name, answer in answers.items()}
 
 
 def _expression(answer: Any, cleaner: OutputCleaner, should_stop: ShouldStop) -> Content:

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 from mcp.server.transport_security import TransportSecurityMiddleware
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
@@ -132,7 +131,9 @@ class SandboxApi:
                 call.caller = self._caller(request)
                 client = self._client(call.caller)
             elif operation.plane is not Plane.OPEN:
-                name = request.headers.get("e2b-sandbox-id") or _named_by(request.headers)
+                # clients without the header send requests to PORT-ID.DOMAIN
+                named = _PORT_OF_SANDBOX.match(request.headers.get("host", ""))
+                name = request.headers.get("e2b-sandbox-id") or (named[1] if named else "")
                 tokens = [request.headers.get(each, "") for each in _TOKENS]
                 call.sandbox = await self._sandboxes.running(name, tokens)
                 client = self._client(call.sandbox.kept.caller)
@@ -187,12 +188,6 @@ class SandboxApi:
         if caller is None:
             raise Refusal(401, "", _NO_KEY)
         return caller
-
-
-def _named_by(headers: Headers) -> str:
-    """Returns the sandbox of a request to `PORT-ID.DOMAIN`, as clients without the header send."""
-    found = _PORT_OF_SANDBOX.match(headers.get("host", ""))
-    return found[1] if found else ""
 
 
 async def _nothing(_: Request) -> Response:

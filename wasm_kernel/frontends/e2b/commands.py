@@ -31,7 +31,6 @@ _LAST = 2  # the flag of the message that ends a stream
 _INTERRUPTED = 130  # a shell's status for a command that was interrupted
 _STATUS = "status"
 _SHELLS = ("bash", "sh")
-_NO_INPUT = "Commands have no terminal and no input here. Write the input into the script."
 _LATE = "The command was ended, as its time was over"
 _RUN = "__import__('subprocess').run({args!r}, shell={by_shell}, cwd={cwd!r}).returncode"
 
@@ -145,8 +144,3 @@ def _expression(asked: ProcessConfig) -> str:
         script = asked.args[asked.args.index("-c") + 1]
         return _RUN.format(args=script, by_shell=True, cwd=cwd)
     return _RUN.format(args=words, by_shell=False, cwd=cwd)
-
-
-def check(asked: StartRequest) -> str:
-    """Returns why a command can't be run, in words; empty if it can."""
-    return _NO_INPUT if asked.pty is not None or asked.stdin else ""

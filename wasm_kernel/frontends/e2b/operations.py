@@ -32,6 +32,7 @@ _CONNECT = (f"{_ONE}/connect", f"/v2{_ONE}/connect", f"{_ONE}/resume")
 T = TypeVar("T")
 _FILE_SERVICE, _PROCESSES = "/filesystem.Filesystem", "/process.Process"
 _NO_WATCHING = "Folders can't be watched here. List them instead."
+_NO_TERMINAL = "Commands have no terminal and no input here. Write the input into the script."
 _NO_INPUT = "Commands have no input here, and a client can't connect to one that runs."
 _BASH = "bash"  # such a cell is a script of the sandbox's shell, which keeps no variables
 _NO_SNAPSHOTS = "Snapshots and templates can't be made here. A fork copies a sandbox."
@@ -375,8 +376,8 @@ _serve_files("Remove", files.remove)
 async def _start(call: ApiCall, content: bytearray) -> Response:
     """Runs a command; the answer is a stream of Connect."""
     asked = commands.start_of(content)
-    if words := commands.check(asked):
-        return Response(commands.refusing(words), media_type=commands.STREAM)
+    if asked.pty is not None or asked.stdin:
+        return Response(commands.refusing(_NO_TERMINAL), media_type=commands.STREAM)
     told = call.headers.get("connect-timeout-ms", "")[:10]  # which some clients leave to the server
     seconds = int(told) / 1000 if told.isdecimal() else None
     return commands.CommandStream(call.sandbox, asked, seconds, call.lease, call.metrics)

@@ -369,14 +369,10 @@ def _shown(found: Any) -> Any:
     Signs that can't be seen, which could hide or turn around others, are escaped as in Python.
     """
     if isinstance(found, str):
-        return found if found.isprintable() else "".join(map(_seen, found))
+        return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in found)
     if isinstance(found, dict):
         return {_shown(name): _shown(value) for name, value in found.items()}
     return [_shown(each) for each in found] if isinstance(found, list | tuple) else found
-
-
-def _seen(sign: str) -> str:
-    return sign if sign.isprintable() else ascii(sign)[1:-1]
 
 
 def _state(found: Checkpoint, ran: Ran | None) -> Content:

@@ -84,8 +84,9 @@ class RequestLimiter:
     @staticmethod
     async def _read(lease: MemoryLease, headers: Headers, receive: Receive) -> bytes:
         """Returns a request's content; raises `Refusal` if it is too large or too slow."""
-        most = REQUEST_BYTES
-        if SESSION_HEADER not in headers and not _is_modern(headers):
+        most, version = REQUEST_BYTES, headers.get(MCP_PROTOCOL_VERSION_HEADER)
+        is_modern = version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS
+        if SESSION_HEADER not in headers and not is_modern:
             most = SMALL_BYTES  # it begins a connection, which keeps its content
         words = f"A request may have {REQUEST_BYTES // MIB} MiB, and one that begins a connection "
         words += f"{SMALL_BYTES // 1024} KiB. Send less."
@@ -164,12 +165,6 @@ class RequestLimiter:
 
         replayed = _again(content, nothing_more)
         await self._app({**scope, "method": verb, "headers": headers}, replayed, discard)
-
-
-def _is_modern(headers: Headers) -> bool:
-    """Returns whether a request uses a protocol without connections, as the SDK decides it."""
-    version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
-    return version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS
 
 
 def _again(content: bytes, receive: Receive) -> Receive:

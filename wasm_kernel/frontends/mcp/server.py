@@ -258,13 +258,10 @@ def _refusal(name: str, cause: BaseException | None) -> str | None:
         case WasmKernelError() | ValueError():
             return str(cause)
         case OSError():
-            named = f": {cause.filename[:200]!r}" if _is_relative(cause.filename) else ""
-            return f"{cause.strerror or cause}{named}"
+            name = cause.filename
+            is_relative = isinstance(name, str) and not name.startswith("/")
+            return f"{cause.strerror or cause}{f': {name[:200]!r}' if is_relative else ''}"
     return None
-
-
-def _is_relative(name: object) -> bool:
-    return isinstance(name, str) and not name.startswith("/")
 
 
 async def serve_stdio(server: WorkspaceServer) -> None:
