@@ -172,7 +172,7 @@ def size(text: str) -> int:
 
 
 _METAVARS: dict[Any, str] = {float: "SECONDS", int: "NUMBER", size: "SIZE"}
-_BUDGETS: dict[str, tuple[Callable[[str], float], str, str]] = {
+_BUDGETS: dict[str, tuple[str, Any, str]] = {
     "cell_seconds": ("--cell-seconds", float, "the most that a cell may take"),
     "notebook_seconds": ("--notebook-seconds", float, "the most that a notebook may take"),
     "memory_bytes": ("--memory", size, "the most memory that a notebook may take, such as 512M"),
