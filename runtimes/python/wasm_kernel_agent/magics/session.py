@@ -28,7 +28,7 @@ _NAMES = {
     "workspace_limit_files": "number of files, at most",
     "history_states": "states to go back to (%checkpoints)",
     "history_bytes": "history",
-    "history_is_saved": "variables outlive a crash",
+    "history_is_saved": "variables outlive a crash of the guest",
     "network": "network",
     "notebook_folder": "the notebook's folder",
     "confinement": "walls around the kernel's process",
