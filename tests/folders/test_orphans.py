@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import wait_for
 from tests.private import private_folders, private_of
 from wasm_kernel import (
     create_sandbox,
@@ -28,6 +29,7 @@ from wasm_kernel.folders.places import PrivateFolderError, beside
 from wasm_kernel.frontends.cli.doctor import examine
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.service.service import Service
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
@@ -151,6 +153,14 @@ def test_pruning_and_deleting_sweep_and_looking_does_not(root: Path, state: Path
         act()
         assert not private.exists()
         assert list((state / "private").iterdir()) == []
+
+
+def test_a_service_sweeps(root: Path, tmp_path: Path) -> None:
+    """Before, one without `expire_seconds` never did, and a server starts no other program."""
+    private = a_session(root, hours=24 * 8)
+    shutil.rmtree(root)
+    with Service(tmp_path / "sessions"):
+        wait_for(lambda: not private.exists(), "a sweep")
 
 
 def test_the_state_folder_forgets_places_that_are_gone(

@@ -21,6 +21,7 @@ from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.folders.folders import EXCHANGES, identities_of
 from wasm_kernel.folders.locks import ServiceLock
+from wasm_kernel.folders.orphans import remove_due_daily
 from wasm_kernel.folders.private import OpenFolder, opening_in
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.linux.broker import Handlers
@@ -441,8 +442,12 @@ class Service(SandboxHome[Sandbox]):
     # -- looking after sessions
 
     def _look_after(self) -> None:
-        """Looks after all sessions once a second, until the service is closed."""
+        """Looks after all sessions once a second, until the service is closed.
+
+        Once a day, it removes private folders whose workspaces are gone, those of other roots, too.
+        """
         while not self._ending.wait(_ROUND_SECONDS):
+            in_peace(remove_due_daily)
             for entry in self._registry.entries():
                 in_peace(self._look_at, entry)
 
