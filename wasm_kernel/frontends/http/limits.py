@@ -24,23 +24,6 @@ _BODY_SECONDS = 60.0  # for a request's content to arrive
 _CLIENTS_MOST = 10_000  # whose rates are remembered
 
 
-class Rates:
-    """The recent numbers of requests of clients."""
-
-    def __init__(self) -> None:
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def allows(self, client: str) -> bool:
-        """Counts a request; returns whether it may be served."""
-        now = time.monotonic()
-        left, since = self._left.pop(client, (BURST, now))
-        left = min(BURST, left + (now - since) * RATE) - 1
-        self._left[client] = (max(left, 0.0), now)
-        while len(self._left) > _CLIENTS_MOST:
-            self._left.popitem(last=False)
-        return left >= 0
-
-
 class Refusal(Exception):
     """A request that is not served: the status, the limit that it met, and words for its client.
 
@@ -69,7 +52,9 @@ class ClientLimits:
     def __init__(self, tokens: Tokens | None, metrics: Metrics) -> None:
         self.tokens = tokens
         self.metrics = metrics
-        self._rates = Rates()
+        self._left: OrderedDict[str, tuple[float, float]] = (
+            OrderedDict()
+        )
         self._held: Counter[str] = Counter()
 
     def lease(self, client: str) -> MemoryLease:
@@ -78,7 +63,13 @@ class ClientLimits:
 
     def count(self, client: str) -> None:
         """Counts a request; raises `Refusal` if too many came."""
-        if not self._rates.allows(client):
+        now = time.monotonic()
+        left, since = self._left.pop(client, (BURST, now))
+        left = min(BURST, left + (now - since) * RATE) - 1
+        self._left[client] = (max(left, 0.0), now)
+        while len(self._left) > _CLIENTS_MOST:
+            self._left.popitem(last=False)
+        if left < 0:
             words = f"{RATE:g} a second may come from one client. Wait a moment."
             raise Refusal(429, "requests", f"Too many requests: {words}")
 

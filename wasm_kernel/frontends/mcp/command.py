@@ -237,7 +237,8 @@ def _opening(
     """Begins to open the service; does not wait for it."""
     # in the folder of sessions that are not kept, each server deletes those that killed ones left
     name = time.strftime("kept/%Y-%m-%d-%H%M%S") if options.keep else "sessions"
-    root = options.workspace or _data_folder() / name
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    root = options.workspace or data / "wasm-kernel" / "mcp" / name
     _check_mounts(policy, root)
     fork_process.start_early()
     opening: Future[Service] = Future()
@@ -287,8 +288,3 @@ def _policy(file: Path | None, mounts: list[str], network: list[str]) -> Executi
     except PolicyError as problem:
         option = "--mount" if problem.field == "mounts" else "--network"
         raise PolicyError(option, problem.rule) from None
-
-
-def _data_folder() -> Path:
-    named = os.environ.get("XDG_DATA_HOME", "")
-    return Path(named or Path.home() / ".local" / "share") / "wasm-kernel" / "mcp"
