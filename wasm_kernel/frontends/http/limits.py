@@ -52,9 +52,7 @@ class ClientLimits:
     def __init__(self, tokens: Tokens | None, metrics: Metrics) -> None:
         self.tokens = tokens
         self.metrics = metrics
-        self._left: OrderedDict[str, tuple[float, float]] = (
-            OrderedDict()
-        )
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._held: Counter[str] = Counter()
 
     def lease(self, client: str) -> MemoryLease:
