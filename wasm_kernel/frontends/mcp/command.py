@@ -240,6 +240,11 @@ def _opening(
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     root = options.workspace or data / "wasm-kernel" / "mcp" / name
     _check_mounts(policy, root)
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        words = f"must be a folder that you can write to ({problem.strerror}: {str(root)!r})"
+        raise PolicyError("--workspace", words) from None
     fork_process.start_early()
     opening: Future[Service] = Future()
     if options.keep:
@@ -249,7 +254,6 @@ def _opening(
         from wasm_kernel.service.service import Service
 
         try:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
             service = Service(root, limits=limits, policy=policy, functions=options.functions)
             opening.set_result(service)
         except BaseException as problem:
