@@ -1,15 +1,12 @@
 """`mmap` without an operating system that maps files: a map is a copy of its part of the file.
 
-The file gets changes of a map by `flush`, by `close`, and when the map is deleted. Two maps of one
-file are two copies. The interface is that of Python's `mmap` on Linux.
+So a map that would change its file is refused: other readers would see the changes late, or never.
+The interface is that of Python's `mmap` on Linux.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import gc
-import io
 import os
 from collections.abc import Iterator
 from types import ModuleType
@@ -18,9 +15,9 @@ from typing import Any, Self, SupportsIndex
 _DEFAULT, _READ, _WRITE, _COPY = range(4)
 _PAGE = 4096
 _PIECE = 1 << 20
-_UNNAMED = (
-    "only a file that open() has opened, under its name, can be mapped for writing here; "
-    "access=mmap.ACCESS_READ and mmap.ACCESS_COPY need no name"
+_NO_WRITING = (
+    "a map can't change its file here. To read, use mode='r' or 'c' (np.memmap), mmap_mode='r' or "
+    "'c' (np.load), access=mmap.ACCESS_READ or ACCESS_COPY; to write, np.save or the file itself"
 )
 _NAMES = {
     "ACCESS_DEFAULT": _DEFAULT,
@@ -58,7 +55,7 @@ class MappedFile:
         *,
         trackfd: bool = True,
     ) -> None:
-        self.closed, self._position, self._offset, self._file = True, 0, offset, -1
+        self.closed, self._position, self._offset = True, 0, offset
         if length < 0 or offset < 0:
             raise OverflowError("memory mapped length and offset must be positive")
         if offset % _PAGE:
@@ -66,10 +63,10 @@ class MappedFile:
         if access == _DEFAULT:
             is_shared, is_written = bool(flags & 1), bool(prot & 2)
             access = (_WRITE if is_shared else _COPY) if is_written else _READ
+        if access == _WRITE and fileno != -1:
+            raise OSError(errno.ENOTSUP, _NO_WRITING)
         self._access = access
         self._data = bytearray(length) if fileno == -1 else self._read(fileno, length)
-        if fileno != -1 and access == _WRITE:
-            self._file = _opened_again(fileno)
         self.closed = False
 
     def _read(self, fileno: int, length: int) -> bytearray:
@@ -85,49 +82,17 @@ class MappedFile:
             done += len(piece)
         return data
 
-    # -- the file
-
-    def flush(self, offset: int = 0, size: int = -1) -> None:
-        """Writes the map, or a part of it, to its file."""
+    def flush(self, *_: int) -> None:
+        """Does nothing: the map has no file to change."""
         self._check()
-        size = len(self._data) - offset if size < 0 else size
-        if offset < 0 or size < 0 or offset + size > len(self._data):
-            raise ValueError("flush values out of range")
-        if self._access != _WRITE or self._file < 0:
-            return
-        view = memoryview(self._data)[offset : offset + size]
-        while view:
-            written = os.pwrite(self._file, view, self._offset + offset)
-            view, offset = view[written:], offset + written
 
     def close(self) -> None:
-        """Writes the map to its file, and ends the use of both. Safe to call twice."""
-        if self.closed:
-            return
-        try:
-            self.flush()
-        finally:
-            self.closed = True
-            self._data = bytearray()
-            if self._file >= 0:
-                os.close(self._file)
+        """Ends the use of the map. Safe to call twice."""
+        self.closed, self._data = True, bytearray()
 
     def size(self) -> int:
-        """The size of the file, or of a map that writes to none."""
-        self._check()
-        return len(self._data) if self._file < 0 else os.fstat(self._file).st_size
-
-    def resize(self, newsize: int) -> None:
-        """Changes the size of the map, and of its file."""
-        self._check(to_write=True)
-        if self._access == _COPY:
-            raise TypeError("mmap can't resize a readonly or copy-on-write memory map.")
-        if newsize > len(self._data):
-            self._data.extend(bytes(newsize - len(self._data)))
-        else:
-            del self._data[newsize:]
-        if self._file >= 0:
-            os.ftruncate(self._file, self._offset + newsize)
+        """The size of the map."""
+        return len(self)
 
     def madvise(self, *_: int) -> None:
         """Does nothing: advice is for a system that maps files."""
@@ -138,9 +103,6 @@ class MappedFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
         self.close()
 
     # -- the bytes
@@ -240,21 +202,6 @@ class MappedFile:
             raise ValueError("mmap closed or invalid")
         if to_write and self._access == _READ:
             raise TypeError("mmap can't modify a readonly memory map.")
-
-
-def _opened_again(fileno: int) -> int:
-    """Opens the file of a descriptor again, as this system can't copy a descriptor.
-
-    Raises `OSError` if no file object has the descriptor, or its name is another file's by now.
-    """
-    for each in gc.get_objects():
-        if type(each) is io.FileIO and not each.closed and each.fileno() == fileno:
-            with contextlib.suppress(OSError, TypeError):  # it was renamed; its name is a number
-                found = os.open(each.name, os.O_RDWR)
-                if os.path.samestat(os.fstat(found), os.fstat(fileno)):
-                    return found
-                os.close(found)
-    raise OSError(errno.ENOTSUP, _UNNAMED)
 
 
 MappedFile.__name__ = MappedFile.__qualname__ = "mmap"
