@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -107,13 +108,16 @@ def _is_descriptor(argument: ast.expr) -> bool:
     return isinstance(argument, ast.Attribute) and argument.attr == "fd"
 
 
-def by_path(room: str) -> Iterator[tuple[str, str, str]]:
+@cache
+def by_path(room: str) -> list[tuple[str, str, str]]:
     """The calls by path in a room: the file, the function, and the words of each call."""
-    for file in python_files(f"{PACKAGE}/{room}"):
-        name = str(file.relative_to(ROOT / PACKAGE))
-        for function, call in calls(tree_of(file)):
-            if goes_by_path(call):
-                yield name, f"{name}:{function}", ast.unparse(call)[:90]
+    return [
+        (name, f"{name}:{function}", ast.unparse(call)[:90])
+        for file in python_files(f"{PACKAGE}/{room}")
+        for name in [str(file.relative_to(ROOT / PACKAGE))]
+        for function, call in calls(tree_of(file))
+        if goes_by_path(call)
+    ]
 
 
 @pytest.mark.parametrize("room", ROOMS)

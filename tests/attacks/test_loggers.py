@@ -47,7 +47,11 @@ def a_whole_life(root: Path, logger: Any) -> list[str]:
 def test_a_logger_that_raises_stops_nothing(
     warm: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    a_whole_life(tmp_path / "root", SandboxLogger(Raising()))
+    logger = SandboxLogger(Raising())
+    name, sandbox = wasm_kernel.create_session_sandbox(workspace_root=tmp_path, logger=logger)
+    with sandbox:
+        assert sandbox.execute("1").success
+    wasm_kernel.delete_session_workspace(name, tmp_path, logger=logger)
     assert "the logger failed with RuntimeError; its event session.created is lost" in caplog.text
 
 
