@@ -31,10 +31,7 @@ from wasm_kernel import (
 )
 
 ID = "planted"
-OLD: tuple[str, ...] = ("", "/tmp", "/packages", "/packages/site-packages", "/files", "/loose")
-OLD += ("/files/journal",)
-OLD += ("/history", "/state", "/state/index", "/alive", "/lock", "/present", "/anew", "/forked")
-OLD += ("/metadata.spare", "/fetched")
+OLD = ("", "/tmp", "/packages", "/files", "/loose", "/history", "/state", "/lock", "/present")
 NAMES = [
     *(f".wasm_kernel{name}" for name in OLD),
     *("tmp", "packages", "state", "history", "files", "loose", "lock", "present"),
@@ -112,9 +109,8 @@ def plant(workspace: Path, outside: Path, kind: Plant, names: list[str]) -> None
 
 def deepest_first() -> Iterator[list[str]]:
     """Groups of names that fit into one workspace: a name may be a folder of another one."""
-    yield [name for name in NAMES if "/" not in name]
-    yield [name for name in NAMES if name.count("/") == 1]
-    yield [name for name in NAMES if name.count("/") == 2]
+    for depth in (0, 1):
+        yield [name for name in NAMES if name.count("/") == depth]
 
 
 POLICY = ExecutionPolicy(stdout_bytes=100, text_file_bytes=10_000)

@@ -15,23 +15,20 @@ _SUBSHELLS = "a subshell is a second thread of cells; the guest has one, and the
 _KERNEL_OBJECT = "asks for the kernel's object or its sockets, which lie outside of the sandbox"
 _HOST_FILES = "a file of the host, in a folder that is not the notebook's"
 
+_OF_OWN_CLASSES = (
+    "comm connect curve displayhook eventloop heartbeat io ipkernel_direct jsonutil "
+    "kernel_direct kernelapp kernelspec parentpoller subshell_wedge zmq_shell"
+)
+_OF_SUBSHELLS = (
+    "supported subshell_id_lifetime thread_counts thread_ids "
+    "comm_reply_follows_requesting_subshell run_concurrently_sequence create_while_execute "
+    "shutdown_with_subshell execute_stop_on_error idle_message_parent_headers "
+    "silent_flag_in_subshells unknown_subshell_id comm_close_on_deleted_subshell"
+)
 IPYKERNEL = {
+    **{f"tests/test_{name}.py": _OWN_CLASSES for name in _OF_OWN_CLASSES.split()},
+    **{f"tests/test_subshells.py::test_{name}": _SUBSHELLS for name in _OF_SUBSHELLS.split()},
     "tests/inprocess": _OWN_CLASSES,
-    "tests/test_comm.py": _OWN_CLASSES,
-    "tests/test_connect.py": _OWN_CLASSES,
-    "tests/test_curve.py": _OWN_CLASSES,
-    "tests/test_displayhook.py": _OWN_CLASSES,
-    "tests/test_eventloop.py": _OWN_CLASSES,
-    "tests/test_heartbeat.py": _OWN_CLASSES,
-    "tests/test_io.py": _OWN_CLASSES,
-    "tests/test_ipkernel_direct.py": _OWN_CLASSES,
-    "tests/test_jsonutil.py": _OWN_CLASSES,
-    "tests/test_kernel_direct.py": _OWN_CLASSES,
-    "tests/test_kernelapp.py": _OWN_CLASSES,
-    "tests/test_kernelspec.py": _OWN_CLASSES,
-    "tests/test_parentpoller.py": _OWN_CLASSES,
-    "tests/test_subshell_wedge.py": _OWN_CLASSES,
-    "tests/test_zmq_shell.py": _OWN_CLASSES,
     "tests/test_embed_kernel.py": _EMBEDDED,
     "tests/test_start_kernel.py": _EMBEDDED,
     "tests/test_debugger.py": _DEBUGGER,
@@ -50,19 +47,6 @@ IPYKERNEL = {
     "tests/test_message_spec.py::test_kernel_info_request": "wants the version of the kernel to be "
     "2.1 or later, and subshells; the answer's other fields are in our own tests",
     "tests/test_message_spec.py::test_subshell": _SUBSHELLS,
-    "tests/test_subshells.py::test_supported": _SUBSHELLS,
-    "tests/test_subshells.py::test_subshell_id_lifetime": _SUBSHELLS,
-    "tests/test_subshells.py::test_thread_counts": _SUBSHELLS,
-    "tests/test_subshells.py::test_thread_ids": _SUBSHELLS,
-    "tests/test_subshells.py::test_comm_reply_follows_requesting_subshell": _SUBSHELLS,
-    "tests/test_subshells.py::test_run_concurrently_sequence": _SUBSHELLS,
-    "tests/test_subshells.py::test_create_while_execute": _SUBSHELLS,
-    "tests/test_subshells.py::test_shutdown_with_subshell": _SUBSHELLS,
-    "tests/test_subshells.py::test_execute_stop_on_error": _SUBSHELLS,
-    "tests/test_subshells.py::test_idle_message_parent_headers": _SUBSHELLS,
-    "tests/test_subshells.py::test_silent_flag_in_subshells": _SUBSHELLS,
-    "tests/test_subshells.py::test_unknown_subshell_id": _SUBSHELLS,
-    "tests/test_subshells.py::test_comm_close_on_deleted_subshell": _SUBSHELLS,
 }
 
 NBCLIENT = {
