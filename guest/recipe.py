@@ -24,6 +24,7 @@ from guest import (
     matrix_products,
     positions,
     scalar_errors,
+    silent_lapack,
 )
 from guest.pinned import (
     SUMS,
@@ -98,6 +99,11 @@ PATCHES = (
         ),
     ),
     Patch("matrix_products", "faster products of matrices", find=matrix_products.edits),
+    Patch(
+        "silent_lapack",
+        "least squares of 32-bit floats print nothing",
+        find=silent_lapack.edits,
+    ),
     Patch("host_numpy", "large products and sorts by the host's numpy", host_numpy.EDITS),
 )  # fmt: skip
 

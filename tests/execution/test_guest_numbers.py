@@ -457,3 +457,10 @@ def test_scipy_takes_orders_as_natively(module_sandbox: BaseSandbox) -> None:
     assert says(module_sandbox, cell) == (
         "[0.567143, 0.852606, -0.83431, 0.396173, 0.127349, -5.0]"
     )
+
+
+def test_least_squares_of_32_bits_print_nothing(module_sandbox: BaseSandbox) -> None:
+    cell = "import numpy as np, scipy.linalg; a = np.ones((5, 2), 'f4')\n"
+    cell += "print(scipy.linalg.lstsq(a, a[:, 0])[0], flush=True)"
+    assert says(module_sandbox, cell) == "[0.5 0.5]"
+    assert says(module_sandbox, "print(1, flush=True)") == "1"
