@@ -461,6 +461,5 @@ def test_scipy_takes_orders_as_natively(module_sandbox: BaseSandbox) -> None:
 
 def test_least_squares_of_32_bits_print_nothing(module_sandbox: BaseSandbox) -> None:
     cell = "import numpy as np, scipy.linalg; a = np.ones((5, 2), 'f4')\n"
-    cell += "print(scipy.linalg.lstsq(a, a[:, 0])[0], flush=True)"
-    assert says(module_sandbox, cell) == "[0.5 0.5]"
-    assert says(module_sandbox, "print(1, flush=True)") == "1"
+    assert says(module_sandbox, f"{cell}scipy.linalg.lstsq(a, a[:, 0]); print(1)") == "1"
+    assert says(module_sandbox, "import sys; print(2); sys.stdout.flush()") == "2"
