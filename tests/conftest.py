@@ -9,6 +9,7 @@ the rooms come by turns.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -146,6 +147,18 @@ def _no_flushing() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("wasm_kernel.state.history.History.sync", lambda history: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """Takes back the logging that a kernel or a server sets up in the process of a test.
+
+    Its stream is the test's, and closed when a thread of a later test would log to it.
+    """
+    yield
+    own = logging.getLogger("wasm_kernel")
+    own.handlers, own.propagate = [], True
+    own.setLevel(logging.NOTSET)
 
 
 @pytest.fixture

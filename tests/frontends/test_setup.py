@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -21,15 +20,6 @@ from wasm_kernel.frontends.cli import main as cli
 from wasm_kernel.frontends.cli import warm as warming
 from wasm_kernel.guests.base import GuestLanguage, languages
 from wasm_kernel.policy import RuntimeType
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """Takes back the logging of the doctor's kernels: its stream is closed when the tests end."""
-    yield
-    own = logging.getLogger("wasm_kernel")
-    own.handlers, own.propagate = [], True
-    own.setLevel(logging.NOTSET)
 
 
 def spec_of(folder: Path) -> dict[str, object]:
