@@ -196,9 +196,10 @@ _postponed: list[bool] = []
 
 def take_postponed_interrupt() -> bool:
     """Returns whether an interrupt was postponed since the last call; the caller raises it now."""
-    postponed = bool(_postponed)
+    if not _postponed:
+        return False  # without clearing: an interrupt may come right here, and wait for the next call
     _postponed.clear()
-    return postponed
+    return True
 
 
 def postpone_interrupt(frame: FrameType | None) -> bool:
