@@ -197,7 +197,7 @@ _postponed: list[bool] = []
 def take_postponed_interrupt() -> bool:
     """Returns whether an interrupt was postponed since the last call; the caller raises it now."""
     if not _postponed:
-        return False  # without clearing: an interrupt may come right here, and wait for the next call
+        return False  # an interrupt that comes right here waits for the next call
     _postponed.clear()
     return True
 
