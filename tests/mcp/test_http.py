@@ -140,7 +140,7 @@ def test_an_old_client_gets_no_block_that_it_does_not_know(closed: HttpServer) -
 
 
 def test_a_waiting_cell_whose_client_has_left_does_not_begin(closed: HttpServer) -> None:
-    """Before, each was run, though nobody could get its result, and later calls waited for it."""
+    """Later calls of the session would wait for a cell whose result no client can get."""
     with closing(Wire(closed, ANN)) as wire:
         session = wire.begin()
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
-from wasm_kernel_agent.event_loop import GuestLoop, NothingToWaitFor
+from wasm_kernel_agent.event_loop import (
+    GuestLoop,
+    NothingToWaitFor,
+    postpone_interrupt,
+    take_postponed_interrupt,
+)
 
 
 @pytest.fixture
@@ -38,3 +46,29 @@ def test_a_wait_that_can_never_end_is_an_error(loop: GuestLoop) -> None:
     future = loop.create_future()
     with pytest.raises(NothingToWaitFor, match="can never end"):
         loop.run_until_complete(future)
+
+
+@pytest.mark.parametrize("number", range(1, 10))
+def test_an_interrupt_at_any_line_of_the_look_for_interrupts_ends_the_run(
+    loop: GuestLoop, number: int
+) -> None:
+    lines = iter(range(1, 1000))
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is not take_postponed_interrupt.__code__:
+            return None
+        if event == "line" and next(lines) == number:
+            assert postpone_interrupt(frame)
+        return trace
+
+    async def turn() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(turn())
+    finally:
+        sys.settrace(before)

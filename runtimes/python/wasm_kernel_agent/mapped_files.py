@@ -91,7 +91,7 @@ class MappedFile:
         self.closed, self._data = True, bytearray()
 
     def size(self) -> int:
-        """The size of the map."""
+        """Returns the size of the map."""
         return len(self)
 
     def madvise(self, *_: int) -> None:
@@ -131,12 +131,12 @@ class MappedFile:
         return (bytes((each,)) for each in self._data)
 
     def find(self, sub: bytes, start: int | None = None, *end: int) -> int:
-        """The first place of `sub`, by default from the position on; -1 if there is none."""
+        """Returns the first place of `sub` from `start` or the position on; -1 if it has none."""
         self._check()
         return self._data.find(sub, self._position if start is None else start, *end)
 
     def rfind(self, sub: bytes, start: int | None = None, *end: int) -> int:
-        """The last place of `sub`, by default from the position on; -1 if there is none."""
+        """Returns the last place of `sub` from `start` or the position on; -1 if it has none."""
         self._check()
         return self._data.rfind(sub, self._position if start is None else start, *end)
 
@@ -150,7 +150,7 @@ class MappedFile:
     # -- the position
 
     def tell(self) -> int:
-        """The position."""
+        """Returns the position."""
         self._check()
         return self._position
 
