@@ -48,7 +48,7 @@ def test_a_wait_that_can_never_end_is_an_error(loop: GuestLoop) -> None:
         loop.run_until_complete(future)
 
 
-@pytest.mark.parametrize("number", range(1, 10))
+@pytest.mark.parametrize("number", range(4, 10))  # from the second look on, when the task runs
 def test_an_interrupt_at_any_line_of_the_look_for_interrupts_ends_the_run(
     loop: GuestLoop, number: int
 ) -> None:
