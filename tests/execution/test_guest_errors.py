@@ -143,6 +143,25 @@ def test_a_traceback_ends_with_the_error_and_not_with_a_hint(module_sandbox: Bas
     assert shown(module_sandbox.execute(code)).splitlines()[-1].startswith("RecursionError")
 
 
+def test_a_recursion_that_is_too_deep_looks_for_no_file(module_sandbox: BaseSandbox) -> None:
+    """A look at the files of all modules, for each of a thousand frames, took a second."""
+    code = """
+import sys, types
+class Probe(types.ModuleType):
+    looks = 0
+    @property
+    def __file__(self):
+        Probe.looks += 1
+sys.modules["probe"] = Probe("probe")
+sys.setrecursionlimit(1000)
+def f(): f()
+"""
+    module_sandbox.execute(code)
+    text = shown(module_sandbox.execute("f()"))
+    assert re.search(r"skipping similar frames: f at line 9 \(9\d\d times\)", text)
+    assert int(module_sandbox.execute("print(Probe.looks); del sys.modules['probe']").stdout) < 10
+
+
 def test_frames_that_show_nothing_are_one_line(module_sandbox: BaseSandbox) -> None:
     """The source of built-in libraries is not there to be shown."""
     text = shown(module_sandbox.execute("import pandas\npandas.read_csv('sales.csv')"))

@@ -67,6 +67,7 @@ def prepare_guest(shell: GuestShell) -> None:
     """Changes packages and modules of notebooks so that they work in a guest."""
     stdlib_patches.install()
     tracebacks.find_classes_of_cells()
+    tracebacks.know_frames_of_cells()
     tracebacks.read_grammar_once()
     _read_traits_in_one_call()
     _extend_path()

@@ -11,7 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from wasm_kernel_agent import unavailable
@@ -359,6 +359,21 @@ def find_classes_of_cells() -> None:
 
     module: Any = inspect
     module.getfile = getfile
+
+
+def know_frames_of_cells() -> None:
+    """Lets `inspect.getmodule` know that a frame of a cell belongs to no module's file.
+
+    Python looks for the file in all modules, and IPython asks twice for each frame of a traceback.
+    """
+    original = inspect.getmodule
+
+    def getmodule(object: Any, _filename: str | None = None) -> Any:  # noqa: A002 - as inspect calls it
+        if isinstance(object, FrameType) and object.f_code.co_filename.startswith(_CELL):
+            return None
+        return original(object, _filename)
+
+    inspect.getmodule = getmodule
 
 
 def cell_of(kind: type) -> str | None:
