@@ -97,19 +97,6 @@ def test_case_06_open_files_do_not_pile_up_over_deaths(victim: Victim) -> None:
     assert len(open_files()) <= mine + 5
 
 
-def test_case_05_fuel_that_runs_out_names_the_setting(
-    warm_metered: None, victim_of: Making
-) -> None:
-    metered = victim_of(fuel_budget=10**9)
-    metered.says("mine = 1")
-    result = metered.run("while True: pass")
-    assert result.error is not None
-    assert result.error.ename == "OutOfFuel"
-    assert "1,000,000,000" in result.error.evalue
-    assert "fuel_budget" in result.error.evalue
-    assert metered.says("print(mine)") == "1"
-
-
 def test_case_28_a_list_too_large_is_a_memory_error(victim: Victim) -> None:
     victim.says("mine = 28")
     assert victim.fails("[0] * 10**9") == "MemoryError"

@@ -30,11 +30,7 @@ from wasm_kernel.policy import ExecutionPolicy
 TENTHS = 10
 WHOLE_ENDING = "True True True"
 OPERATIONS = "tests.attacks.committing"
-FAULTS = (
-    OPERATIONS,
-    "wasm_kernel.folders.locks:HistoryLock.acquire",
-    "wasm_kernel.state.commits:write_content",
-)
+FAULTS = (OPERATIONS, "wasm_kernel.state.commits:write_content")
 pytestmark = pytest.mark.usefixtures("faults")
 SETUP = """
 import numpy as np, os
@@ -248,16 +244,6 @@ def resumed(victim: Victim) -> str:
         return sandbox.execute("print(x, y, z)").stdout.strip()
 
 
-def test_a_disk_that_is_full_at_the_start_leaves_a_session_in_memory(
-    fresh_victim_of: Making, faults: Faults
-) -> None:
-    victim = fresh_victim_of()
-    with faults["HistoryLock.acquire"].on(errno.ENOSPC):
-        assert "can't be saved to disk (No space left on device)" in victim.run("x=1").stderr
-    victim.run("import os; x = 2; os._exit(1)")
-    assert victim.says("print(x)") == "1"
-
-
 def test_a_history_that_is_removed_under_a_session_is_told(fresh_victim_of: Making) -> None:
     victim = fresh_victim_of()
     state = state_of(victim.app)
@@ -267,18 +253,3 @@ def test_a_history_that_is_removed_under_a_session_is_told(fresh_victim_of: Maki
     victim.run("import os; os._exit(1)")
     assert "can't be read any more" in victim.run("1").stderr
     victim.lives()
-
-
-def test_a_memory_limit_below_the_sessions_size_is_told_and_loses_nothing(
-    warm: None, tmp_path: Path
-) -> None:
-    victim = kept_victim(tmp_path / "app", memory_bytes=800 << 20)
-    victim.run("x = 1; y = 2; z = bytes(420 << 20); z = 3")
-    victim.sandbox.close()
-    smaller = ExecutionPolicy(memory_bytes=512 << 20)
-    with (
-        kept_sandbox(workspace=victim.app, policy=smaller, resume=Resume.ALWAYS) as sandbox,
-        pytest.raises(Exception, match="memory_bytes is too small for this session"),
-    ):
-        sandbox.execute("1")
-    assert resumed(victim) == "1 2 3"

@@ -104,24 +104,12 @@ def test_a_file_of_another_user_is_not_trusted(cache: Cache) -> None:
         assert cache.trusted(NAME) is None
 
 
-@needs_root
-def test_a_note_of_another_user_is_not_trusted(cache: Cache) -> None:
-    os.chown(cache.path(f"{NAME}.json"), 12345, 12345)
-    with pytest.warns(CacheWarning):
-        assert cache.trusted(NAME) is None
-
-
 def test_a_file_that_was_only_copied_back_is_trusted_by_its_digest(cache: Cache) -> None:
     path = cache.path(NAME)
     path.rename(path.with_name("moved"))
     path.write_bytes(GOOD)
     path.chmod(0o600)
     assert cache.trusted(NAME) == path
-
-
-def test_an_unchanged_file_is_not_read_again(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wasm_kernel.engine.cache._digest", lambda path: pytest.fail("read"))
-    assert cache.trusted(NAME) is not None
 
 
 def test_a_link_that_is_discarded_leaves_its_target(cache: Cache, tmp_path: Path) -> None:
@@ -132,10 +120,6 @@ def test_a_link_that_is_discarded_leaves_its_target(cache: Cache, tmp_path: Path
     with pytest.warns(CacheWarning):
         cache.trusted(NAME)
     assert target.read_bytes() == GOOD
-
-
-def test_a_file_that_is_not_there_is_no_reason_to_warn(cache: Cache) -> None:
-    assert cache.trusted("other") is None
 
 
 def test_the_warning_names_no_path_of_the_host(cache: Cache) -> None:
@@ -190,30 +174,6 @@ def test_a_write_that_fails_leaves_the_old_file(cache: Cache) -> None:
         cache.write(NAME, fill)
     assert cache.path(NAME).read_bytes() == GOOD
     assert cache.trusted(NAME) is not None
-
-
-def test_a_file_is_not_there_before_it_is_whole(cache: Cache) -> None:
-    seen: list[bool] = []
-    cache.write("new", lambda path: seen.append(cache.path("new").exists()))
-    assert seen == [False]
-    assert cache.path("new").exists()
-
-
-def test_one_holder_of_a_lock_at_a_time(cache: Cache) -> None:
-    inside: list[str] = []
-
-    def hold(name: str) -> None:
-        with cache.lock("x", lambda seconds: None):
-            inside.append(f"{name} in")
-            time.sleep(0.02)
-            inside.append(f"{name} out")
-
-    threads = [threading.Thread(target=hold, args=(str(i),)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(a[0] == b[0] for a, b in zip(inside[::2], inside[1::2], strict=True))
 
 
 def test_a_process_that_waits_for_a_lock_is_told(cache: Cache) -> None:
@@ -313,11 +273,6 @@ def test_sweeping_follows_no_link(cache: Cache, tmp_path: Path, later: Later) ->
     cache.remove_unused()
     assert not link.is_symlink()
     assert (precious / "file").exists()
-
-
-def test_the_environment_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "named"))
-    assert default_folder() == tmp_path / "named"
 
 
 def test_a_folder_beside_the_notebook_is_never_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,45 +132,6 @@ def test_f7_a_process_that_was_suspended_while_its_guest_began_is_forgiven(timed
     assert not overdue(timed)
 
 
-def test_one_interrupt_is_raised_once(timed: Timed) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    for _ in range(5):
-        timed.watch()
-    assert timed.signals.raised == 1
-
-
-def test_an_interrupt_that_the_guest_ignores_stops_it(timed: Timed) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    timed.watch()
-    timed.at.now += 2.0
-    assert timed.watch() == StopReason("grace", 2.0)
-
-
-@pytest.mark.parametrize("more", [0, 1])
-def test_a_second_interrupt_goes_the_hard_way_after_the_grace(timed: Timed, more: int) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    timed.watch()
-    timed.signals.is_pending = False
-    timed.watch()
-    for _ in range(1 + more):  # the guest may take one interrupt before the next one comes
-        timed.interrupt()
-        timed.watch()
-    timed.signals.is_pending = False  # taken again, and swallowed again
-    timed.at.now += 2.0
-    assert must_end(timed)
-    assert timed.reason == StopReason("grace", 2.0)
-
-
-def test_an_interrupt_while_idle_ends_no_turn(timed: Timed) -> None:
-    assert not timed.interrupt()
-    timed.arm(timed.signals, None, 2.0)
-    timed.watch()
-    assert timed.signals.raised == 0
-
-
 def test_an_interrupt_that_came_too_late_is_taken_back(timed: Timed) -> None:
     timed.arm(timed.signals, None, 2.0)
     timed.interrupt()
@@ -206,13 +167,6 @@ def test_a_cell_can_be_interrupted_before_its_turn(timed: Timed) -> None:
         assert timed.signals.raised == 1
 
 
-def test_a_cell_that_was_interrupted_before_it_is_served_stops_at_once(timed: Timed) -> None:
-    with timed.serving(Served(is_interrupted=True)):
-        timed.arm(timed.signals, None, 2.0, for_cell=True)
-        timed.watch()
-        assert timed.signals.raised == 1
-
-
 def test_an_early_interrupt_is_for_one_cell_only(timed: Timed) -> None:
     first, second = Served(), Served()
     with timed.serving(first):
@@ -224,17 +178,6 @@ def test_an_early_interrupt_is_for_one_cell_only(timed: Timed) -> None:
         assert not timed.interrupt(first)
         timed.watch()
     assert timed.signals.raised == 0
-
-
-def test_an_interrupt_of_what_prepares_for_a_cell_stops_the_cell_as_well(timed: Timed) -> None:
-    with timed.serving(Served()):
-        timed.arm(NO_SIGNALS, None, 2.0)
-        timed.interrupt()
-        assert timed.interrupted
-        timed.disarm()
-        timed.arm(timed.signals, None, 2.0, for_cell=True)
-        timed.watch()
-        assert timed.signals.raised == 1
 
 
 def test_the_users_time_does_not_count(timed: Timed) -> None:
@@ -256,23 +199,6 @@ def test_an_interrupt_reaches_a_guest_that_waits_for_its_user(timed: Timed) -> N
     assert timed.interrupted
 
 
-def test_an_interrupt_delivered_by_other_means_is_not_raised_again(timed: Timed) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    timed.interrupt_delivered()
-    timed.watch()
-    assert timed.signals.raised == 0
-
-
-def test_a_deadline_can_be_lowered_and_not_raised(timed: Timed) -> None:
-    timed.arm(timed.signals, 100.0, 2.0)
-    timed.lower_deadline(1.0)
-    timed.lower_deadline(50.0)
-    timed.at.now += 1.0
-    assert must_end(timed)
-    assert timed.reason == StopReason("deadline", 1.0, own=True)
-
-
 def test_closing_stops_every_later_turn(timed: Timed) -> None:
     timed.close()
     timed.arm(timed.signals, None, 2.0)
@@ -283,23 +209,6 @@ def ends_early(clock: Clock) -> bool:
     """Returns whether a wait for a command ends before its time."""
     begun = time.monotonic()
     return clock.wait_in_host(30.0) and time.monotonic() < begun + 30.0
-
-
-def test_a_wait_ends_at_its_time(clock: Clock, signals: Noted) -> None:
-    clock.arm(signals, None, 2.0)
-    begun = time.monotonic()
-    clock.wait(begun + 0.05)
-    assert 0.05 <= time.monotonic() - begun < PATIENCE
-
-
-@pytest.mark.parametrize("until", [None, 1e9])
-def test_an_interrupt_ends_a_wait(clock: Clock, signals: Noted, until: float | None) -> None:
-    clock.arm(signals, None, 2.0)
-    threading.Timer(0.05, clock.interrupt).start()
-    begun = time.monotonic()
-    clock.wait(until)
-    assert time.monotonic() - begun < PATIENCE
-    assert signals.pending()
 
 
 @pytest.mark.parametrize("is_in_host", [False, True])
@@ -397,31 +306,6 @@ def test_an_interrupt_that_is_still_pending_when_the_request_comes_is_raised_onc
     timed.watch()
     timed.at.now += 100
     assert not must_end(timed)
-
-
-def test_a_wait_for_a_command_ends_at_the_deadline(clock: Clock, signals: Noted) -> None:
-    clock.arm(signals, 0.05, 1.0)
-    assert ends_early(clock)
-    assert clock.reason == StopReason("deadline", 0.05)
-
-
-def test_a_wait_for_a_command_ends_by_an_interrupt_that_is_still_to_be_delivered(
-    clock: Clock, signals: Noted
-) -> None:
-    clock.arm(signals, None, 1.0)
-    threading.Timer(0.05, clock.interrupt).start()
-    assert ends_early(clock)
-    assert clock.should_stop()
-    assert not signals.raised
-    clock.interrupt_delivered()
-    assert not clock.should_stop()
-
-
-def test_a_command_sees_the_deadline_without_waiting(timed: Timed) -> None:
-    timed.arm(timed.signals, 5.0, 1.0)
-    before = timed.should_stop()
-    timed.at.now += 6.0
-    assert (before, timed.should_stop()) == (False, True)
 
 
 def test_a_guest_that_swallows_the_interrupt_of_a_soft_deadline_is_stopped(timed: Timed) -> None:

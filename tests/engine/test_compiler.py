@@ -101,12 +101,6 @@ def test_a_compiled_module_is_kept(cache: Cache, binary: Path) -> None:
     assert len([text for text in told if "compiling the tiny guest" in text]) == 1
 
 
-def test_a_process_loads_a_module_once(cache: Cache, binary: Path) -> None:
-    compiler = Compiler(cache)
-    first = compiler.module(described(binary), UNCHECKED, silent)
-    assert compiler.module(described(binary), UNCHECKED, silent).module is first.module
-
-
 def test_each_flavour_is_compiled_by_itself(cache: Cache, binary: Path) -> None:
     assert {answer_of(cache, binary, flavour) for flavour in FLAVOURS.values()} == {42}
     assert len({path.read_bytes() for path in modules_in(cache)}) == len(FLAVOURS)
@@ -190,28 +184,6 @@ def test_a_module_can_be_used_while_it_is_written(
         assert modules_in(cache) == []
         used.set()
     assert len(modules_in(cache)) == 1
-
-
-def test_work_for_the_time_of_compiling_is_done_when_code_was_compiled(
-    cache: Cache, binary: Path
-) -> None:
-    done: list[str] = []
-
-    def compile_it() -> None:
-        with Compiler(cache).being_kept(
-            described(binary),
-            UNCHECKED,
-            silent,
-            lambda: done.append(threading.current_thread().name),
-        ):
-            assert len(done) == 1
-
-    compile_it()
-    assert done != [threading.current_thread().name]
-    compile_it()  # the code in the cache is up to date, so nothing is done
-    cache.remove(modules_in(cache)[0].name)
-    with pytest.raises(ZeroDivisionError):
-        Compiler(cache).being_kept(described(binary), UNCHECKED, silent, lambda: 1 // 0).__enter__()
 
 
 def test_a_disk_that_is_full_is_told(

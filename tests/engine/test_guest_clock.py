@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -69,13 +68,6 @@ def test_a_sleep_until_a_time_of_the_guests_clock(guest: Guest, clock: int) -> N
     assert 0.04 <= time.monotonic() - begun < PATIENCE
 
 
-@pytest.mark.parametrize("clock", [REALTIME, MONOTONIC])
-def test_a_sleep_until_a_past_time_ends_at_once(guest: Guest, clock: int) -> None:
-    begun = time.monotonic()
-    poll(guest, timer(1, clock=clock, absolute=True))
-    assert time.monotonic() - begun < PATIENCE
-
-
 @pytest.mark.parametrize("nanoseconds", [HOUR, 2**64 - 1])
 def test_an_interrupt_ends_a_sleep(guest: Guest, nanoseconds: int) -> None:
     signals, ended = Taken(), threading.Event()
@@ -133,28 +125,6 @@ def test_what_was_printed_is_seen_before_a_sleep(guest: Guest) -> None:
     assert guest.said == [("stdout", "before")]
 
 
-def test_a_new_guest_goes_on_where_the_one_before_stopped(tmp_path: Path) -> None:
-    first = Guest(tmp_path)
-    time.sleep(0.01)
-    stopped = first.instance.monotonic()
-    first.close()
-    second = Guest(tmp_path, clock_before=stopped)
-    assert stopped > 10_000_000
-    assert stopped <= second.instance.monotonic() < stopped + HOUR
-    second.close()
-
-
 @pytest.mark.parametrize("clock", [2, 3])
 def test_clocks_of_processor_time_are_not_there(guest: Guest, clock: int) -> None:
     assert guest.call("clock_time_get", clock, 1, 96) == abi.EBADF
-
-
-@pytest.mark.parametrize("before", [0, HOUR])
-def test_the_guest_sees_the_time_that_is_saved(tmp_path: Path, before: int) -> None:
-    """The saved time is never earlier than the guest's, and at most a moment later."""
-    guest = Guest(tmp_path, clock_before=before)
-    for _ in range(5):
-        seen = now_of(guest, MONOTONIC)
-        assert seen <= guest.instance.monotonic() < seen + PATIENCE * 10**9
-        assert before <= seen
-    guest.close()

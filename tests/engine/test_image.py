@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.engine.tiny import MIB, Guest
-from wasm_kernel.engine import abi
 from wasm_kernel.errors import ImageError
 from wasm_kernel.state import image
 
@@ -42,13 +41,6 @@ def saved(make: Making, tmp_path: Path) -> image.BaseImage:
     return image.BaseImage(path, "tiny", record)
 
 
-def test_a_new_instance_remembers(make: Making, saved: image.BaseImage) -> None:
-    guest = make()
-    saved.attach(guest.instance)
-    assert guest.instance.memory.read(200_000, 10) == b"remembered"
-    assert guest.instance.memory.read(2 * MIB, 8) == b"far away"
-
-
 def test_what_one_guest_writes_no_other_sees(make: Making, saved: image.BaseImage) -> None:
     before = saved.path.read_bytes()
     one, other = make(), make()
@@ -66,13 +58,6 @@ def test_an_image_that_is_kept_open_is_there_when_its_file_is_removed(
     saved.path.unlink()
     saved.attach((guest := make()).instance)
     assert guest.instance.memory.read(200_000, 10) == b"remembered"
-
-
-def test_a_guest_with_an_image_runs(make: Making, saved: image.BaseImage) -> None:
-    guest = make()
-    saved.attach(guest.instance)
-    assert guest.make("a", b"x") == abi.SUCCESS
-    assert guest.call("grow", 1) * 65_536 == saved.record.size
 
 
 def test_an_image_that_is_cut_off_is_refused(make: Making, saved: image.BaseImage) -> None:

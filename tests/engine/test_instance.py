@@ -24,7 +24,6 @@ from wasm_kernel.errors import (
     CellTimeout,
     GuestClosed,
     GuestCrashed,
-    GuestExited,
     GuestStopped,
     Interrupted,
     OutOfFuel,
@@ -74,13 +73,6 @@ def test_unreachable_is_a_crash(guest: Guest) -> None:
     error = stopped(guest, "unreachable")
     assert isinstance(error, GuestCrashed)
     assert error.trap == "unreachable"
-
-
-@pytest.mark.parametrize("code", [0, 3, 125])
-def test_an_exit_carries_its_code(guest: Guest, code: int) -> None:
-    error = stopped(guest, "exit", code)
-    assert isinstance(error, GuestExited)
-    assert error.code == code
 
 
 def test_an_endless_recursion_exhausts_the_stack_and_not_the_process(tmp_path: Path) -> None:

@@ -48,13 +48,6 @@ def test_a_character_split_by_the_other_stream_is_put_together() -> None:
     assert heard.of("stdout") == "€"
 
 
-def test_invalid_utf8_is_replaced() -> None:
-    out, heard = streams()
-    out.feed("stdout", b"a\xffb\xe2\x82")
-    out.end()
-    assert heard == [("stdout", "a\ufffdb\ufffd")]
-
-
 def test_half_a_character_does_not_leak_into_the_next_cell() -> None:
     out, heard = streams()
     out.feed("stdout", b"\xe2")
@@ -112,28 +105,6 @@ def test_a_tick_hands_on_what_is_old_enough(monkeypatch: pytest.MonkeyPatch) -> 
     now[0] += 0.06
     out.on_tick()
     assert heard == [("stdout", "x")]
-
-
-def test_over_its_cap_a_stream_is_cut_with_one_notice_and_the_other_is_not() -> None:
-    out, heard = streams(10)
-    out.feed("stderr", b"0123456789")
-    for _ in range(5):
-        out.feed("stdout", b"1234567")
-    out.end()
-    text = heard.of("stdout")
-    assert text.startswith("1234567123\n[wasm-kernel]")
-    assert text.count("more than 10 bytes") == 1
-    assert heard.of("stderr") == "0123456789"
-
-
-def test_a_new_cell_has_the_whole_cap_again() -> None:
-    out, heard = streams(5)
-    out.feed("stdout", b"1234567")
-    out.end()
-    out.begin(heard, {name: limit_of(name, 5) for name in NAMES.values()})
-    out.feed("stdout", b"again")
-    out.end()
-    assert heard[-1] == ("stdout", "again")
 
 
 def test_output_between_turns_is_dropped() -> None:
@@ -197,18 +168,6 @@ def overflowing() -> Iterator[Overflowing]:
             return made
 
         yield one
-
-
-def test_the_whole_text_goes_to_a_file_where_it_is_wanted(
-    overflowing: Overflowing, tmp_path: Path
-) -> None:
-    out = overflowing(tmp_path)
-    for piece in (b"abc", b"defg", b"\xff", b"hij"):
-        out.feed("stdout", piece)
-    out.feed("stderr", b"!")
-    out.end()
-    assert [file.name for file in tmp_path.iterdir()] == ["output-7-stdout.txt"]
-    assert (tmp_path / "output-7-stdout.txt").read_bytes() == b"abcdefg\xffhij"
 
 
 def test_the_file_has_an_end_too(overflowing: Overflowing, tmp_path: Path) -> None:

@@ -92,16 +92,6 @@ def test_a_tree_deeper_than_descriptors_and_paths_go(here: Path) -> None:
     assert list(here.iterdir()) == []
 
 
-def test_a_file_with_two_names_counts_once_and_a_sparse_one_its_length(here: Path) -> None:
-    (here / "one").write_bytes(b"x" * 1000)
-    (here / "folder").mkdir()
-    (here / "folder" / "two").hardlink_to(here / "one")
-    with (here / "sparse").open("wb") as sparse:
-        sparse.truncate(10**12)
-    os.mkfifo(here / "pipe")
-    assert size_of(here) == 1000 + 10**12
-
-
 def test_closed_folders_are_left_out_and_opened_only_by_force(here: Path) -> None:
     for mode in (0o000, 0o400, 0o100, 0o500):
         closed = here / f"{mode:o}"

@@ -47,14 +47,6 @@ def listed(root: Path, pattern: str | None = None) -> list[str]:
     return list_session_files(ID, root, pattern)
 
 
-def test_a_session_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=f"no such session: '{ID}'"):
-        list_session_files(ID, tmp_path)
-    for operation in (read_session_file, delete_session_path):
-        with pytest.raises(FileNotFoundError, match=f"no session {ID}.*: 'a/b'"):
-            operation(ID, "a/b", tmp_path)
-
-
 def test_a_session_begins_with_its_first_file(tmp_path: Path) -> None:
     write_session_file(ID, "a", b"x", tmp_path)
     assert (tmp_path / ID / ".metadata.json").exists()  # pruning needs it
@@ -120,17 +112,6 @@ def test_reserved_names_further_down_are_ordinary(root: Path) -> None:
     assert listed(root) == []
 
 
-@pytest.mark.parametrize("path", [".", "./", "a/..", "a/../."])
-def test_the_workspace_itself_is_not_a_file(root: Path, app: Path, path: str) -> None:
-    (app / "a").mkdir()
-    with pytest.raises(IsADirectoryError):
-        read_session_file(ID, path, root)
-    with pytest.raises(IsADirectoryError):
-        write_session_file(ID, path, b"", root)
-    with pytest.raises(SessionPathError):
-        delete_session_path(ID, path, root, recursive=True)
-
-
 # -- links
 
 
@@ -174,16 +155,6 @@ def test_a_pipe_is_neither_waited_for_nor_replaced(root: Path, app: Path, link: 
     assert listed(root) == []
     assert stat.S_ISFIFO((app / "pipe").stat().st_mode)
     delete_session_path(ID, "pipe", root)
-
-
-def test_a_folder_is_no_file_and_a_file_no_folder(root: Path, app: Path) -> None:
-    (app / "folder").mkdir()
-    write_session_file(ID, "a", b"", root)
-    for path, error in (("folder", IsADirectoryError), ("a/b", NotADirectoryError)):
-        with pytest.raises(error):
-            read_session_file(ID, path, root)
-        with pytest.raises(error):
-            write_session_file(ID, path, b"", root)
 
 
 # -- sizes, depths, crowds
@@ -360,32 +331,6 @@ def test_it_finds_what_pathlib_finds(tree: list[list[str]], pieces: list[str]) -
         assert {path for path in files if Pattern(text).matches(path.parts)} == theirs
     finally:
         shutil.rmtree(folder)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "path", "fits"),
-    [
-        ("**", "a", True),
-        ("**", "a/b/c", True),
-        ("a/**", "a/b/c", True),
-        ("a/**", "b/a", False),
-        ("a/**/c", "a/c", True),
-        ("./a\\*.csv", "a/x.csv", True),
-        ("*", "a/b", False),
-        ("*", "a\nb", True),
-        ("A", "a", False),
-        ("a**", "abc", True),
-        ("[", "[", True),
-    ],
-)
-def test_a_pattern_fits_or_does_not(pattern: str, path: str, fits: bool) -> None:
-    assert Pattern(pattern).matches(tuple(path.split("/"))) is fits
-
-
-@pytest.mark.parametrize("pattern", ["", ".", "/a", "../*", "a/../b", "C:\\*", "a\0"])
-def test_an_invalid_pattern_is_refused(pattern: str) -> None:
-    with pytest.raises(SessionPathError):
-        Pattern(pattern)
 
 
 def test_no_pattern_takes_long() -> None:

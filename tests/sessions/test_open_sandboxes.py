@@ -149,28 +149,6 @@ def test_a_later_policy_holds_from_the_next_cell_on(root: Path) -> None:
         assert again.execute("print(os.environ['LATER'])").stdout == "yes\n"
 
 
-def test_a_later_policy_may_meter_mount_and_forbid(
-    root: Path, tmp_path_factory: pytest.TempPathFactory, warm_metered: None
-) -> None:
-    sandbox = get(root)
-    sandbox.execute("x = 1")
-    cell = sandbox.submit("import time; time.sleep(0.3); print(x)")
-    shared = tmp_path_factory.mktemp("shared")
-    (shared / "file").write_text("shared")
-    policy = ExecutionPolicy(fuel_budget=500_000_000, mounts=(Mount(shared, "/shared"),))
-    get(root, policy=policy)
-    assert cell.result().stdout == "1\n"
-    assert sandbox.execute("print(x, open('/shared/file').read())").stdout == "1 shared\n"
-    spent = sandbox.execute("while True: pass")
-    assert spent.error is not None
-    assert spent.error.ename == "OutOfFuel"
-    get(root, policy=ExecutionPolicy())
-    gone = sandbox.execute("print(x); open('/shared/file')")
-    assert gone.stdout == "1\n"
-    assert gone.error is not None
-    assert gone.error.ename == "FileNotFoundError"
-
-
 def test_a_later_policy_may_not_mount_what_no_cell_may_reach(root: Path) -> None:
     sandbox = get(root)
     for folder in (root, root / ID, root.parent):

@@ -205,24 +205,6 @@ def test_compiled_code_of_an_earlier_version_goes(
     assert not code.exists()
 
 
-def test_what_stayed_is_not_measured_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [a_session(root, 10) for _ in range(3)]
-    measured = []
-    really = DiskUse.measured
-
-    def counted(workspace: Folder, private: Folder) -> DiskUse:
-        measured.append(private)
-        return really(workspace, private)
-
-    monkeypatch.setattr(DiskUse, "measured", counted)
-    kept(root, 100)
-    kept(root, 100)
-    assert len(measured) == 3
-    left(root, names[0], 2 * HOUR)
-    kept(root, 100)
-    assert len(measured) == 4
-
-
 def used_by(root: Path, name: str) -> DiskUse:
     with Folder.open(root / name) as folder, Folder.open(private_of(root / name)) as private:
         return DiskUse.measured(folder, private)

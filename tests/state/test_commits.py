@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from msgspec.structs import replace
 
 from tests.state.session import Session, three
 from tests.state.test_history import damage, reopened
@@ -30,15 +29,6 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes every commit count as a large one."""
     monkeypatch.setattr(recorder, "BACKLOG_BYTES", 0)
     monkeypatch.setattr(memory, "available_memory", lambda: 0)
-
-
-def test_a_large_commit_is_on_disk_at_once(
-    session: Session, direct: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session.history, "store", lambda one: None)
-    session.cell(p0="a", p9="b")
-    assert session.history.unwritten == 0
-    assert session.content(1).exists()
 
 
 def test_large_commits_give_states(session_of: Making, session: Session, direct: None) -> None:
@@ -74,21 +64,6 @@ def test_a_large_commit_that_the_disk_does_not_take_is_held_in_memory(
     assert session.go(1) == {0: "a"}
     session.cell(p1="b")
     assert reopened(session_of, session).state == {0: "a", 1: "b"}
-
-
-@pytest.mark.parametrize("step", [4096, 10_000])
-def test_small_steps_merge_the_same(
-    session: Session, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
-    monkeypatch.setattr(commits, "STEP", step)
-    session.cell(**{f"p{page}": "one" for page in range(30)})
-    session.cell(**{f"p{page}": "two" for page in range(10, 20)})
-    session.cell(p5="three")
-    session.flush()
-    fold(session.history, 1)
-    expected = dict.fromkeys(range(30), "one") | dict.fromkeys(range(10, 20), "two")
-    assert session.go(2) == expected
-    assert session.go(3) == expected | {5: "three"}
 
 
 def test_damage_is_not_folded_into_what_is_whole(session: Session) -> None:
@@ -171,26 +146,6 @@ def test_mapped_and_read_memory_are_the_same(
     session.flush()
     assert session.go(2) == {p: f"{'one' if p % 3 else 'two'} {p}" for p in range(200)}
     assert session.go(1) == {p: f"one {p}" for p in range(200)}
-
-
-def test_writes_over_a_mapped_commit_stay_out_of_its_file(session: Session) -> None:
-    session.grow(40)
-    session.cell(**{f"p{page}": f"one {page}" for page in range(200)})
-    session.flush()
-    before = session.content(1).read_bytes()
-    session.go(1)
-    session.cell(p100="other")
-    assert session.content(1).read_bytes() == before
-    assert session.go(1)[100] == "one 100"
-
-
-def test_pages_outside_of_the_memory_are_refused(session: Session) -> None:
-    three(session)
-    commit = replace(session.history.tree.commits[3], runs=((2**40, 1),))
-    session.history.tree = session.history.tree.with_commit(commit)
-    session.history.contents.held[3] = commit, bytearray(4096)
-    with pytest.raises(HistoryError, match="outside"):
-        session.go(3)
 
 
 def test_pages_that_are_written_at_the_same_time_are_laid_right(

@@ -20,7 +20,6 @@ from tests.sampled import sampled
 from tests.state.session import Session
 from tests.stored import flip
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.folding import fold
 from wasm_kernel.state.index import Head, Index, read_index
@@ -156,20 +155,6 @@ def test_a_damaged_content_is_told(session_of: Making, stored: Path, kind: str, 
     path = session.content(one)
     path.chmod(0o600)
     CONTENTS[kind](path)
-    right_or_told(session_of, stored)
-
-
-@pytest.mark.parametrize("name", ["index", "contents", "unused"])
-@pytest.mark.parametrize("kind", ["a pipe", "a link to zeros", "a file"])
-def test_something_else_in_place_is_told(
-    session_of: Making, stored: Path, kind: str, name: str
-) -> None:
-    path = stored / name
-    if path.is_dir():
-        trees.remove_tree(path)
-    path.touch()
-    if kind != "a file":
-        CONTENTS[kind](path)
     right_or_told(session_of, stored)
 
 

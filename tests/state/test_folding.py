@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from tests.state.session import Session, three
 from tests.state.test_history import reopened
 from wasm_kernel.state import commits
-from wasm_kernel.state.commits import Piece, merge
 from wasm_kernel.state.folding import fold, plan
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
@@ -60,60 +59,6 @@ def test_the_head_the_kept_and_the_last_cells_stay(data: st.DataObject) -> None:
         line.append(at)
         at = tree[at].parent
     assert left.keys() >= {head, *kept, *line[: keep + 1]}
-
-
-@given(st.data())
-def test_one_line_is_folded_to_what_is_kept(data: st.DataObject) -> None:
-    count, keep = data.draw(st.integers(1, 30)), data.draw(st.integers(1, 8))
-    tree = {one: commit(one, one - 1) for one in range(1, count + 1)}
-    left = folded(tree, plan(tree, count, (), keep))
-    assert sorted(left) == list(range(max(1, count - keep), count + 1))
-
-
-CONTENT = st.lists(st.sampled_from(["leave", "zero", 1, 2, 3]), min_size=SIZE, max_size=SIZE)
-
-
-def made_of(one: int, parent: int, pages: list[object]) -> tuple[Commit, bytes]:
-    runs = tuple((i, 1) for i, what in enumerate(pages) if isinstance(what, int))
-    zeros = tuple((i, 1) for i, what in enumerate(pages) if what == "zero")
-    content = b"".join(bytes([w + 10 * one]) * PAGE for w in pages if isinstance(w, int))
-    return commit(one, parent, runs=runs, zeros=zeros), content
-
-
-def laid(memory: bytearray, one: Commit, content: bytes | bytearray) -> None:
-    at = 0
-    for first, count in one.runs:
-        memory[first * PAGE : (first + count) * PAGE] = content[at : at + count * PAGE]
-        at += count * PAGE
-    for first, count in one.zeros:
-        memory[first * PAGE : (first + count) * PAGE] = bytes(count * PAGE)
-
-
-def joined(pieces: list[Piece], contents: dict[int, bytes]) -> bytes:
-    return b"".join(contents[p.commit_id][p.at : p.at + p.length] for p in pieces)
-
-
-@given(CONTENT, CONTENT)
-def test_merging_equals_laying_one_over_the_other(a: list[object], b: list[object]) -> None:
-    parent, below = made_of(4, 3, a)
-    child, above = made_of(5, 4, b)
-    one_by_one, at_once = bytearray(b"\xff" * SIZE * PAGE), bytearray(b"\xff" * SIZE * PAGE)
-    laid(one_by_one, parent, below)
-    laid(one_by_one, child, above)
-    merged, pieces = merge([child, parent])
-    content = joined(pieces, {5: above, 4: below})
-    laid(at_once, merged, content)
-    assert at_once == one_by_one
-    assert len(content) == merged.page_bytes
-
-
-def test_a_larger_child_keeps_its_size_and_the_number_of_its_cells() -> None:
-    parent = commit(4, 3, size=2 * PAGE, runs=((1, 1),), cells=3)
-    child = commit(5, 4, size=5 * PAGE, runs=((4, 1),), clock=9)
-    merged, pieces = merge([child, parent])
-    assert (merged.id, merged.parent, merged.cell, merged.clock) == (5, 3, 5, 9)
-    assert (merged.size, merged.runs, merged.cells) == (5 * PAGE, ((4, 1), (1, 1)), 4)
-    assert pieces == [Piece(5, 0, PAGE), Piece(4, 0, PAGE)]
 
 
 def test_only_the_last_of_several_commits_between_cells_stays() -> None:

@@ -8,10 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.state.session import Session, three
-from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import index
-from wasm_kernel.state.folding import fold
 from wasm_kernel.state.history import History
 
 Making = Callable[..., Session]
@@ -38,14 +35,6 @@ def lose(session: Session, one: int) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     at = max(n for n, line in enumerate(lines) if b'"type":"commit","id":%d,' % one in line)
     path.write_bytes(b"".join(lines[:at] + lines[at + 1 :]))
-
-
-@pytest.mark.parametrize("disk", [True, False], ids=["disk", "memory"])
-def test_each_commit_gives_its_own_state(session_of: Making, disk: bool) -> None:
-    session = session_of(disk=disk)
-    three(session)
-    for one, state in ((3, {0: "A", 1: "b", 2: "c"}), (1, {0: "a"}), (2, {0: "A", 1: "b"})):
-        assert session.go(one) == state
 
 
 def test_memory_comes_back_as_large_and_as_small(session_of: Making, session: Session) -> None:
@@ -122,37 +111,6 @@ def test_what_killed_writers_left_is_swept(session_of: Making, session: Session)
         (session.folder / name).write_bytes(b"half")
     before = reopened(session_of, session).files()
     assert len(before) == 1 + 3
-
-
-def test_killed_clearing_leaves_nothing_usable(session_of: Making, session: Session) -> None:
-    """The index is removed first, and without it the rest means nothing."""
-    three(session)
-    calls: list[str] = []
-    remove = Folder.remove
-
-    def killed(folder: Folder, name: str) -> None:
-        calls.append(name)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        remove(folder, name)
-
-    assert "index" in session.files()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Folder, "remove", killed)
-        with pytest.raises(KeyboardInterrupt):
-            session.history.clear()
-    with pytest.raises(HistoryError):
-        reopened(session_of, session)
-
-
-def test_a_pinned_commit_is_not_folded_away(session: Session) -> None:
-    three(session)
-    session.history.pin({1})
-    fold(session.history, 1)
-    assert sorted(session.history.tree.commits) == [1, 2, 3]
-    session.history.pin(())
-    fold(session.history, 1)
-    assert sorted(session.history.tree.commits) == [2, 3]
 
 
 def test_a_session_left_at_the_beginning_is_there(session_of: Making, session: Session) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,7 +19,6 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import index as module
 from wasm_kernel.state.commits import ContentFile, write_content
 from wasm_kernel.state.index import (
-    ID_MOST,
     Commit,
     Drop,
     ForkOrigin,
@@ -144,9 +143,6 @@ def test_an_index_without_its_header_is_refused(folder: Folder, written: Path, h
     written.write_bytes(header.encode() + b"\n" + b"".join(lines[1:]))
     with pytest.raises(HistoryError):
         read_index(folder)
-
-
-Writing = Callable[..., int]
 
 
 def test_a_record_that_can_not_be_added_leaves_nothing_of_itself(
@@ -313,19 +309,3 @@ def test_every_change_of_a_content_is_found(folder: Folder, tmp_path: Path) -> N
         path.write_bytes(data)
         with pytest.raises(HistoryError, match="cut off"):
             ContentFile(folder, commit)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f'{{"type":"head","at":0,"after":{ID_MOST + 1}}}',
-        f'{{"type":"head","at":{ID_MOST + 1},"after":0}}',
-        f'{{"type":"origin","last":{ID_MOST + 1}}}',
-        f'{{"type":"name","name":"x","id":{ID_MOST + 1}}}',
-        f'{{"type":"drop","ids":[{ID_MOST + 1}]}}',
-    ],
-)
-def test_a_number_that_no_later_commit_could_follow_is_refused(text: str) -> None:
-    assert decode(text.replace(str(ID_MOST + 1), str(ID_MOST)).encode()) is not None
-    with pytest.raises(HistoryError):
-        decode(text.encode())

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.memory import MovedMemory
 from wasm_kernel.state import history, image, pages, parked, recorder
 from wasm_kernel.state.asked import AskedMemory
-from wasm_kernel.state.commits import ContentFile, GuestPages, HeldContent, Unreadable
+from wasm_kernel.state.commits import GuestPages, Unreadable
 from wasm_kernel.state.folding import fold
 from wasm_kernel.state.image import BaseImage, ImageRecord
 from wasm_kernel.state.pages import PAGE, WriteProtect
@@ -119,48 +119,6 @@ def test_memory_is_as_if_everything_had_been_laid(
     assert used.count(True) > 8
 
 
-def test_going_on_in_kept_memory_is_tracked(session: Session, used: list[bool]) -> None:
-    session.grow(40)
-    session.cell(**BIG)
-    session.flush()
-    for number in range(4):
-        session.cell(p0=f"a{number}", p599="far")
-        session.write(4, "in the midst of a cell")
-        session.stand_at(1, keep=True)
-        assert session.state == STATE
-        new = session.cell(p2=f"b{number}")
-        assert new.page_bytes == PAGE
-        assert session.go(new.id) == STATE | {2: f"b{number}"}
-    assert used == [True] * 4
-
-
-@pytest.mark.parametrize("written", [True, False])
-def test_pages_that_do_not_differ_are_not_read(
-    session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch, written: bool
-) -> None:
-    session.grow(40)
-    if not written:
-        monkeypatch.setattr(session.history, "store", lambda one: None)
-    session.cell(**BIG)
-    session.cell(p0="a", p7="b")
-    session.flush()
-    read: list[int] = []
-    for kind in (ContentFile, HeldContent):
-        real: Callable[..., None] = kind.read
-
-        def counted(
-            self: object, at: int, *targets: memoryview, real: Callable[..., None] = real
-        ) -> None:
-            read.extend(map(len, targets))
-            real(self, at, *targets)
-
-        monkeypatch.setattr(kind, "read", counted)
-    session.stand_at(1, keep=True)
-    assert sum(read) <= 2 * PAGE
-    assert session.state == STATE
-    assert used == [True]
-
-
 def test_a_content_that_was_touched_is_checked_again(session: Session, used: list[bool]) -> None:
     """Its pages may be mapped into the kept memory."""
     session.grow(40)
@@ -201,27 +159,6 @@ def test_where_memory_cannot_be_kept_everything_is_laid(
         session.recorder.fill(session.guest.instance)
     session.stand_at(1)
     assert session.state == STATE
-
-
-def test_what_is_mapped_and_what_is_clear_are_known_of_kept_memory(
-    session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder, "FREE_WORTH", 1)
-    session.grow(40)
-    session.cell(**{f"p{page}": f"v{page}" for page in range(600)})
-    session.flush()
-    session.go(1)  # the commit is mapped after this
-    session.stand_at(1, keep=True)
-    session.free.runs = [(100, 400)]
-    session.cell(p0="a")
-    expected = {0: "a"} | {p: f"v{p}" for p in range(1, 600) if not 100 <= p < 500}
-    assert session.state == expected
-    session.stand_at(2, keep=True)
-    assert session.cell(p1="b").zeros == ()
-    session.stand_at(1, keep=True)
-    assert sum(pages for _, pages in session.cell(p0="a").zeros) == 400
-    assert session.state == expected
-    assert used == [True] * 3
 
 
 def test_kept_memory_is_given_back(session: Session, used: list[bool]) -> None:

@@ -120,20 +120,6 @@ def test_impossible_commits_are_refused(tmp_path: Path, changes: dict[str, Any])
     assert list((tmp_path / "history").iterdir()) == []
 
 
-@pytest.mark.parametrize("data", [b"", bytes(PAGE), bytes(PAGE - 1), b"\7" * PAGE + b"\7", None])
-def test_a_changed_or_missing_content_is_found(tmp_path: Path, data: bytes | None) -> None:
-    commit, pair = made(tmp_path), ImagePair(memoryview(b""), memoryview(b""), frozenset())
-    (tmp_path / "history").mkdir()
-    if data is None:
-        commit = replace(commit, content="")
-    else:
-        (tmp_path / commit.content).chmod(0o600)
-        (tmp_path / commit.content).write_bytes(data)
-    with pytest.raises(HistoryError, match=r"damaged|cut off|no content"):
-        moved_from(commit, tmp_path, tmp_path / "history", pair)
-    assert list((tmp_path / "history").iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("file", "kept"),
     [

@@ -226,22 +226,6 @@ def _no_room(*args: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_commit_that_could_not_be_taken_is_in_the_next(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session.cell(p0="a")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "read_ranges", _no_memory)
-        with pytest.raises(MemoryError):
-            session.cell(p1="b")
-    session.cell(p2="c")
-    assert session.go(session.history.tree.head) == {0: "a", 1: "b", 2: "c"}
-
-
-def _no_memory(*args: object) -> bytes:
-    raise MemoryError
-
-
 def test_without_a_folder_everything_is_in_memory(session_of: Making) -> None:
     session = session_of(disk=False, keep=2)
     for number in range(20):
@@ -254,9 +238,3 @@ def test_without_a_folder_everything_is_in_memory(session_of: Making) -> None:
     session.flush()
     assert session.go(zeros) == {}
     assert len(session.history.contents.held[zeros][1]) == 0
-
-
-def test_gathering_is_asked_in_portions(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:
-    monkeypatch.setattr(memory, "COPIED_MOST", 8192)
-    session.cell(**{f"p{page}": "x" for page in range(30)})
-    assert session.go(1) == dict.fromkeys(range(30), "x")

@@ -293,26 +293,6 @@ def test_a_folder_on_another_disk(over: Over, other_disk: Path) -> None:
     assert list((other_disk / "d").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "count", [300, pytest.param(30_000, marks=pytest.mark.soak)], ids=["some", "many"]
-)
-def test_many_files(tmp_path: Path, over: Over, count: int) -> None:
-    lower = tmp_path / "lower"
-    lower.mkdir()
-    for number in range(count):
-        (lower / f"f{number}").touch()
-    real = over()
-    began = time.process_time()
-    assert real.read("f17") == b""
-    assert time.process_time() - began < 1  # for any number of files
-    assert real.call("path_unlink_file", "f3") == abi.SUCCESS
-    began = time.process_time()
-    names = real.names()
-    assert isinstance(names, list)
-    assert len(names) == count - 1
-    assert time.process_time() - began < 1 + count * 1e-4
-
-
 def test_the_files_limit_holds_for_covers(tmp_path: Path, over: Over) -> None:
     lower = tmp_path / "lower"
     lower.mkdir()

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.tiny import APP, FOLLOW, OTHER, RIGHTS, Guest, workspace_at
+from tests.engine.tiny import APP, FOLLOW, OTHER, RIGHTS, Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.wasi_files.quota import Quota
 
 KB = 1000
 Making = Callable[..., Guest]
@@ -48,13 +47,6 @@ def seek(guest: Guest, fd: int, offset: int) -> None:
 
 def total(guest: Guest) -> int:
     return sum(path.stat().st_size for path in guest.app.rglob("*") if path.is_file())
-
-
-def test_a_write_takes_what_there_is_room_for_and_then_nothing(limited: Making) -> None:
-    guest = limited()
-    fd = opened(guest, "a")
-    assert [written(guest, fd, 4 * KB) for _ in range(4)] == [4000, 4000, 2000, -abi.ENOSPC]
-    assert total(guest) == 10 * KB
 
 
 def test_a_part_of_several_buffers_is_written(limited: Making) -> None:
@@ -109,31 +101,6 @@ def test_emptying_without_the_right_to_write_gives_back_as_well(limited: Making)
     assert guest.call("path_open", APP, FOLLOW, *path, abi.O_TRUNC, 2, 2, 0, 64) == abi.SUCCESS
     assert (total(guest), guest.told[1]) == (0, {"a"})
     assert written(guest, opened(guest, "b"), 10 * KB) == 10 * KB
-
-
-def test_an_open_file_takes_its_space_until_it_is_closed(limited: Making) -> None:
-    guest = limited()
-    one = opened(guest, "a")
-    two = opened(guest, "a", 0)
-    assert written(guest, one, 6 * KB) == 6 * KB
-    guest.one_path("path_unlink_file", "a")
-    assert written(guest, opened(guest, "b"), 6 * KB) == 4 * KB
-    assert written(guest, two, 7 * KB) == 6 * KB  # up to the existing length, and no further
-    guest.call("fd_close", one)
-    assert written(guest, opened(guest, "c"), 1) == -abi.ENOSPC
-    guest.call("fd_close", two)
-    assert written(guest, opened(guest, "c"), 7 * KB) == 6 * KB
-
-
-def test_a_file_that_is_replaced_while_open_takes_its_space(limited: Making) -> None:
-    guest = limited()
-    fd = opened(guest, "a")
-    written(guest, fd, 6 * KB)
-    guest.make("new")
-    assert guest.rename("new", "a") == abi.SUCCESS
-    assert written(guest, opened(guest, "b"), 6 * KB) == 4 * KB
-    guest.call("fd_close", fd)
-    assert written(guest, opened(guest, "c"), 7 * KB) == 6 * KB
 
 
 def test_a_file_with_two_names_counts_once_and_until_both_are_gone(limited: Making) -> None:
@@ -200,45 +167,3 @@ def test_a_renumbered_file_is_still_counted(limited: Making) -> None:
     assert (guest.app / "a").stat().st_size == 10 * KB
     assert guest.told[1] == {"a"}
     assert written(guest, one, 1) == -abi.EBADF
-
-
-@pytest.mark.parametrize("fixed", [0, 1, 2, APP, OTHER])
-def test_the_guests_folders_and_streams_are_not_renumbered(guest: Guest, fixed: int) -> None:
-    """Otherwise the host's record of a descriptor would be wrong."""
-    fd = opened(guest, "a")
-    assert guest.call("fd_renumber", fixed, fd) == abi.EBADF
-    assert guest.call("fd_renumber", fd, fixed) == abi.EBADF
-
-
-class Measured:
-    """A workspace with a quota, and a clock that a test moves."""
-
-    def __init__(self, path: Path, most_bytes: int = 10 * KB, most_files: int = 10) -> None:
-        self.path, self.time, self.looks = path, 0.0, 0
-        self.quota = Quota([workspace_at(path)], most_bytes, most_files, self.now)
-
-    def now(self) -> float:
-        """Counting takes a second: two readings of the clock."""
-        self.looks += 1
-        self.time += 1
-        return self.time
-
-
-def test_looking_again_takes_a_small_part_of_the_time(tmp_path: Path) -> None:
-    folder = Measured(tmp_path)
-    looks = []
-    for _ in range(120):
-        before = folder.looks
-        folder.quota.begin_turn()
-        folder.quota.reserve(1)
-        looks.append(folder.looks - before > 1)
-    assert looks[0]
-    assert 1 <= sum(looks[1:]) <= 3
-
-
-def test_a_folder_with_far_too_many_files_is_not_counted_to_its_end(tmp_path: Path) -> None:
-    for i in range(1100):
-        (tmp_path / str(i)).touch()
-    folder = Measured(tmp_path, most_files=10)
-    assert folder.quota.available(1) == 0
-    assert folder.quota.used_files == 1021

@@ -88,20 +88,6 @@ def test_only_changed_files_are_brought_back(workspace: Workspace) -> None:
     assert file_identity(str(workspace.root / "same")) == before
 
 
-def test_a_file_that_was_open_has_a_twin(workspace: Workspace) -> None:
-    """A copy of a file that is open at some commit stands for that file."""
-    workspace.write("a", "old")
-    one = workspace.commit()
-    first = file_identity(str(workspace.root / "a"))
-    workspace.write("a", "new")
-    workspace.bring(one, (first,))
-    second = file_identity(str(workspace.root / "a"))
-    assert first != second
-    assert workspace.versions.ledger.first_identity(
-        second
-    ) == workspace.versions.ledger.first_identity(first)
-
-
 NAMES = ["a", "b", "d", "d/a", "d/b", "e", "e/a"]
 ACTS = ["write", "append", "remove", "link", "folder", "rename", "commit", "bring", "fold", "load"]
 

@@ -114,14 +114,6 @@ def kept(workspace: Workspace) -> list[Path]:
     return [p for p in (workspace.private / "files").iterdir() if p.name.isdecimal()]
 
 
-def test_a_second_change_after_a_commit_is_not_kept_again(workspace: Workspace) -> None:
-    workspace.write("a", "0")
-    workspace.commit()
-    for number in range(5):
-        workspace.write("a", f"{number}")
-    assert len(kept(workspace)) == 1
-
-
 @pytest.mark.parametrize("way", [(FileCopier, "copy"), (os, "link")], ids=["linked", "copied"])
 def test_a_file_that_is_removed_is_kept_with_a_link_or_a_copy(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, way: tuple[object, str]
@@ -489,16 +481,3 @@ def test_killed_while_files_are_brought_back_each_is_old_or_new(
     assert later.state == goal
     later.bring(3)
     assert later.state == later.states[3]
-
-
-def test_large_contents_are_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with contextlib.closing(Workspace(tmp_path, copy_bytes=2)) as workspace:
-        workspace.write("a", "old")
-        one = workspace.commit()
-        workspace.remove("a")
-        monkeypatch.setattr(file_contents, "checksum_of", None)
-        monkeypatch.setattr(FileCopier, "clone", lambda *files: False)
-        workspace.bring(one)
-        assert workspace.state == {"a": "old"}
-        workspace.write("a", "new")
-        assert workspace.bring(one).missed[0][0] == "a"
