@@ -64,18 +64,6 @@ def test_freed_objects_are_not_written_again(sandbox: Sandbox) -> None:
     assert sandbox.execute("print(many[-1][:6], len(many))").stdout == "b'69999 ' 70000\n"
 
 
-def test_an_undo_reads_nothing_of_what_was_freed(sandbox: Sandbox) -> None:
-    sandbox.execute("import numpy as np; big = np.zeros(100 << 17); big[::4096] = 1")
-    sandbox.execute("del big")
-    sandbox.execute("x = 1")
-    wait_saved(sandbox)
-    before = used(sandbox)
-    sandbox.undo()
-    after = used(sandbox)
-    assert after[0] - before[0] < 30 * MIB
-    assert after[1] - before[1] < 20 * MIB
-
-
 def test_an_undo_beside_a_large_array_costs_what_differs(sandbox: Sandbox) -> None:
     if pages.available() != pages.WriteProtect.name:
         pytest.skip("memory is only kept where the system tells what changed")

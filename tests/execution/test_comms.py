@@ -9,10 +9,9 @@ import pytest
 
 from tests.listening import Page
 from wasm_kernel.errors import FrameError
-from wasm_kernel.execution.comms import TARGETS_MOST, Comms, TooManyComms
-from wasm_kernel.execution.interfaces import NoListener
+from wasm_kernel.execution.comms import Comms
 from wasm_kernel.guests.protocol import CommTarget, decode
-from wasm_kernel.result import COMMS_MOST, CommKind, CommMessage
+from wasm_kernel.result import COMMS_MOST, CommMessage
 
 OPENED = {"op": "comm_open", "comm_id": "c", "target_name": "t"}
 
@@ -78,53 +77,6 @@ def opened(*ids: str) -> Comms:
     for one in ids:
         comms.from_guest(CommMessage("open", one, target_name="t"))
     return comms
-
-
-@pytest.mark.parametrize("kind", ["msg", "close"])
-def test_no_message_passes_on_a_comm_that_is_not_open(kind: CommKind) -> None:
-    comms = opened("a", "b")
-    comms.from_guest(CommMessage("close", "b"))
-    assert comms.open == {"a": "t"}
-    with pytest.raises(FrameError, match="no such comm"):
-        comms.from_guest(CommMessage(kind, "b"))
-
-
-def receives(comms: Comms, kind: CommKind, comm_id: str = "a", target: str = "mine") -> bool:
-    """True if the guest gets a message of the front end."""
-    message = CommMessage(kind, comm_id, target_name=target if kind == "open" else "")
-    return comms.from_page(message, {}, NoListener()) is not None
-
-
-def test_a_front_end_opens_comms_to_registered_targets_only() -> None:
-    comms = opened()
-    assert not receives(comms, "open")
-    comms.add_target("mine")
-    assert receives(comms, "open")
-    assert receives(comms, "msg")
-    assert receives(comms, "close")
-    assert not receives(comms, "msg")
-    assert not receives(comms, "close")
-
-
-def test_the_numbers_of_comms_and_targets_are_limited() -> None:
-    comms = opened(*map(str, range(COMMS_MOST)))
-    comms.add_target("t")
-    with pytest.raises(TooManyComms):
-        comms.from_guest(CommMessage("open", "one more", target_name="t"))
-    assert not receives(comms, "open", "one more", "t")
-    comms.from_guest(CommMessage("open", "5", target_name="again"))
-    for one in range(TARGETS_MOST - 1):
-        comms.add_target(str(one))
-    with pytest.raises(FrameError):
-        comms.add_target("one more")
-
-
-def test_comms_that_only_the_front_end_knows_are_stale() -> None:
-    comms = opened("a", "b")
-    assert comms.sync_request == {"op": "comms", "open": ["a", "b"]}
-    assert comms.sync({"comms": {"b": "t", "c": "t"}, "targets": ["t"]}) == ["a"]
-    assert comms.open == {"b": "t", "c": "t"}
-    assert receives(comms, "open", "x", "t")
 
 
 @pytest.mark.parametrize(

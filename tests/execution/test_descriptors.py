@@ -44,17 +44,12 @@ def run(folder: Path, *limits: int) -> dict[str, object]:
 
 @pytest.mark.usefixtures("warm")
 def test_a_lack_of_descriptors_is_said_and_closing_a_sandbox_makes_room(tmp_path: Path) -> None:
-    found = run(tmp_path, 100, 100, 20)
+    """The soft limit is raised first."""
+    found = run(tmp_path, 60, 100, 20)
+    assert found["limit"] == 100
     assert 5 <= int(str(found["full"])) < 20
     assert "of the 100 file descriptors that it may have are in use" in str(found["said"])
     assert "Nothing was made" in str(found["said"])
-
-
-@pytest.mark.usefixtures("warm")
-def test_the_soft_limit_is_raised_when_it_would_be_met(tmp_path: Path) -> None:
-    found = run(tmp_path, 100, 900, 9)
-    assert (found["full"], found["said"]) == (9, "")
-    assert 100 < int(str(found["limit"])) <= 900
 
 
 @pytest.mark.soak

@@ -76,13 +76,6 @@ def test_a_fork_after_an_undo_stands_where_the_undo_led(parent: Sandbox, forked:
     assert says(parent, "print(x)") == "1"
 
 
-def test_a_trap_in_a_fork_s_first_cell_keeps_its_seeds(parent: Sandbox, forked: Forking) -> None:
-    parent.execute("import random")
-    fork = forked(parent)
-    lost = fork.execute("print(random.random()); import os; os._exit(3)").stdout.strip()
-    assert says(fork, "print(random.random())") == lost
-
-
 def test_a_fork_of_a_session_is_found_again(warm: None, tmp_path: Path) -> None:
     _, parent = create_session_sandbox(workspace_root=tmp_path)
     with parent:

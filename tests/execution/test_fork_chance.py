@@ -41,29 +41,3 @@ def test_the_parent_goes_on_with_its_own_numbers(parent: Sandbox, forked: Forkin
     parent.execute("import random; random.seed(5)")
     forked(parent)
     assert says(parent, "print(random.random())") == "0.6229016948897019"
-
-
-def test_generators_keep_their_identity(parent: Sandbox, forked: Forking) -> None:
-    parent.execute(CHANCE + "\nboth = [rng, rng]; bits = rng.bit_generator")
-    fork = forked(parent)
-    tell = "print(both[0] is both[1] is rng, rng.bit_generator is bits, type(mine).__name__)"
-    assert says(fork, tell) == "True True Mine"
-
-
-def test_a_deterministic_fork_of_another_fork_has_that_fork_s_seeds(
-    parent: Sandbox, forked: Forking
-) -> None:
-    parent.execute("import random")
-    child = forked(parent)
-    grandchild = forked(child, deterministic=True)
-    draw = "print(random.random())"
-    assert says(grandchild, draw) == says(child, draw) != says(parent, draw)
-
-
-def test_reseeding_writes_to_few_pages(parent: Sandbox, forked: Forking) -> None:
-    parent.execute("x = [[i] for i in range(100_000)]; import numpy as np")
-    fork = forked(parent)
-    sizes = {state.label: state.bytes for state in fork.checkpoints()}
-    (reseeded,) = [size for label, size in sizes.items() if "fresh seeds" in label]
-    assert reseeded < 4 << 20
-    assert max(sizes.values()) > 6 << 20

@@ -210,17 +210,3 @@ def test_a_class_of_a_cell_shows_its_source(module_sandbox: BaseSandbox) -> None
     assert "Source:" in page["data"]["text/plain"]
     printed = module_sandbox.execute("import inspect; print(inspect.getsource(Shape))").stdout
     assert printed.rstrip() == f"class Shape:\n{body}"
-
-
-def test_a_traceback_does_not_read_the_grammar_of_python_again(module_sandbox: BaseSandbox) -> None:
-    code = "from pygments.lexers import PythonLexer\nclass Mine(PythonLexer): pass\n"
-    code += "class Own(PythonLexer): tokens = {'root': []}\n"
-    code += "print([kind()._tokens is PythonLexer._tokens for kind in (Mine, Own)])"
-    assert module_sandbox.execute(code).stdout == "[True, False]\n"
-
-
-def test_the_latest_class_of_a_name_is_shown(module_sandbox: BaseSandbox) -> None:
-    for size in (1, 2):
-        module_sandbox.execute(f"class Box:\n    size = {size}")
-    printed = module_sandbox.execute("import inspect; print(inspect.getsource(Box))").stdout
-    assert "size = 2" in printed

@@ -68,13 +68,6 @@ def test_a_notebook_that_fails_says_where(sandbox: Sandbox) -> None:
     assert not sandbox.execute("after").success
 
 
-def test_a_file_that_is_not_a_notebook_is_refused(sandbox: Sandbox) -> None:
-    (sandbox.workspace / "no.ipynb").write_text("no")
-    error = sandbox.execute("%run no.ipynb").error
-    assert error is not None
-    assert error.ename == "NotJSONError"
-
-
 def test_history_becomes_a_valid_notebook(opened: Opening) -> None:
     sandbox = opened()
     for code in ("x = 41", "x + 1", "1/0", "%notebook out.ipynb"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from tests.faces import put_back, says
 from tests.numbers import shown
 from tests.numbers.expressions import DIFFERENT, GRID, LIBRARIES, OTHERS, SETUP, SINGLE
 from tests.numbers.record import as_recorded, on_one_line, recorded
-from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
+from wasm_kernel import BaseSandbox
 
 RECORDED = Path(__file__).with_name("native_numbers.txt")
 """Expressions and their values in CPython on x86-64, with the guest's numpy and pandas."""
@@ -320,33 +319,6 @@ for held in positions, positions[:, 1:], swapped, positions[:0, 0]:
     empty = "no identity; no identity; int64 -5; int64 0; no identity;"
     found = says(put_back(module_sandbox), cell).splitlines()
     assert [line.strip() for line in found] == [full, full, full, empty]
-
-
-@pytest.fixture(scope="module")
-def metered(warm_metered: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSandbox]:
-    policy = ExecutionPolicy(fuel_budget=10**10)
-    with create_sandbox(workspace=tmp_path_factory.mktemp("app"), policy=policy) as made:
-        yield made
-
-
-def test_extremes_of_positions_burn_no_more_than_those_of_int32(metered: BaseSandbox) -> None:
-    cell = "import numpy as np; x = np.argsort(np.arange(9000.0)); y = x.astype('i4'); x.min()"
-    assert says(metered, cell) == ""
-    of_positions, of_int32 = (
-        metered.execute(f"for _ in range(50): {each}.min(); {each}.max()").fuel_consumed or 0
-        for each in "xy"
-    )
-    assert of_positions < 1.15 * of_int32
-
-
-def test_a_look_for_errors_makes_division_no_dearer(metered: BaseSandbox) -> None:
-    cell = "import numpy as np; x = np.arange(1, 100_000); y = x * 1.5; x / x; y * y; np.sqrt(y)"
-    assert says(metered, cell) == ""
-    product, *others = (
-        metered.execute(f"for _ in range(20): {each}").fuel_consumed or 0
-        for each in ("y * y", "y / y", "np.sqrt(y)", "y / 3")
-    )
-    assert max(others) < product
 
 
 USES_OF_INDEXES = """

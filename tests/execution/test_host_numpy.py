@@ -59,12 +59,6 @@ def test_the_host_gives_its_own_bits(
     assert pieces()
 
 
-def test_small_work_is_not_for_the_host(module_sandbox: Sandbox, pieces: Pieces) -> None:
-    code = f"{MAKE}\na, b = matrices(64)\na @ b, a @ a.T, np.sort(a.ravel()), a.argsort(axis=None)"
-    assert module_sandbox.execute(code).success
-    assert pieces() == 0
-
-
 def test_without_numpy_on_the_host_the_guest_computes_by_itself(
     opened: Opening, pieces: Pieces, faults: Faults
 ) -> None:

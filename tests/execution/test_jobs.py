@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.errors import CompileError, HostFailed, SandboxClosed
+from wasm_kernel.errors import CompileError
 from wasm_kernel.execution.cell_output import never_ran
 from wasm_kernel.execution.jobs import GuestJobs
-from wasm_kernel.result import SandboxResult
 
 Begin = Callable[[], None]
 SECONDS = 10.0
@@ -93,41 +92,6 @@ def test_its_end_does_not_wait_for_a_start(
     started.result(SECONDS)
 
 
-def test_further_jobs_are_refused_with_the_first_reason(
-    made: Callable[[Begin], GuestJobs],
-) -> None:
-    jobs = made(lambda: None)
-    jobs.start().result(SECONDS)
-    jobs.refuse_further("it was pruned")
-    jobs.refuse_further("it was closed")
-    with pytest.raises(SandboxClosed, match="it was pruned"):
-        jobs.submit(lambda: None)
-    with pytest.raises(SandboxClosed, match="it was pruned"):
-        jobs.start()
-
-
-def test_only_cells_that_wait_are_cancelled(made: Callable[[Begin], GuestJobs]) -> None:
-    jobs, gate = made(lambda: None), threading.Event()
-    jobs.start().result(SECONDS)
-    begun = threading.Event()
-
-    unrun = never_ran(Path("app"), "")
-
-    def run() -> SandboxResult:
-        begun.set()
-        gate.wait(SECONDS)
-        return unrun
-
-    running = jobs.queue(run)
-    assert begun.wait(SECONDS)
-    waiting, other = jobs.queue(lambda: unrun), jobs.submit(lambda: 2)
-    assert jobs.cancel_cells()
-    gate.set()
-    assert (running.result(SECONDS), other.result(SECONDS)) == (unrun, 2)
-    assert waiting.cancelled()
-    assert not jobs.cancel_cells()
-
-
 def test_an_interrupt_that_finds_nothing_running_is_for_the_first_cell_that_waits(
     made: Callable[[Begin], GuestJobs],
 ) -> None:
@@ -142,17 +106,3 @@ def test_an_interrupt_that_finds_nothing_running_is_for_the_first_cell_that_wait
     assert second.result(SECONDS).success
     assert first.cancelled()
     assert not jobs.interrupt()
-
-
-@pytest.mark.parametrize("problem", [OSError(24, "Too many open files", "/home/a"), MemoryError()])
-def test_what_the_system_refuses_is_said_in_words_without_paths(
-    made: Callable[[Begin], GuestJobs], problem: Exception
-) -> None:
-    def fail() -> None:
-        raise problem
-
-    jobs = made(lambda: None)
-    jobs.start().result(SECONDS)
-    with pytest.raises(HostFailed) as caught:
-        jobs.submit(fail).result(SECONDS)
-    assert "/home" not in str(caught.value)

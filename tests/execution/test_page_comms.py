@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +50,6 @@ def notebook(module_sandbox: Sandbox) -> Notebook:
     return Notebook(put_back(module_sandbox))
 
 
-@pytest.fixture
-def brief(warm: None, tmp_path: Path) -> Iterator[Notebook]:
-    """Callbacks have little time, and time enough to end by themselves."""
-    policy = ExecutionPolicy(comm_seconds=0.3, grace_seconds=PATIENCE, comm_count=100)
-    with create_sandbox(workspace=tmp_path / "app", policy=policy) as made:
-        yield Notebook(made)
-
-
 def test_ipywidgets_is_at_hand_and_not_imported(notebook: Notebook) -> None:
     asked = "import sys; print('ipywidgets' in sys.modules, len(get_ipython().kernel.comm_manager"
     assert notebook.run(f"{asked}.targets))") == "False 0"
@@ -94,14 +85,6 @@ def test_an_await_for_a_widget_can_be_interrupted(notebook: Notebook) -> None:
 # -- limits
 
 
-def test_a_callback_without_an_end_is_interrupted(brief: Notebook) -> None:
-    brief.run(SLIDER + "def spin(c):\n    while True: pass\ns.observe(spin, 'value')")
-    page = brief.move(7)
-    assert page.errors == ["KeyboardInterrupt"]
-    assert "comm_seconds" in page.text
-    assert brief.run("print(s.value)") == "7"
-
-
 def test_a_callback_that_does_not_let_itself_be_interrupted_is_stopped(
     warm: None, tmp_path: Path
 ) -> None:
@@ -115,14 +98,6 @@ def test_a_callback_that_does_not_let_itself_be_interrupted_is_stopped(
             notebook.move(7)
         assert notebook.run("print(s.value)") == "3"
         assert notebook.page.said[-1].data["state"]["value"] == 3
-
-
-def test_a_flood_of_messages_is_cut_with_one_notice(brief: Notebook) -> None:
-    brief.run(SLIDER)
-    before = len(brief.page.said)
-    brief.run("for i in range(400): s.value = i % 100")
-    assert len(brief.page.said) - before == 100
-    assert brief.page.text.count("comm_count") == 1
 
 
 # -- journeys in memory

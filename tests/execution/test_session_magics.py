@@ -155,13 +155,6 @@ def test_a_path_out_is_refused(run: Run, path: str) -> None:
         assert "session workspace: " in run(line, fails="UsageError").stderr
 
 
-@pytest.mark.parametrize("path", [".metadata.json", ".metadata.json~x", ".Metadata.json"])
-def test_the_hosts_names_do_not_exist(run: Run, path: str) -> None:
-    run(f"%session_read {path}", fails="UsageError")
-    run(f"%session_delete {path}", fails="UsageError")
-    run(f"%%session_write {path}\nx", fails="UsageError")
-
-
 def test_a_missing_file_is_told_in_one_line_with_the_name_that_was_asked_for(run: Run) -> None:
     told = "UsageError: There is no file 'missing.txt' in the session. %session_files lists the"
     for line in ("%session_read missing.txt", "x = %session_read missing.txt"):

@@ -188,14 +188,6 @@ def test_links_and_the_hosts_own_names_are_safe(sandbox: Sandbox, tmp_path: Path
     assert (sandbox.workspace / ".metadata.json").read_text() == "mine"
 
 
-def test_a_cell_that_changes_no_file_writes_nothing(sandbox: Sandbox) -> None:
-    says(sandbox, "x = 1")
-    kept = private_of(sandbox.workspace) / "files"
-    before = {path.name: path.stat().st_mtime_ns for path in kept.iterdir()}
-    says(sandbox, "x = 2; print(os.listdir())")
-    assert {path.name: path.stat().st_mtime_ns for path in kept.iterdir()} == before
-
-
 def test_undo_beyond_what_is_known_is_refused(opened: Opening) -> None:
     first = opened(files_history_bytes=0)
     says(first, "x = 1")
@@ -207,13 +199,6 @@ def test_undo_beyond_what_is_known_is_refused(opened: Opening) -> None:
     assert says(again, "print(x)") == "3"
     says(again, "_ = open('a', 'w').write('a')")
     assert again.undo(files=True).files_removed == ("a",)
-
-
-LOOSE = """
-import tempfile, os
-t = tempfile.TemporaryFile('w+'); _ = t.write('kept'); t.flush()
-u = open('gone', 'w+'); _ = u.write('mine'); u.flush(); os.remove('gone')
-"""
 
 
 def test_files_without_a_name_go_when_nothing_knows_them(opened: Opening) -> None:
@@ -229,18 +214,6 @@ def test_files_without_a_name_go_when_nothing_knows_them(opened: Opening) -> Non
     sandbox.rollback()
     assert list(loose.iterdir()) == []
     assert says(sandbox, "print(os.listdir('/tmp'))") == "[]"
-
-
-def test_a_fork_has_its_parents_files_without_names(sandbox: Sandbox) -> None:
-    says(sandbox, LOOSE)
-    says(sandbox, "_ = t.write(' and more'); t.flush()")
-    (fork,) = sandbox.fork()
-    with fork:
-        assert says(fork, "_ = t.seek(0); print(t.read())") == "kept and more"
-        says(fork, "_ = t.write('!'); t.flush()")
-        fork.undo(3)
-        assert says(fork, "_ = t.seek(0); print(t.read())") == "kept"
-    assert says(sandbox, "_ = t.seek(0); print(t.read())") == "kept and more"
 
 
 def test_what_a_silent_cell_leaves_is_no_reason_to_keep_a_failed_cells_files(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.faces import says
-from tests.guests.javascript.conftest import Opening, problem, value
+from tests.guests.javascript.conftest import problem, value
 from wasm_kernel import BaseSandbox
 
 IMPORT = "import * as fs from 'node:fs/promises'\n"
@@ -65,12 +64,3 @@ def test_nothing_outside_is_reached(javascript: BaseSandbox) -> None:
     for code, error in OUTSIDE.items():
         assert problem(javascript, f"{IMPORT}await {code}").startswith(f"Error: {error}"), code
     link.unlink()
-
-
-def test_the_quota_holds(opened: Opening) -> None:
-    sandbox = opened(workspace_bytes=1_000_000, workspace_files=10)
-    code = "await fs.writeFile('big', new Uint8Array(2e6))"
-    assert "ENOSPC" in problem(sandbox, IMPORT + code)
-    code = "for (let i = 0; i < 20; i++) await fs.writeFile(`n${i}`, '')"
-    assert "ENOSPC" in problem(sandbox, IMPORT + code)
-    assert says(sandbox, "console.log('goes on')") == "goes on"

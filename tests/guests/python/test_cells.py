@@ -179,12 +179,6 @@ def test_it_agrees_with_ipython_on_every_cell_that_runs(code: str) -> None:
         assert "\\" in code or ours == expected
 
 
-@given(st.text(max_size=200) | TEXTS)
-def test_every_text_is_read_to_its_end(code: str) -> None:
-    for order in commands_in(code, NAMES):
-        assert order.name in NAMES
-
-
 LONG = ["[0]", "%fork a[0]", "f'{", "(", "%time ", "'\\", "f'{a:{", "%%time\n", "x = ", '"', "\\\n"]
 LONG += [
     "{x:",

@@ -39,12 +39,6 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PythonFiles:
     )
 
 
-def test_the_environment_is_remembered(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = files.guest_files(cache)
-    monkeypatch.setattr(files, "find", lambda cache: pytest.fail("looked again"))
-    assert files.guest_files(cache) == found
-
-
 class Asked(Exception):
     """Raised when the broker is asked."""
 
@@ -96,20 +90,6 @@ def put(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_the_key_changes_with_the_agent(cache: Cache, small: PythonFiles, tmp_path: Path) -> None:
-    before = files.find(cache).key
-    (tmp_path / "runtimes" / "python" / "agent" / "more.py").write_text("x = 1")
-    assert files.find(cache).key != before
-
-
-def test_an_agent_without_files_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(files, "runtimes_folder", lambda: tmp_path)
-    with pytest.raises(BundleError, match="Reinstall wasm-kernel"):
-        files.agent_files()
-
-
 def test_a_package_that_is_not_installed_is_named(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,27 +106,6 @@ def test_missing_artifacts_are_an_error(
         files.find(cache)
 
 
-def test_the_layout_has_the_standard_library_the_bundle_and_the_data(
-    cache: Cache, small: PythonFiles
-) -> None:
-    layout = files.lay_out(small, cache)
-    assert sorted(path.name for path in layout.lib.iterdir()) == [
-        files.STDLIB_NAME,
-        files.BUNDLE_NAME,
-    ]
-    assert (layout.data / "matplotlibrc").read_text() == "backend: agg"
-    assert sorted(path.name for path in layout.root.iterdir()) == ["app", "dev", "tmp", "usr"]
-
-
-def test_the_bundle_holds_the_agent_and_its_packages(cache: Cache, small: PythonFiles) -> None:
-    layout = files.lay_out(small, cache)
-    with zipfile.ZipFile(layout.lib / files.BUNDLE_NAME) as bundle:
-        names = bundle.namelist()
-    assert "agent/__init__.py" in names
-    assert "traitlets/traitlets.py" in names
-    assert not [name for name in names if name.endswith(".pyc") or "/tests/" in name]
-
-
 def test_a_package_of_the_bundle_that_is_missing_is_named_and_leaves_no_layout(
     cache: Cache, small: PythonFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,14 +114,6 @@ def test_a_package_of_the_bundle_that_is_missing_is_named_and_leaves_no_layout(
         with pytest.raises(BundleError, match="no_such_package"):
             files.lay_out(small, cache)
     assert (files.lay_out(small, cache).lib / files.BUNDLE_NAME).is_file()
-
-
-def test_files_are_laid_out_once(
-    cache: Cache, small: PythonFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = files.lay_out(small, cache)
-    monkeypatch.setattr(files, "_make", lambda *a: pytest.fail("made again"))
-    assert files.lay_out(small, cache) == first
 
 
 def test_the_bundle_of_the_same_packages_is_the_same_on_another_machine(

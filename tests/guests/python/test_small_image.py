@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copyfile
-from typing import NoReturn
 
 import pytest
 
@@ -15,7 +14,7 @@ from tests.faces import says
 from tests.faults import Does, Faults, faulty
 from tests.guests.python.first_sessions import OWN_IMAGE
 from wasm_kernel import Sandbox, create_sandbox, get_session_sandbox
-from wasm_kernel.engine.flavours import BASELINE, UNCHECKED
+from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.guests.base import prepare_on_own_thread
 from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.sessions.archives import export_session, import_session
@@ -31,16 +30,6 @@ import matplotlib.pyplot as plt
 print(numpy.int_ is numpy.int64, plt.get_backend(), tqdm.tqdm.monitor_interval)
 plt.plot([1, 2]);
 """
-
-
-class NoBroker:
-    """A broker to which no request may come."""
-
-    def call(self, request: object, reply: object, task: object = None) -> NoReturn:
-        raise AssertionError(request)
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -102,18 +91,6 @@ def test_a_session_goes_on_when_its_image_was_removed_from_the_cache(
         own.unlink()
         assert not sandbox.execute("import os; os.abort()").success
         assert says(sandbox, "print(x)") == "5"
-
-
-def test_only_the_baseline_compilers_code_goes_with_the_small_image(
-    small: BaseImage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A deterministic session has the whole image, as on every other machine."""
-    language = PythonLanguage(broker=NoBroker())
-    monkeypatch.setattr(language.prepared, "image_at_hand", lambda: None)
-    assert language._prepared_for(BASELINE) is language.small
-    assert language._prepared_for(UNCHECKED) is language.prepared  # the broker makes it
-    monkeypatch.undo()
-    assert language._prepared_for(BASELINE) is language.prepared
 
 
 INTERRUPTED = """

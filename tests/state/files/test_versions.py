@@ -9,7 +9,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -143,24 +143,6 @@ def test_what_no_commit_needs_is_let_go(workspace: Workspace) -> None:
         assert workspace.state == workspace.states[one]
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Workspace]:
-    """A workspace that may keep only few bytes of its files."""
-    with contextlib.closing(Workspace(tmp_path, most_bytes=25)) as made:
-        yield made
-
-
-def test_the_oldest_go_first_where_all_is_too_much(small: Workspace) -> None:
-    workspace = small
-    for number in range(6):
-        workspace.write("a", f"{number}" * 10)
-        workspace.commit()
-    assert sum(path.stat().st_size for path in kept(workspace)) <= 25
-    assert workspace.bring(2).missed == [("a", NotKept("room", 10))]
-    workspace.bring(5)
-    assert workspace.state == workspace.states[5]
-
-
 def test_making_room_takes_a_time_that_grows_as_the_files_do(workspace: Workspace) -> None:
     """Each deleted content was searched among all paths: a minute for 10,000 of them."""
     ledger, count = workspace.versions.ledger, 8_000
@@ -173,18 +155,6 @@ def test_making_room_takes_a_time_that_grows_as_the_files_do(workspace: Workspac
     assert time.process_time() - begun < 3
     assert ledger.at("f7", 1) == NotKept("room", 1)
     assert ledger.contents == {}
-
-
-def test_a_file_that_is_larger_than_all_may_be(small: Workspace) -> None:
-    workspace = small
-    workspace.write("small", "s" * 20)
-    workspace.write("large", "l" * 30)
-    one = workspace.commit()
-    workspace.write("small", "")
-    workspace.write("large", "")
-    assert workspace.bring(one).missed == [("large", NotKept("large", 30))]
-    assert workspace.state == {"small": "s" * 20, "large": ""}
-    assert workspace.versions.not_kept == [("large", NotKept("large", 30))]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])

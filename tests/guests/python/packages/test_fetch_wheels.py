@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tests.private import folders_of
@@ -121,13 +120,6 @@ def test_constraints_of_the_users_pip_do_not_hide_why(
     assert "a constraint of pip's configuration excludes" in text
 
 
-@pytest.mark.parametrize("wish", ["-r/etc/passwd", "./x", "x @ file:///etc/passwd", "x.whl"])
-def test_words_that_are_not_names_never_reach_pip(tmp_path: Path, wish: str) -> None:
-    (tmp_path / "x.whl").write_text("")
-    with pytest.raises(PackageError, match="names of packages"):
-        fetch(wish, into=tmp_path)
-
-
 @pytest.fixture
 def own_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Starts pip itself, as for users; it can be stopped and limited."""
@@ -189,9 +181,3 @@ def test_the_broker_fetches_no_other_things(tmp_path: Path, wishes: tuple[str, .
     _place(tmp_path)
     with pytest.raises(PackageError):
         broker_of(tmp_path).call(FetchPackages(wishes, "w_1"), FetchedPackages)
-
-
-@pytest.mark.parametrize("wishes", [None, "one", [3]])
-def test_a_request_for_other_things_than_names_is_not_one(wishes: object) -> None:
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"wanted": wishes, "into": "w_1"}, FetchPackages)

@@ -140,16 +140,6 @@ def test_a_bad_wheel_among_good_ones_changes_nothing(folder: Path, make: Make) -
     assert entries(folder) == ["site-packages"]
 
 
-def test_unchanged_files_are_links_and_changed_ones_are_not(folder: Path, make: Make) -> None:
-    site = SitePackages(folder)
-    shared = {"tests/__init__.py": "one", "one.py": ""}
-    site.change([open_wheel(make("one", files=shared))])
-    before = (folder / "site-packages" / "one.py").stat().st_ino
-    site.change([open_wheel(make("two", files={"tests/__init__.py": "two", "two.py": ""}))])
-    assert (folder / "site-packages" / "one.py").stat().st_ino == before
-    assert (folder / "site-packages" / "tests/__init__.py").read_text() == "two"
-
-
 @pytest.mark.parametrize(
     ("first", "second"), [({"x": ""}, {"x/y.py": ""}), ({"x/y.py": ""}, {"x": ""})]
 )
