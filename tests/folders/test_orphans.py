@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.faces import wait_for
+from tests.faces import PATIENCE, wait_for
 from tests.private import private_folders, private_of
 from wasm_kernel import (
     create_sandbox,
@@ -29,6 +30,7 @@ from wasm_kernel.folders.places import PrivateFolderError, beside
 from wasm_kernel.frontends.cli.doctor import examine
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.service import Service
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
@@ -161,6 +163,28 @@ def test_a_service_sweeps(root: Path, tmp_path: Path) -> None:
     shutil.rmtree(root)
     with Service(tmp_path / "sessions"):
         wait_for(lambda: not private.exists(), "a sweep")
+
+
+def test_a_long_sweep_keeps_no_session_awake(
+    warm: None, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the thread that looks after sessions removed folders itself."""
+    a_session(root, hours=24 * 8)
+    shutil.rmtree(root)
+    is_over, began = threading.Event(), threading.Event()
+
+    def removing_much(path: Path) -> None:
+        began.set()
+        is_over.wait(PATIENCE)
+
+    monkeypatch.setattr(orphans, "discard", removing_much)
+    limits = ServiceLimits(idle_seconds=0.1)
+    with Service(tmp_path / "sessions", limits=limits) as service, service.create() as sandbox:
+        assert began.wait(PATIENCE)
+        assert sandbox.execute("1").success
+        wait_for(lambda: sandbox.worker.state == "asleep", "its sleep")
+        assert not is_over.is_set()
+        is_over.set()
 
 
 def test_the_state_folder_forgets_places_that_are_gone(

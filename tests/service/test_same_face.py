@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.faces import error_of, put_back
+from tests.faces import PATIENCE, error_of, put_back
 from tests.listening import Page
 from wasm_kernel.errors import FrameError
 from wasm_kernel.execution.interfaces import OfferedMessage
@@ -77,6 +77,25 @@ def test_an_argument_of_a_wrong_type_is_refused_and_nothing_is_lost(
         call(sandbox)
     after = sandbox.execute("print(kept)")
     assert (after.stdout, after.stderr) == ("1\n", "")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda sandbox: sandbox.reconfigure(None, "log"), "takes a structlog logger.* not str"),
+        (lambda sandbox: sandbox.reconfigure("limits", None), "policy is of type Exec.* not str"),
+        (lambda sandbox: sandbox.query("complete"), "a query is of type Mapping, not str"),
+        (lambda sandbox: sandbox.query({"op": "execute", "code": "kept = 2"}), "not 'execute'"),
+    ],
+)
+def test_what_the_sandbox_can_not_take_is_refused_at_once(
+    sandbox: Sandbox, call: Callable[[Any], object], words: str
+) -> None:
+    """Before, a wrong logger hung the next cell, and a query could run code like a cell."""
+    sandbox.execute("kept = 1")
+    with pytest.raises((TypeError, ValueError), match=words):
+        call(sandbox)
+    assert sandbox.submit("print(kept)").result(PATIENCE).stdout == "1\n"
 
 
 def test_input_is_answered_refused_and_interrupted(sandbox: Sandbox) -> None:

@@ -19,6 +19,9 @@ from wasm_kernel.result import CommMessage
 NO_INPUT = "This needs a front end that takes input; there is none here."
 """The reason why a cell's request for input is refused."""
 
+QUERIES = ("complete", "inspect", "is_complete", "history")
+"""The requests that run no cell and leave nothing behind."""
+
 Provider = Callable[[], Mapping[str, Any]]
 
 
@@ -160,6 +163,21 @@ class Cell(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}
 
 
+def check_type(name: str, given: object, kind: type) -> None:
+    """Raises `TypeError` if a caller's argument is of another type than `kind`."""
+    if not isinstance(given, kind):
+        raise TypeError(f"{name} is of type {kind.__name__}, not {type(given).__name__}")
+
+
+def checked_query(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the request of a query; raises `TypeError` or `ValueError` if it is not one."""
+    check_type("a query", request, Mapping)
+    if request.get("op") not in QUERIES:
+        known = ", ".join(map(repr, QUERIES))
+        raise ValueError(f"the op of a query is one of {known}, not {request.get('op')!r}")
+    return dict(request)
+
+
 def checked_cell(cell: Cell) -> Cell:
     """Returns a cell that a caller describes.
 
@@ -167,8 +185,7 @@ def checked_cell(cell: Cell) -> Cell:
         TypeError: its code is not a string.
         ValueError: `timeout_seconds` is not above 0, or `env` can't be the guest's.
     """
-    if not isinstance(cell.code, str):
-        raise TypeError(f"a cell's code is a str, not {type(cell.code).__name__}")
+    check_type("a cell's code", cell.code, str)
     if cell.timeout_seconds is not None and not cell.timeout_seconds > 0:
         raise ValueError(f"timeout_seconds is above 0, not {cell.timeout_seconds!r}")
     check_env(cell.env)

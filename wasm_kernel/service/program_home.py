@@ -19,7 +19,7 @@ from wasm_kernel.errors import ForkError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.execution.functions import Offered
-from wasm_kernel.execution.interfaces import NewSession
+from wasm_kernel.execution.interfaces import NewSession, check_type
 from wasm_kernel.folders.folders import EXCHANGES, OpenedFolders, SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.places import state_folder
@@ -111,8 +111,8 @@ def get_ready(
     Starts the fork server, which loads while folders are opened. Raises as `create_sandbox`.
     """
     RuntimeType.checked(runtime)
-    if policy is not None and not isinstance(policy, ExecutionPolicy):
-        raise TypeError(f"policy is an ExecutionPolicy, not {type(policy).__name__}")
+    if policy is not None:
+        check_type("policy", policy, ExecutionPolicy)
     bound = SandboxLogger.of(logger)
     make_room(None, OF_WORKER)
     own_workers().fork_server.start()

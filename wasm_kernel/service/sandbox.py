@@ -22,7 +22,9 @@ from wasm_kernel.execution.interfaces import (
     OfferedMessage,
     ProcessUsage,
     TravelRequest,
+    check_type,
     checked_cell,
+    checked_query,
 )
 from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.policy import ExecutionPolicy
@@ -72,8 +74,7 @@ class Sandbox:
         workspace: Path,
         policy: ExecutionPolicy,
     ) -> None:
-        self.workspace = workspace
-        self.policy = policy
+        self.workspace, self.policy = workspace, policy
         self.session_id = worker.opened.session_id
         self.worker = worker
         self._home = home
@@ -207,10 +208,10 @@ class Sandbox:
     def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
         """Asks the guest a question: `complete`, `inspect`, `is_complete` or `history`.
 
-        The request and the reply are those of `runtimes/PROTOCOL.md`. After `policy.query_seconds`
-        a query is interrupted, and stopped if it goes on. A query leaves nothing behind.
+        The request and the reply are those of `runtimes/PROTOCOL.md`. A query leaves nothing behind.
+        After `policy.query_seconds` it is interrupted, and stopped if it goes on.
         """
-        return self.call(messages.Query(dict(request)))
+        return self.call(messages.Query(checked_query(request)))
 
     def comm(
         self,
@@ -224,8 +225,7 @@ class Sandbox:
         A message to an unknown comm is dropped; an `open` to an unknown target is answered with a
         `close`. Changes by the guest's callbacks are kept like a cell's effects, and an undo of the
         cell before takes them back, too. After `policy.comm_seconds` callbacks are interrupted.
-        `parent` has the fields of the carrying message that the guest may know: `msg_id`,
-        `msg_type`.
+        `parent` is that of `submit`.
         """
         return self.call(messages.Comm(message, dict(parent or {})), listener)
 
@@ -294,9 +294,8 @@ class Sandbox:
     def rollback(self, *, files: bool = False) -> Travelled:
         """Brings variables back as they were after the last cell, in a new guest.
 
-        Args:
-            files: Whether to bring the files in the workspace back, too, if a cell that failed or
-                another program has changed them since.
+        With `files`, files in the workspace are brought back, too, if a cell that failed or another
+        program has changed them since.
         """
         return self._travel(TravelRequest("rollback", files=files))
 
@@ -346,20 +345,21 @@ class Sandbox:
         """Replaces the limits and the logger, from the next cell on, which gets another worker.
 
         The variables stay. With None, the current policy or logger stays. Raises `PolicyError` if a
-        folder can't be mounted; nothing was changed then.
+        folder can't be mounted, `TypeError` for another type; nothing was changed then.
         """
+        bound, name = SandboxLogger.of(logger), self.session_id
         with self._sending:
             if policy is not None:
+                check_type("policy", policy, ExecutionPolicy)
                 self._changes["folders"] = self._home.mounted(policy)
-                self._changes |= {"policy": plain_policy(policy), "door": policy.door}
                 if any(getattr(policy, each) != getattr(self.policy, each) for each in _NETWORK):
                     self.worker.network = self._home.network(self.worker, policy)
                     self.take_functions(self._functions)
+                self._changes |= {"policy": plain_policy(policy), "door": policy.door}
                 self.policy = policy
             if logger is not None:
-                name = self.session_id
-                self.worker.logger = logger.bind(session_id=name) if name else logger
-                self._home.hooks.logger_changed(logger)
+                self.worker.logger = bound.bind(session_id=name) if name else bound
+                self._home.hooks.logger_changed(bound)
 
     def offer_pip(self) -> None:
         """Lets cells install pure-Python packages with `%pip`, from the next cell on.

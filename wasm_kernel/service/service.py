@@ -19,6 +19,7 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
+from wasm_kernel.execution.interfaces import check_type
 from wasm_kernel.folders.folders import EXCHANGES, identities_of
 from wasm_kernel.folders.locks import ServiceLock
 from wasm_kernel.folders.orphans import remove_due_daily
@@ -96,8 +97,8 @@ class Service(SandboxHome[Sandbox]):
             raise ValueError(f"confinement is 'auto', 'required' or 'off', not {confinement!r}")
         self.limits = ServiceLimits() if limits is None else limits
         self._policy = ExecutionPolicy() if policy is None else policy
-        _check_type("limits", self.limits, ServiceLimits)
-        _check_type("policy", self._policy, ExecutionPolicy)
+        check_type("limits", self.limits, ServiceLimits)
+        check_type("policy", self._policy, ExecutionPolicy)
         private = None if private_root is None else real_path(private_root)
         self._sessions_root = SessionsRoot(real_path(workspace_root), private)
         self.root = self._sessions_root.path
@@ -114,8 +115,7 @@ class Service(SandboxHome[Sandbox]):
         self.fork_server = ForkServer(fork_process.take_early())
         self.fork_server.start()
         threading.Thread(target=self._look_after, name="service", daemon=True).start()
-        if self.limits.expire_seconds:
-            threading.Thread(target=self._delete_expired, name="expiry", daemon=True).start()
+        threading.Thread(target=self._delete_due, name="expiry", daemon=True).start()
         if self.limits.disk_bytes is not None:
             threading.Thread(target=self._measure, name="disk", daemon=True).start()
 
@@ -341,9 +341,9 @@ class Service(SandboxHome[Sandbox]):
 
     def _limits(self, owner: str, policy: ExecutionPolicy | None) -> ExecutionPolicy:
         """Checks the types of a caller's options; returns the session's policy."""
-        _check_type("owner", owner, str)  # the record would not be readable
+        check_type("owner", owner, str)  # the record would not be readable
         limits = self._policy if policy is None else policy
-        _check_type("policy", limits, ExecutionPolicy)
+        check_type("policy", limits, ExecutionPolicy)
         return limits
 
     def _note(self, name: str, owner: str, language: RuntimeType) -> None:
@@ -442,12 +442,8 @@ class Service(SandboxHome[Sandbox]):
     # -- looking after sessions
 
     def _look_after(self) -> None:
-        """Looks after all sessions once a second, until the service is closed.
-
-        Once a day, it removes private folders whose workspaces are gone, those of other roots, too.
-        """
+        """Looks after all sessions once a second, until the service is closed."""
         while not self._ending.wait(_ROUND_SECONDS):
-            in_peace(remove_due_daily)
             for entry in self._registry.entries():
                 in_peace(self._look_at, entry)
 
@@ -456,12 +452,17 @@ class Service(SandboxHome[Sandbox]):
         while not self._ending.wait(_ROUND_SECONDS):
             in_peace(self._registry.measure, _MEASURE_SECONDS)
 
-    def _delete_expired(self) -> None:
-        """Deletes expired sessions, on a thread of its own, as that takes long."""
+    def _delete_due(self) -> None:
+        """Deletes expired sessions, on a thread of its own, as that takes long.
+
+        Once a day, it removes private folders whose workspaces are gone, those of other roots, too.
+        """
         seconds = self.limits.expire_seconds or math.inf
         expiry = Expiry(self._sessions_root, self._registry, self._records, seconds, self._logger)
         while not self._ending.wait(_ROUND_SECONDS):
-            in_peace(expiry.look)
+            in_peace(remove_due_daily)
+            if self.limits.expire_seconds:
+                in_peace(expiry.look)
 
     def _look_at(self, entry: SessionEntry) -> None:
         worker, limits = entry.sandbox.worker, self.limits
@@ -473,11 +474,6 @@ class Service(SandboxHome[Sandbox]):
             self._registry.remove(entry.sandbox.session_id)
         elif state == "idle" and idle > most:
             worker.sleep()
-
-
-def _check_type(name: str, given: object, kind: type) -> None:
-    if not isinstance(given, kind):
-        raise TypeError(f"{name} is of type {kind.__name__}, not {type(given).__name__}")
 
 
 class AsyncService(Async[Service]):
