@@ -64,6 +64,20 @@ def test_a_cell_begins_in_the_folder_and_reads(book: Notebook) -> None:
     assert said(book, "print(open('/app/result.csv').read())") == ",a\n0,1\n\n"
 
 
+def test_a_folder_above_is_read_once_it_is_mounted(
+    book: Notebook, tmp_path: Path, installed_kernelspec: Path
+) -> None:
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x.csv").write_text("n\n5\n")
+    cell = "import pandas as pd; print(pd.read_csv('../data/x.csv').n.sum())"
+    setting = "c.WasmKernel.mounts = ['/path/of/data:/data']"
+    assert setting in str(book.run(cell).traceback)
+    mounts = [f"{tmp_path / 'data'}:/data"]
+    with opened(f"--WasmKernel.mounts={mounts}", cwd=tmp_path / "notebooks") as other:
+        assert said(other, cell) == "5\n"
+
+
 def test_magics_find_its_files(book: Notebook) -> None:
     assert said(book, "%run script.py") == "ran /notebook/script.py\n"
     listed = said(book, "!ls").split()

@@ -79,6 +79,33 @@ def test_mounts_are_listed_in_the_root(tmp_path: Path) -> None:
         guest.close()
 
 
+def test_a_path_leads_on_to_mounts_alone_above_its_folder(tmp_path: Path) -> None:
+    for name in ("data", "deep"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").touch()
+        (tmp_path / name / "up").symlink_to("../data/up")
+    (tmp_path / "data" / "out").symlink_to("../srv/deep/f")
+    mounts = (("data", "/data"), ("deep", "/srv/deep"))
+    opened = tuple(Preopen(Folder.open(tmp_path / name), guest) for name, guest in mounts)
+    guest = Guest(tmp_path, mounts=opened)
+    try:
+        guest.one_path("path_create_directory", "sub")
+        inner = guest.open("sub", abi.O_DIRECTORY)[1]
+        for path in ("../data/f", "../../data/f", "sub/../.././data/f", "../data/../srv/deep/f"):
+            assert guest.stat(path) == abi.SUCCESS, path
+        assert guest.stat("srv/deep/../../data/f", fd=ROOT) == abi.SUCCESS
+        assert guest.stat("../" * 1360 + "data/f") == abi.SUCCESS
+        assert guest.stat("../data/" * 500 + "f") == abi.SUCCESS
+        for path in ("..", "../..", "../other", "../tmp", "../data/../f", "../data/f/", "../srv"):
+            assert guest.stat(path) in (abi.ENOENT, abi.ENOTDIR), path
+        for path in ("../data/out", "../data/up", "../srv/deep/up/"):
+            assert guest.stat(path) == abi.ENOENT, path
+        assert guest.stat("../../data/f", fd=inner) == abi.ENOENT  # it may have been moved
+        assert guest.open("../data/new", abi.O_CREAT)[0] == abi.EPERM
+    finally:
+        guest.close()
+
+
 def test_a_file_that_moved_out_of_the_workspace_is_no_change_there(guest: Guest) -> None:
     _, fd = guest.open("a", abi.O_CREAT)
     guest.changes.clear()

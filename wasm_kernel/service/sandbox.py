@@ -208,7 +208,7 @@ class Sandbox:
     def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
         """Asks the guest a question: `complete`, `inspect`, `is_complete` or `history`.
 
-        The request and the reply are those of `runtimes/PROTOCOL.md`. A query leaves nothing behind.
+        The request and the reply are as in `runtimes/PROTOCOL.md`. A query leaves nothing behind.
         After `policy.query_seconds` it is interrupted, and stopped if it goes on.
         """
         return self.call(messages.Query(checked_query(request)))

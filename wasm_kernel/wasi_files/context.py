@@ -39,27 +39,33 @@ class FileContext(Bookkeeping):
     def find(self, at: PathAt, follow: Follow = Follow.NEVER, *, looks: bool = False) -> GuestPath:
         """Resolves a path in its mount or folder; the caller closes the place.
 
-        With `looks`, a path outside of the guest's folders is missing, as programs expect.
+        Above a preopened folder, the path leads on to mounts alone: `../data` in `/notebook` is
+        `/data`. With `looks`, a path outside of the guest's folders is missing, as programs expect.
         """
-        fd, path = at
+        while True:
+            try:
+                return self._walk(*at, follow)
+            except Outside as left:
+                if self._root is None or self.preopens.mount_of(left.path) is None:
+                    if looks:
+                        raise GuestOSError(errno.ENOENT) from None
+                    raise
+                at = self._root, left.path  # with fewer `..` each time
+
+    def _walk(self, fd: int, path: str, follow: Follow) -> GuestPath:
         if not path:
             raise GuestOSError(errno.ENOENT)
-        try:
-            if fd == self._root:
-                found = self.preopens.mount_of(path)
-                if found is not None:
-                    mount, used = found
-                    return resolve(mount, path[used:] or ".", follow=follow)
-            opened = self.open_files.get(fd)
-            if not opened.is_folder:
-                raise GuestOSError(errno.ENOTDIR)
-            if opened.gone or opened.fd < 0 or opened.is_hidden_now:
-                raise GuestOSError(errno.ENOENT)
-            return resolve(opened.preopen, path, start=opened, follow=follow)
-        except Outside:
-            if looks:
-                raise GuestOSError(errno.ENOENT) from None
-            raise
+        if fd == self._root:
+            found = self.preopens.mount_of(path)
+            if found is not None:
+                mount, used = found
+                return resolve(mount, path[used:] or ".", follow=follow)
+        opened = self.open_files.get(fd)
+        if not opened.is_folder:
+            raise GuestOSError(errno.ENOTDIR)
+        if opened.gone or opened.fd < 0 or opened.is_hidden_now:
+            raise GuestOSError(errno.ENOENT)
+        return resolve(opened.preopen, path, start=opened, follow=follow)
 
 
 def resolve(

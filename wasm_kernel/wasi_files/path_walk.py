@@ -33,10 +33,15 @@ class Follow(Enum):
 
 
 class Outside(GuestOSError):
-    """A path leaves the folders of the guest."""
+    """A path leaves its preopened folder.
 
-    def __init__(self) -> None:
+    `path` is the path below the guest's `/` that leads on; empty if links or an open folder led
+    here, so that walking on could go round for ever, or the folder may have been moved.
+    """
+
+    def __init__(self, path: str = "") -> None:
         super().__init__(errno.EPERM)
+        self.path = path
 
 
 class HiddenName(GuestOSError):
@@ -240,7 +245,11 @@ class PathWalk(Closing):
         while todo:
             name = todo.pop()
             if name == "..":
-                self._up()
+                if len(self._way) == self._base:
+                    raise Outside(self._above(todo, is_folder=is_folder))
+                self._way.pop()
+                for layer in self._layers:
+                    layer.leave()
                 continue
             if self._hides(len(self._way), name):
                 raise HiddenName
@@ -290,13 +299,15 @@ class PathWalk(Closing):
             raise Outside
         return _names(target)
 
-    def _up(self) -> None:
-        """Goes up, not above the path's beginning: an open folder may have been moved."""
-        if len(self._way) == self._base:
-            raise Outside
-        self._way.pop()
-        for layer in self._layers:
-            layer.leave()
+    def _above(self, left: list[str], *, is_folder: bool) -> str:
+        """Returns the path that goes up from the walk's beginning, where these names are left."""
+        if self._base or self._hops:
+            return ""
+        above = self.preopen.guest.split("/")[1:-1]
+        while left and left[-1] == "..":
+            left.pop()
+            above = above[:-1]
+        return "/".join([*above, *reversed(left)]) + "/" * is_folder
 
 
 def _names(path: str) -> list[str]:

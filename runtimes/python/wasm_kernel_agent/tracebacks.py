@@ -37,6 +37,10 @@ _SHOWN = (
 )
 _BESIDE = "Put the file beside the notebook and name it by a relative path"
 _MOUNTED = "or let the kernel mount its folder (WasmKernel.mounts)"
+_MOUNTED_ABOVE = (
+    "or let the kernel mount that folder: after c.WasmKernel.mounts = ['/path/of/{0}:/{0}'] in "
+    "jupyter_wasm_kernel_config.py and a restart, this line works as it is"
+)
 _FILES = (
     "Cells see the session's own folder, /app, and not the folder of the notebook. If this file "
     "lies beside the notebook, move both to a folder of their own and start the notebook there: "
@@ -277,7 +281,10 @@ def _missing_file(error: BaseException) -> str:
     known, is_shown = advice["files"], os.path.isdir(_NOTEBOOK)  # noqa: PTH112 - a cell may have changed Path
     if not is_shown:
         return f"{_APP} {known}" if known else _FILES
-    return f"{_SHOWN} {_BESIDE}. {known}" if known else f"{_SHOWN} {_BESIDE}, {_MOUNTED}."
+    if known:
+        return f"{_SHOWN} {_BESIDE}. {known}"
+    above = re.match(r"(?:\.\./)+([^/]+)/", os.path.normpath(name))
+    return f"{_SHOWN} {_BESIDE}, {_MOUNTED_ABOVE.format(above[1]) if above else _MOUNTED}."
 
 
 def _full(error: BaseException) -> str:
