@@ -63,13 +63,8 @@ NUMBERS = {
     "with open('in.bin', 'rb') as f:\n"
     "    f.read(4); back = np.fromfile(f, a.dtype, len(a)); assert f.read() == b'end'",
     "numbers as text": "a.tofile('n.txt', sep=' '); back = np.fromfile('n.txt', a.dtype, sep=' ')",
-    "within a text": "with open('t.txt', 'w') as f:\n"
-    "    f.write('7 '); a.tofile(f, ' '); f.write(' 8')\n"
-    "with open('t.txt') as f: back = np.fromfile(f, a.dtype, -1, ' ')[1:-1]",
     "some of them": "a.tofile('s.bin'); back = np.fromfile('s.bin', a.dtype, count=2, offset=4)\n"
     "a = a[2:4]",
-    "positions": "a = np.argsort(a); a.tofile('p.bin')\n"
-    "back = np.fromfile('p.bin', 'int64').astype('int16')",
     "WAV": "from scipy.io import wavfile\n"
     "wavfile.write('a.wav', 8000, a); rate, back = wavfile.read('a.wav')",
     "Fortran": "from scipy.io import FortranFile\n"
@@ -85,7 +80,6 @@ REFUSED = {
     "pd.read_spss('sample.sav')": "pandas.read_stata and pandas.read_sas",
     "pd.read_hdf('data.h5')": "pyfive",
     "pd.read_excel('sample.ods')": "Save the file as .xlsx",
-    "pd.read_excel('dates.xls', engine='calamine')": "leave engine out",
     "pd.read_csv('x.csv.zst')": "zstd -d",
     "pd.read_excel('sample.xlsb')": "pyxlsb",
     "pd.read_orc('x.orc')": "ORC can't be read",

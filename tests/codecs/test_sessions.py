@@ -35,7 +35,6 @@ picture.convert("L")
 print(back.equals(df), pd.read_feather("t.feather").equals(df), picture.size)
 """
 WORKS = "True True (32, 24)"
-LARGE = 'large = np.random.default_rng(1).integers(0, 255, (1200, 2000, 3), "u1")'
 
 PIXELS = """
 from wasm_kernel_agent.codecs.calls import call
@@ -100,16 +99,6 @@ def test_an_interrupt_ends_a_codec_and_keeps_the_variables(sandbox: Sandbox) -> 
     # the codec does not hear it: the call is ended with the worker, if it goes on beyond the grace
     assert error is not None and error.ename in ("Interrupted", "KeyboardInterrupt")
     assert said(sandbox, USE) == WORKS
-
-
-def test_a_fork_that_is_asked_for_while_a_codec_works_has_whole_variables(sandbox: Sandbox) -> None:
-    sandbox.execute(LARGE)
-    future = begun(sandbox, "one = 1; Image.fromarray(large).save('l.webp'); two = 1")
-    (fork,) = sandbox.fork()
-    with fork:
-        assert said(fork, "print('one' in dir(), 'two' in dir())") in ("True True", "False False")
-        assert said(fork, USE) == WORKS
-    assert future.result(60).error is None
 
 
 def test_a_state_comes_back_in_a_new_process(sandbox: Sandbox, root: Path) -> None:

@@ -15,68 +15,33 @@ from wasm_kernel import BaseSandbox, ExecutionPolicy, SandboxResult, create_sand
 FILES = "for name in ('a.csv', 'b.csv', 'c.txt'): open(name, 'w').write(name + '\\n')"
 SCRIPTS = {
     "echo $(ls | wc -l) $((6 * 7))": "3 42\n",
-    "find . -name '*.csv' | xargs cat | sed s/csv/CSV/ | tr a-b A-B": "A.CSV\nB.CSV\n",
     "echo 'é 漢' | wc -c; echo '漢'": "7\n漢\n",
-    "mkdir -p d/e; ln -s ../a.csv d/l; cat d/l; readlink d/l; ls d": "a.csv\n../a.csv\ne\nl\n",
-    "grep -Hn csv a.csv; grep --color=never -c csv < b.csv": "a.csv:1:a.csv\n1\n",
     "timeout 0.1 sleep 5; echo $?": "124\n",
     """printf 'a 1\\nb 2\\n' | awk '{print $2 > "out_" $1}'; cat out_a; cat out_b""": "1\n2\n",
     "env A=1 B=2 python -c 'import os; print(os.environ[\"B\"])'": "2\n",
-    "cp a.csv b.csv; cp -af b.csv c.txt; mv c.txt a.csv; cat *; cp a.csv ./a.csv 2>&1": (
-        "a.csv\na.csv\ncp: 'a.csv' and '/app/a.csv' are the same file\n"
-    ),
     r"printf '\303\251\n'; printf '\377' | od -An; echo -e '\0303\251'": "é\n 000377\né\n",
     "echo é > f; x() { cat f >&2; }; x 2>&1; cat f è 2>&1": (
         "é\né\ncat: è: No such file or directory\n"
     ),
-    "f() { [ $1 = 0 ] || f $(($1 - 1)); }; f 120; echo $?": "0\n",
     "bash --login -c 'echo $1' - a; sh -lc 'echo b'; bash -euc 'false; echo c'": "a\nb\n",
     "bash -euo pipefail -c 'false | true; echo a'; echo false > s; bash -e s": "",
     "/bin/sh -c '/usr/bin/env A=b printenv A'; cd /usr/bin; ls sed; which sqlite3": "b\nsed\n",
-    r"printf 'a\0b\134' | tr '\0\134' '\n/'; yes | head -2; yes no | head -1": "a\nb/y\ny\nno\n",
-    "cmp a.csv a.csv; echo b.cs > d; cmp a.csv d; cmp -s a.csv d || cat d | cmp - d": (
-        "a.csv d differ: byte 1, line 1\n"
-    ),
     "echo 'import sys; print(sys.argv)' > p.py; if true; then ./p.py a 'b c'; fi": (
         "['./p.py', 'a', 'b c']\n"
-    ),
-    "printf '1\\n2\\n' > n; diff n - <<< 1; diff -u n n && paste -sd+ n | bc; head -n-1 n": (
-        "2d1\n< 2\n3\n1\n"
-    ),
-    "diff <(sort b.csv) a.csv; sort -t, -k2,2nr -k1 <(printf 'a,1\\nc,2\\nb,2\\n')": (
-        "1c1\n< b.csv\n---\n> a.csv\nb,2\nc,2\na,1\n"
     ),
     "date -d '2024-01-31 + 1 month' +%F; awk 'BEGIN {print strftime(\"%F\", 9), 1 / 3}'": (
         "2024-03-02\n1970-01-01 0.333333\n"
     ),
-    "cd /tmp; mkdir d d/e; realpath --relative-to=d d/e; du -b /app/a.csv; mktemp | wc -l": (
-        "e\n6\t/app/a.csv\n1\n"
-    ),
-    r"sed -i.old 's/\(.\)sv/\1\1/' a.csv; cat a.c*; grep -c -e 'b\+' -e x b*; sleep .1": (
-        "a.cc\na.csv\n1\n"
-    ),
     "trap 'echo $x $?' EXIT; x=1; install -D a.csv d/n; od -An -tx1 d/n; exit 3": (
         " 61 2e 63 73 76 0a\n1 3\n"
     ),
-    "printf 'a b\\na b' | uniq -c | wc; wc -lc a.csv c.txt; tr -s '[:lower:]' '*' < c.txt": (
-        "      1       3      12\n 1  6 a.csv\n 1  6 c.txt\n 2 12 total\n*.*\n"
-    ),
     "python -c 'import sys; print(sys.argv[1:], __name__)' a 'b c'": "['a', 'b c'] __main__\n",
-    "printf '3\\n1\\n' | python -c 'import sys; print(sorted(sys.stdin))'": "['1\\n', '3\\n']\n",
     "echo 'import sys; sys.exit(4)' > s.py; python s.py; echo $?": "4\n",
     "echo '[1, 2]' | python -m json.tool --compact": "[1,2]\n",
     "cd /tmp; FOO=1 python -c 'import os; print(os.getcwd(), os.environ[\"FOO\"])'": "/tmp 1\n",
-    "pip list | grep -c numpy": "1\n",
-    "python -c 'import os; os.system(\"echo inner | cat\")' | tr i I": "Inner\n",
     "tar czf x.tgz *.csv && rm *.csv && tar xvf x.tgz && cat b.csv": "a.csv\nb.csv\nb.csv\n",
-    "mkdir d; cp a.csv d; tar cf x d; rm *.csv; tar xf x --strip-components=1; cat a.csv": (
-        "a.csv\n"
-    ),
     "zip -qr x.zip a.csv c.txt; rm a.csv; unzip -q x.zip; cat a.csv": "a.csv\n",
-    "gzip a.csv; ls a*; zcat a.csv.gz; gunzip a.csv.gz; ls a*": "a.csv.gz\na.csv\na.csv\n",
     "md5sum a.csv > s; sha256sum a.csv >> t; md5sum -c s; sha256sum -c t": "a.csv: OK\n" * 2,
-    "echo '0  a.csv' | sha1sum -c || echo differs": "a.csv: FAILED\ndiffers\n",
-    "a=s; a+=(b c); a[9]=e; a[7]=f; a+=(g); echo ${!a[@]} ${a[@]}": "0 1 2 7 9 10 s b c f e g\n",
     "date -d '9999999 years' 2>&1; shuf -i 1-9999999999999999999 2>&1; shuf -r -n1 -e 2>&1": (
         "date: invalid date '9999999 years'\nshuf: a number is out of range\n"
         "shuf: can't use this: list index out of range\n"

@@ -78,17 +78,6 @@ def test_large_bodies_pass_both_ways(sandbox: Sandbox, scheme: str, size: int) -
     assert got == put == str(size)
 
 
-def test_ten_requests_are_awaited_at_once(sandbox: Sandbox) -> None:
-    code = (
-        "import asyncio, httpx, time\n"
-        "began = time.monotonic()\n"
-        "async with httpx.AsyncClient(timeout=60) as c:\n"
-        "    found = await asyncio.gather(*[c.get(S + '/slow/1') for _ in range(10)])\n"
-        "print(sum(each.status_code == 200 for each in found), time.monotonic() - began < 8)"
-    )
-    assert shown(sandbox, code) == "10 True"
-
-
 def test_a_session_keeps_its_connection(sandbox: Sandbox, https: Server) -> None:
     before = https.connections
     code = (
@@ -156,23 +145,6 @@ while b"" not in parts and time.monotonic() < end:
 print(b"".join(parts)[-4:], parts[-1])
 """
     assert shown(sandbox, code) == r"b'3,4\n' b''"
-
-
-def test_a_certificate_for_another_name_is_refused(sandbox: Sandbox, https: Server) -> None:
-    code = (
-        "import socket, ssl\n"
-        f"plain = socket.create_connection(('localhost', {https.port}))\n"
-        "ssl.create_default_context().wrap_socket(plain, server_hostname='example.org')"
-    )
-    assert "not the one that was connected to" in error_of(sandbox.execute(code))
-
-
-def test_a_fork_has_the_network_and_a_lost_guest_keeps_it(sandbox: Sandbox) -> None:
-    shown(sandbox, "import requests; n = 7")
-    [fork] = sandbox.fork(1)
-    with fork:
-        assert shown(fork, "print(n, requests.get(S + '/csv').status_code)") == "7 200"
-    assert shown(sandbox, "print(n, requests.get(S + '/csv').status_code)") == "7 200"
 
 
 def test_an_owner_can_take_the_network_away(

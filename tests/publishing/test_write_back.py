@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from tests.private import private_of
 from tests.publishing.published import Publishing
-from tests.tasks import WaitingCell, cancelled_after
+from tests.tasks import WaitingCell
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux import files
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.linux.task import QUIET, Cancelled, Task
+from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.publishing.mirror import Mirror
 from wasm_kernel.publishing.names import PublishLimits
 from wasm_kernel.publishing.place import AdoptFiles, WriteFiles, WriteOutcome
@@ -211,14 +211,6 @@ def test_what_is_read_only_stays(one: Writing) -> None:
     assert one.files == {"mine.csv": "mine"}
 
 
-def test_temporary_files_leave_no_notes(one: Writing) -> None:
-    for n in range(3):
-        one.wrote(f"{n}.csv")
-        one.deleted(f"{n}.csv")
-    assert [each.name for each in one.app.iterdir() if each.name.startswith(".wh.")] == []
-    assert one.files == {"mine.csv": "mine"}
-
-
 def test_what_can_not_be_kept_is_not_replaced(one: Writing) -> None:
     one.place = replace(one.place, most_kept=5)
     (one.book / "b.csv").write_text("b")
@@ -344,22 +336,6 @@ def test_what_the_user_changes_during_a_cell_is_seen_by_the_next(one: Writing) -
         back.cell_begins(turn)
     assert (one.app / "r.csv").read_text() == "edited after 1"
     assert turn.heard == []
-
-
-def test_a_stop_leaves_each_file_whole(one: Writing) -> None:
-    one.write("mine.csv", "2")
-    one.write("r.csv", "3")
-    for checks in range(1, 20):
-        try:
-            one.bring("mine.csv", "r.csv", task=cancelled_after(checks))
-        except Cancelled:
-            pass
-        except StopIteration:
-            break
-        assert one.files.items() <= {("mine.csv", "2"), ("mine.csv", "mine"), ("r.csv", "3")}
-    assert one.files == {"mine.csv": "2", "r.csv": "3"}
-    assert one.undone("mine.csv") == {}
-    assert one.files["mine.csv"] == "mine"
 
 
 @pytest.mark.parametrize("seed", range(3))

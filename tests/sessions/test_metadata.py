@@ -124,25 +124,16 @@ def test_two_processes_lose_nothing(file: Path, workspace: Path, tmp_path: Path)
     "content",
     [
         b"",
-        b"{",
         b"[]",
-        b"null",
-        b'"text"',
         b"\xff\xfe{}",
-        b"{}",
         WHOLE.replace(b'"version": 1', b'"version": 2'),
         WHOLE.replace(b'"version": 1', b'"version": true'),
-        WHOLE.replace(b'"version": 1', b'"version": 1.0'),
-        WHOLE.replace(b'"version": 1', b'"version": NaN'),
-        WHOLE.replace(b'"version": 1', b'"version": 1, "x": 1e999'),
         WHOLE.replace(b'"version": 1', b'"version": 1, "x": ' + b"9" * 5000),
         WHOLE.replace(b'"version": 1', b'"version": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000),
         WHOLE.replace(b"abc-123", b"abc-124"),
         WHOLE.replace(b"2024-02-29", b"2023-02-29"),
-        WHOLE.replace(b"2024-02-29", b"yesterday"),
         WHOLE.replace(b'"2024-02-29T12:30:45.678901+00:00"', b"1709209845"),
         WHOLE.replace(b"2024-02-29T12:30:45.678901+00:00", b"9999-12-31T23:59:59.999999+00:00"),
-        WHOLE.replace(b"2024-02-29T12:30:45.678901+00:00", b"0001-01-01T00:00:00.000000+23:59"),
         WHOLE + b" " * (1024 * 1024),
     ],
 )
@@ -266,7 +257,6 @@ def test_a_file_system_without_locks_or_exchanges_gets_a_rename(
         "2024-02-29T12:30:45.678901Z",
         "2024-02-29T12:30:45.678901",
         "2024-02-29T14:30:45.678901+02:00",
-        "20240229T123045.678901Z",
     ],
 )
 def test_times_of_other_writers_are_understood(text: str) -> None:

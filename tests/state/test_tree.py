@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from wasm_kernel.errors import TravelError
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.tree import TravelPlan, Tree, checked_name
+from wasm_kernel.state.tree import Tree, checked_name
 
 
 def commit(one: int, parent: int, *, cell: int | None = None, cells: int = 1) -> Commit:
@@ -20,17 +18,6 @@ def line(length: int, **fields: object) -> Tree:
     """The first state and this number of cells, each on the one before."""
     commits = {one: commit(one, one - 1) for one in range(1, length + 2)}
     return Tree(commits, length + 1, {}, **fields)  # type: ignore[arg-type]
-
-
-def labels(travel: TravelPlan) -> list[str]:
-    return [one.label for one in travel.cells]
-
-
-@pytest.mark.parametrize(("count", "target"), [(1, 3), (2, 2), (3, 1)])
-def test_undo_names_its_cells_and_where_it_came_from(count: int, target: int) -> None:
-    travel = line(3).plan("undo", count)
-    assert labels(travel) == ["cell 1", "cell 2", "cell 3"][3 - count :]
-    assert (travel.target, travel.undone) == (target, (4,))
 
 
 @pytest.mark.parametrize("cells", [4, 0, -(2**31)])
@@ -54,36 +41,10 @@ def test_undo_stops_at_cells_that_were_folded_over_a_checkpoint() -> None:
         Tree(commits, 8, {"early": 1}).plan("undo", 2)
 
 
-def test_redo_leads_back_to_where_undo_was() -> None:
-    tree = line(3)
-    there = tree.plan("undo", 2)
-    back = Tree(tree.commits, there.target, {}, there.undone).plan("redo")
-    assert (back.target, labels(back), back.undone) == (4, ["cell 2", "cell 3"], ())
-
-
-def test_each_undo_is_redone_by_itself() -> None:
-    tree = line(3)
-    once = tree.plan("undo", 1)
-    twice = Tree(tree.commits, once.target, {}, once.undone).plan("undo", 1)
-    back = Tree(tree.commits, twice.target, {}, twice.undone).plan("redo")
-    assert (back.target, back.undone) == (3, (4,))
-
-
 @pytest.mark.parametrize("undone", [(), (99,)], ids=["without an undo", "its state is gone"])
 def test_there_is_nothing_to_redo(undone: tuple[int, ...]) -> None:
     with pytest.raises(TravelError, match="nothing to redo"):
         line(3, undone=undone).plan("redo")
-
-
-def test_a_restore_can_be_redone_too() -> None:
-    tree = Tree(line(3).commits, 4, {"early": 2})
-    there = tree.plan("restore", name="early")
-    assert Tree(tree.commits, there.target, tree.names, there.undone).plan("redo").target == 4
-
-
-def test_redo_over_branches_names_the_cells_of_its_own_branch_only() -> None:
-    commits = {1: commit(1, 0), 2: commit(2, 1), 3: commit(3, 2), 4: commit(4, 2)}
-    assert labels(Tree(commits, 4, {}, (3,)).plan("redo")) == ["cell 2"]
 
 
 @pytest.mark.parametrize(
@@ -121,23 +82,6 @@ def test_names_that_can_not_be_given(name: str) -> None:
         checked_name(name)
 
 
-@given(st.lists(st.sampled_from(["undo", "redo", "restore", "cell"]), max_size=30))
-def test_every_travel_leads_to_a_commit_that_is_there(steps: list[str]) -> None:
-    tree, number = line(2), 3
-    for step in steps:
-        try:
-            if step == "cell":
-                number += 1
-                commits = {**tree.commits, number: commit(number, tree.head)}
-                tree = Tree(commits, number, {"early": 2})
-                continue
-            travel = tree.plan(step, 1, "early")
-        except TravelError:
-            continue
-        assert travel.target in tree.commits
-        tree = Tree(tree.commits, travel.target, tree.names, travel.undone)
-
-
 def with_widgets() -> Tree:
     """In[1], In[2], two callbacks of a widget, In[3], and one more callback."""
     cells = [(1, 0), (1, 1), (1, 2), (0, 2), (0, 2), (1, 3), (0, 3)]
@@ -146,19 +90,6 @@ def with_widgets() -> Tree:
         for one, (cells, cell) in enumerate(cells, start=1)
     }
     return Tree(commits, 7, {})
-
-
-def test_what_widgets_did_is_undone_with_the_cell_before() -> None:
-    travel = with_widgets().plan("undo", 1)
-    assert (travel.target, labels(travel)) == (5, ["cell 3"])
-    assert with_widgets().plan("undo", 2).target == 2
-
-
-def test_redo_brings_back_what_widgets_did_too() -> None:
-    tree = with_widgets()
-    undone = tree.plan("undo", 2)
-    travel = Tree(tree.commits, undone.target, {}, undone.undone).plan("redo")
-    assert (travel.target, labels(travel)) == (7, ["cell 2", "cell 3"])
 
 
 def test_a_cells_number_leads_to_right_after_it_without_what_widgets_did() -> None:

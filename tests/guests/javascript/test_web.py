@@ -13,25 +13,17 @@ from wasm_kernel import BaseSandbox
 # the URL, its base, and the expected parts
 URLS = [
     ("http://example\t.\norg", "http://example.org/foo/bar", "http://example.org/"),
-    ("https:foo.com", "http://example.org/foo/bar", "https://foo.com/"),
     ("\t   :foo.com   \n", "http://example.org/foo/bar", "http://example.org/foo/:foo.com"),
     ("http://f:00000000000000000000080/c", None, "http://f/c"),
-    ("/a/../b/./c", "http://example.org/foo/bar", "http://example.org/b/c"),
-    ("#x", "http://example.org/foo/bar?old", "http://example.org/foo/bar?old#x"),
     ("", "http://example.org/foo/bar?old#h", "http://example.org/foo/bar?old"),
-    ("http://www.example.com/foo%2fbar/é", None, "http://www.example.com/foo%2fbar/%C3%A9"),
     ("http://example.com/foo/%2e./%2e%2e/.%2e/%2e.bar", None, "http://example.com/%2e.bar"),
     ("http://192.168.0.257", None, None),
     ("http://0x7f.1", None, "http://127.0.0.1/"),
     ("http://[::1]:80/", None, "http://[::1]/"),
-    ("http://[::127.0.0.1]", None, "http://[::7f00:1]/"),
     ("http://[0:0:0:0:0:0:0:0:0]", None, None),
-    ("http://", None, None),
     ("mailto:x@example.com", None, "mailto:x@example.com"),
-    ("javascript:alert(1)", None, "javascript:alert(1)"),
     ("file:///C|/x/../y", None, "file:///C:/y"),
     ("non-special://host:90/p?q", None, "non-special://host:90/p?q"),
-    ("nothing", None, None),
 ]
 
 
@@ -62,25 +54,16 @@ def test_urls(javascript: BaseSandbox) -> None:
 THERE = {
     CHANGED: "'http://a:81/b?x=%C3%A4+%26#h'",
     "[...new URLSearchParams('a=1&b=%20+&a=3&c')].join('|')": "'a,1|b,  |a,3|c,'",
-    "new URLSearchParams({ q: 'ü*~' }).toString()": "'q=%C3%BC*%7E'",
-    "[...new TextEncoder().encode('€\\ud83d\\ude00')].at(-1)": "128",
     "new TextDecoder().decode(new Uint8Array([0xef, 0xbb, 0xbf, 97, 0xff]))": "'a\ufffd'",
-    "new TextDecoder('utf-16le').decode(new Uint8Array([97, 0, 98, 0]))": "'ab'",
     IN_PIECES: "'€'",
     "new TextDecoder().decode(new TextEncoder().encode('€'.repeat(3e6))).length": "3000000",
-    "require('crypto').randomBytes(70_000).length": "70000",
     CLONED: "[ true, true, 1, 0 ]",
     "crypto.getRandomValues(new Uint8Array(8)).some(Boolean)": "true",
     "/^[\\da-f]{8}-[\\da-f]{4}-4[\\da-f]{3}-[89ab]/.test(crypto.randomUUID())": "true",
-    "typeof Intl": "'undefined'",
     "new Map([['a', { b: new Set([1]) }]])": "Map(1) { 'a' => { b: Set(1) { 1 } } }",
-    "[1, , undefined, null]": "[ 1, <1 empty item>, undefined, null ]",
-    "Promise.reject(3)": "Promise { <rejected> 3 }",
-    "class A extends Map {}; A": "[class A extends Map]",
     "({ get a() { throw 1 }, [Symbol('s')]: 1n })": "{ a: [Getter], [Symbol(s)]: 1n }",
     "const o = { list: [] }; o.list.push(o); o": "<ref *1> { list: [ [Circular *1] ] }",
     "new Uint8Array([1, 2])": "Uint8Array(2) [ 1, 2 ]",
-    "`it's`": '"it\'s"',
     "Array.from({ length: 3 }, (_, i) => ({ i }))": "   i\n-  -\n0  0\n1  1\n2  2",
 }
 REFUSED = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 import time
 from collections import Counter
 from typing import Any
@@ -13,7 +12,6 @@ from hypothesis import example, given, reject
 from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
-from tests.sampled import sampled
 from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.guests.python.cell_reader import commands_in
 
@@ -177,48 +175,6 @@ def test_it_agrees_with_ipython_on_every_cell_that_runs(code: str) -> None:
         assert not Counter(ours) - Counter(expected)
         # a line that continues nothing is left out here, as only IPython makes sense of it
         assert "\\" in code or ours == expected
-
-
-LONG = ["[0]", "%fork a[0]", "f'{", "(", "%time ", "'\\", "f'{a:{", "%%time\n", "x = ", '"', "\\\n"]
-LONG += [
-    "{x:",
-    'f"{',
-    'f"\\N{',
-    "\\N{",
-    "{{",
-    "f'{'",
-    "\n ",
-    "\n\t",
-    " \f",
-    "x=%fork\n",
-    "!",
-    "?",
-    "]",
-]
-FLOOR = 0.3  # seconds; ratios of shorter times mean nothing
-
-
-def cpu_seconds(code: str) -> float:
-    """The least of three times: in between, the collector may visit everything that a test run
-    holds.
-    """
-    least = math.inf
-    for _ in range(3):
-        begun = time.process_time()
-        commands_in(code, NAMES)
-        least = min(least, time.process_time() - begun)
-        if least < FLOOR:
-            break
-    return least
-
-
-@pytest.mark.parametrize("piece", sampled({piece: piece for piece in LONG}, 12))
-def test_f6_case_45_a_text_four_times_as_long_takes_four_times_as_long(piece: str) -> None:
-    """Nested f-strings once took quadratic time: 14 seconds for 16 kB, which nothing could end."""
-    for begin in ('f"', ""):
-        small, large = (begin + piece * (size // len(piece)) for size in (40_000, 160_000))
-        more = cpu_seconds(large)
-        assert more < FLOOR or more < 10 * cpu_seconds(small), (begin, more)  # the square is 16
 
 
 @pytest.mark.parametrize("words", ["[0]" * 100_000, "[0" * 100_000 + "]", "9" * 300_000])
