@@ -129,3 +129,8 @@ print(thing.first, thing.second, Thing.first is Thing.class_traits()["first"])
 
 def test_traits_are_read_as_their_own_class_says(module_sandbox: BaseSandbox) -> None:
     assert module_sandbox.execute(TRAITS).stdout == "8 5 True\n"
+
+
+def test_the_platform_has_no_c_library_to_name(module_sandbox: BaseSandbox) -> None:
+    found = module_sandbox.execute("import platform\nprint(platform.libc_ver())")
+    assert found.stdout == "('', '')\n"

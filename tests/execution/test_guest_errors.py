@@ -86,6 +86,16 @@ def test_a_missing_module_says_what_can_be_done(
     assert sentence in shown(module_sandbox.execute(f"import {module}"))
 
 
+def test_a_printed_error_of_an_import_blames_no_option_of_python(
+    module_sandbox: BaseSandbox,
+) -> None:
+    code = (
+        "import traceback\ntry:\n    import nosuch\nexcept ImportError:\n    traceback.print_exc()"
+    )
+    lines = module_sandbox.execute(code).stderr.splitlines()
+    assert lines[-1] == "ModuleNotFoundError: No module named 'nosuch'"
+
+
 def test_a_connection_says_at_once_that_there_is_no_network(module_sandbox: BaseSandbox) -> None:
     for code in (
         "import urllib.request; urllib.request.urlopen('https://example.org')",

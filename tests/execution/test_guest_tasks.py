@@ -56,6 +56,23 @@ def test_asyncio_run_still_works_in_a_cell(sandbox: BaseSandbox) -> None:
     assert sandbox.execute("[n async for n in two()]").outputs[0].data["text/plain"] == "[2]"
 
 
+POLICY = """
+import asyncio, warnings
+warnings.simplefilter("ignore")
+class Policy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self):
+        print("asked")
+        return super().new_event_loop()
+asyncio.set_event_loop_policy(Policy())
+asyncio.run(asyncio.sleep(0))
+"""
+
+
+def test_a_policy_of_event_loops_is_asked(sandbox: BaseSandbox) -> None:
+    assert sandbox.execute(POLICY).stdout == "asked\n"
+    assert sandbox.execute("await asyncio.sleep(0)\nprint('on')").stdout == "on\n"
+
+
 POOL = """
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 ready = []

@@ -171,6 +171,14 @@ CALLS = {
     "print(os.popen('echo hi').read())": "hi\n\n",
     "print(sp.getstatusoutput('echo x; exit 5'))": "(5, 'x')\n",
     "sp.run('echo e >&2', shell=True, stderr=sp.DEVNULL)\nprint('on')": "on\n",
+    "p = sp.Popen('cat', stdin=-1, stdout=-1)\np.stdin.write(b'x')\nprint(*p.stdout)": "b'x'\n",
+    "sp.run(['x', 'hi'], executable='echo', cwd=b'/tmp', env={b'a': b'b'})": "hi\n",
+    "f = open('in', 'w+')\nf.write('x')\nf.seek(0)\nsp.run('cat', stdin=f.fileno())": "x",
+}
+FAILURES = {
+    "sp.run(['/nosuch'])": "FileNotFoundError",
+    "sp.run('true', cwd='/nosuch')": "FileNotFoundError",
+    "sp.run(['sleep', '0.2'], timeout=0.1)": "TimeoutExpired",
 }
 
 
@@ -178,6 +186,11 @@ def test_subprocess_runs_what_the_shell_knows(shell: BaseSandbox) -> None:
     found = {code: said(shell, f"import os, sys, subprocess as sp\n{code}") for code in CALLS}
     assert {code: result.stdout for code, result in found.items()} == CALLS
     assert {result.stderr for result in found.values()} == {""}
+
+
+def test_subprocess_fails_as_on_a_machine(shell: BaseSandbox) -> None:
+    errors = {code: shell.execute(f"import subprocess as sp\n{code}").error for code in FAILURES}
+    assert {code: error and error.ename for code, error in errors.items()} == FAILURES
 
 
 BYTES = r"""

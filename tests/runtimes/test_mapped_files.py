@@ -83,6 +83,7 @@ def memory(m: Any, _: int) -> list[Any]:
     "work",
     [
         *(lines, searches, writes, with_block, part, private, memory),
+        lambda m, fd: m.mmap(fd, 0, access=m.ACCESS_READ).madvise(m.MADV_SEQUENTIAL),
         lambda m, fd: m.mmap(fd, 0, access=m.ACCESS_READ).write(b"x"),
         lambda m, fd: m.mmap(fd, 0, prot=m.PROT_READ).__setitem__(0, 1),
         lambda m, fd: m.mmap(fd, 0, flags=m.MAP_PRIVATE).__setitem__(slice(0, 3), b"four"),

@@ -14,7 +14,7 @@ import asyncio
 import functools
 import sys
 import time
-from asyncio import base_events
+from asyncio import base_events, unix_events
 from collections.abc import Callable, Coroutine
 from pathlib import PurePosixPath
 from types import CodeType, FrameType
@@ -247,7 +247,8 @@ def _end_lost_runs(frame: FrameType | None, new: GuestLoop) -> None:
 
 def install() -> None:
     """Makes asyncio create `GuestLoop`s, and gives this thread one."""
-    asyncio.new_event_loop = asyncio.events.new_event_loop = GuestLoop
+    policy: Any = unix_events._UnixDefaultEventLoopPolicy
+    policy._loop_factory = GuestLoop
     for name in ("SelectorEventLoop", "EventLoop"):
         setattr(asyncio, name, GuestLoop)
     asyncio.set_event_loop(GuestLoop())

@@ -19,6 +19,7 @@ _NO_WRITING = (
     "a map can't change its file here. To read, use mode='r' or 'c' (np.memmap), mmap_mode='r' or "
     "'c' (np.load), access=mmap.ACCESS_READ or ACCESS_COPY; to write, np.save or the file itself"
 )
+_ADVICE = ("NORMAL", "RANDOM", "SEQUENTIAL", "WILLNEED", "DONTNEED")
 _NAMES = {
     "ACCESS_DEFAULT": _DEFAULT,
     "ACCESS_READ": _READ,
@@ -33,6 +34,7 @@ _NAMES = {
     "PROT_READ": 1,
     "PROT_WRITE": 2,
     "PROT_EXEC": 4,
+    **{f"MADV_{name}": number for number, name in enumerate(_ADVICE)},
 }
 
 

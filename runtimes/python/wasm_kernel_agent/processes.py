@@ -7,11 +7,29 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from wasm_kernel_agent.shell_commands import NOT_FOUND, UNKNOWN, command_of, run_script
 from wasm_kernel_agent.shell_options import Kept
+
+
+class _Output(io.RawIOBase):
+    """A pipe from a command, which runs when the pipe is read if it has waited for its input."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        super().__init__()
+        self._run, self.data = run, io.BytesIO()
+
+    def readable(self) -> bool:
+        """Returns True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Reads what fits into a buffer; returns the number of its bytes."""
+        self._run()
+        return self.data.readinto(buffer)
 
 
 class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
@@ -39,16 +57,25 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
         self._is_text = bool(encoding or errors or text or universal_newlines)
         self._encoding, self._errors = encoding or "utf-8", errors or "strict"
         self._targets = {"stdout": stdout, "stderr": stderr}
+        self._pipes = {name: _Output(self._finish) for name in self._targets}
         self._by_shell = shell
+        if executable is not None and not shell:  # of a shell, there is but one
+            args = [executable, *([] if isinstance(args, str | bytes | os.PathLike) else args[1:])]
         self._script = command_of(args, shell=shell)
-        self._place: dict[str, Any] = {"folder": os.fspath(cwd) if cwd else None, "env": env}
+        self._place: dict[str, Any] = {"folder": os.fsdecode(cwd) if cwd else None, "env": env}
+        if cwd:
+            os.scandir(cwd).close()  # an error says that the folder is not there
         self.stdin = self.stdout = self.stderr = None
+        for name, target in self._targets.items():
+            if target == subprocess.PIPE:
+                setattr(self, name, self._opened(io.BufferedReader(self._pipes[name])))
+        self._input = Kept()
         if stdin == subprocess.PIPE:
-            self.stdin = self._opened(Kept())
+            self.stdin = self._opened(self._input)
         else:
             self._run(_bytes_of(stdin))
 
-    def _opened(self, data: io.BytesIO) -> IO[Any]:
+    def _opened(self, data: IO[bytes]) -> IO[Any]:
         if not self._is_text:
             return data
         return io.TextIOWrapper(
@@ -56,12 +83,17 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
         )
 
     def _run(self, stdin: bytes) -> None:
+        began = time.monotonic()
         finished = run_script(self._script, stdin, **self._place)
+        self.returncode = finished.status
+        self._ended = time.monotonic()
+        self._seconds = self._ended - began
         if finished.status == NOT_FOUND and not self._by_shell:
             name = self._script.split(maxsplit=1)[0]
-            if name in UNKNOWN.findall(finished.stderr):  # and not only a command of its script
+            absent = f"bash: {name}: {os.strerror(errno.ENOENT)}\n"
+            # and not only a command of its script
+            if name in UNKNOWN.findall(finished.stderr) or finished.stderr == absent:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-        self.returncode = finished.status
         found = {"stdout": finished.output, "stderr": finished.errors}
         if self._targets["stderr"] == subprocess.STDOUT:
             found = {"stdout": finished.output + finished.errors, "stderr": b""}
@@ -71,7 +103,7 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
     def _deliver(self, name: str, data: bytes) -> None:
         target = self._targets[name]
         if target == subprocess.PIPE:
-            setattr(self, name, self._opened(io.BytesIO(data)))
+            self._pipes[name].data = io.BytesIO(data)
         elif target is None:
             getattr(sys, name).write(data.decode("utf-8", "replace"))
         elif isinstance(target, int):
@@ -83,11 +115,16 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
 
     def _finish(self) -> None:
         """Runs a command that waits for its input."""
-        if self.returncode is None and self.stdin is not None:
-            held: Any = getattr(self.stdin, "buffer", self.stdin)
-            data = held.getvalue()
-            self.stdin = None
+        if self.returncode is None and not self._input.closed:
+            data = self._input.getvalue()
+            io.BytesIO.close(self._input)
             self._run(data)
+
+    def _end_within(self, timeout: float | None) -> None:
+        """Runs a command that waits for its input. A command can't be ended: it ends first."""
+        self._finish()
+        if timeout is not None and self._seconds - (time.monotonic() - self._ended) > timeout:
+            raise subprocess.TimeoutExpired(self.args, timeout)
 
     def communicate(
         self,
@@ -97,7 +134,7 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
         """Returns the output and the errors; hands over the input first."""
         if input and self.stdin is not None:
             self.stdin.write(input)
-        self._finish()
+        self._end_within(timeout)
         read = (None if each is None else each.read() for each in (self.stdout, self.stderr))
         return next(read), next(read)
 
@@ -108,7 +145,8 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
 
     def wait(self, timeout: float | None = None) -> int:
         """Returns the exit status."""
-        return self.poll() or 0
+        self._end_within(timeout)
+        return self.returncode or 0
 
     def send_signal(self, sig: int) -> None:
         """Does nothing: the command has ended."""
@@ -123,9 +161,9 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
 
 
 def _bytes_of(stdin: Any) -> bytes:
-    if stdin is None or isinstance(stdin, int):
-        return b""
-    data = stdin.read()
+    if isinstance(stdin, int) and stdin >= 0:
+        stdin = open(stdin, "rb", closefd=False)  # noqa: SIM115 - a descriptor
+    data = b"" if stdin is None or isinstance(stdin, int) else stdin.read()
     return data if isinstance(data, bytes) else data.encode()
 
 

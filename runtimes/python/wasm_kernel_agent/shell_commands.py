@@ -96,7 +96,9 @@ def run_script(
         depth=depth,
         script=script,
         cwd=os.path.abspath(folder or "."),  # noqa: PTH100 - a link's name stays
-        env={str(name): str(value) for name, value in (os.environ if env is None else env).items()},
+        env={
+            os.fsdecode(n): os.fsdecode(v) for n, v in (os.environ if env is None else env).items()
+        },
         stdin=stdin.decode("latin1"),
     )
     while said["op"] == "program":

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import _thread
 import concurrent.futures
+import copy
 import errno
 import multiprocessing
 import os
+import platform
 import queue
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -96,6 +99,7 @@ def install() -> None:
     _wait_for_nobody()
     _lock_for_nobody()
     _keep_working_folder_plain()
+    _hide_the_missing_installation()
 
 
 def _refuse_what_is_missing() -> None:
@@ -284,3 +288,10 @@ def _keep_working_folder_plain() -> None:
         change(path)
 
     os.chdir = chdir
+
+
+def _hide_the_missing_installation() -> None:
+    """Keeps Python from looking for, or giving advice on, its files on a disk: a guest has none."""
+    python_3_13: Any = copy
+    sys.flags = python_3_13.replace(sys.flags, no_site=0)  # else printed ImportErrors blame it
+    platform.libc_ver = lambda executable=None, lib="", version="", chunksize=0: (lib, version)
