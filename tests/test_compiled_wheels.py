@@ -18,7 +18,7 @@ from tests.engine.test_compiler import binary as binary  # noqa: PLC0414 - a fix
 from wasm_kernel import __version__
 from wasm_kernel.engine.cache import INSTALLED, Cache
 from wasm_kernel.engine.compiler import Compiler
-from wasm_kernel.engine.flavours import FUEL, UNCHECKED
+from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.guests.base import GuestLanguage
 from wasm_kernel.guests.javascript.language import JavaScriptLanguage
 from wasm_kernel.guests.python.language import PythonLanguage
@@ -98,14 +98,6 @@ def test_doctor_tells_of_each_language_where_its_compiled_code_is_from(
             patch.setattr(Compiler, "check", lambda *_: None)
             said, *_ = states_of_code(language)
             assert said.endswith("guest is installed")
-
-
-def test_doctor_tells_of_code_with_fuel_only_if_there_is_some(tmp_path: Path) -> None:
-    language = JavaScriptLanguage(Cache(tmp_path))
-    language.cache.path(language.compiler.name(language.files.interpreter, FUEL)).touch()
-    plain, fuel = states_of_code(language)
-    assert "the JavaScript guest is not compiled" in plain
-    assert fuel == "the JavaScript guest for sessions with a fuel budget is compiled"
 
 
 def states_of_code(language: GuestLanguage) -> list[str]:

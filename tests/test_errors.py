@@ -46,12 +46,6 @@ def test_every_error_has_the_one_root() -> None:
 
 
 @by_class
-def test_a_stop_is_a_sentence(stop: GuestStopped) -> None:
-    assert str(stop)[0].isupper()
-    assert str(stop).endswith(".")
-
-
-@by_class
 def test_a_stop_says_what_happened_then_what_was_kept_then_what_to_do(stop: GuestStopped) -> None:
     stop.kept = "The variables are as they were before the cell."
     for door in Door:
@@ -83,22 +77,10 @@ def test_stops_name_the_limit_that_was_hit() -> None:
     assert "2 seconds" in str(Interrupted(2.0))
 
 
-def test_a_policy_error_is_a_value_error_with_its_field() -> None:
-    error = PolicyError("fuel_budget", "must be a whole number")
-    assert isinstance(error, ValueError)
-    assert (error.field, error.rule) == ("fuel_budget", "must be a whole number")
-    assert str(error) == "fuel_budget must be a whole number"
-
-
 def test_a_host_that_failed_says_what_would_help() -> None:
     """A cell that shows too much needs other advice than a host without memory."""
     assert str(HostFailed("no memory")).endswith("closing other sandboxes, and try again.")
     assert str(HostFailed("too much", "Show less.")).endswith("files are as they are. Show less.")
-
-
-def test_a_frame_error_says_why() -> None:
-    assert FrameError("it is no object").why == "it is no object"
-    assert str(FrameError("it is no object")) == "frame refused: it is no object"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -62,28 +61,6 @@ def test_the_file_is_its_owners_alone_and_appended_to(path: Path) -> None:
         opened.close()
     assert [line["event"] for line in lines(path)] == ["one", "two"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_lines_of_many_threads_stay_whole(file: EventFile, path: Path) -> None:
-    logger = SandboxLogger(file.logger())
-
-    def tell(name: int) -> None:
-        for number in range(100):
-            logger.log_event("x", name=name, number=number, text="y" * 500)
-
-    threads = [threading.Thread(target=tell, args=(name,)) for name in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({(line["name"], line["number"]) for line in lines(path)}) == 800
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
-def test_a_full_disk_costs_the_event_and_nothing_else() -> None:
-    opened = EventFile(Path("/dev/full"))
-    SandboxLogger(opened.logger()).log_event("lost")
-    opened.close()
 
 
 def test_a_line_that_was_cut_off_does_not_spoil_the_next(

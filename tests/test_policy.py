@@ -55,14 +55,6 @@ def test_the_bounds_themselves_are_allowed() -> None:
         assert [getattr(made(field, value), field) for value in values] == values
 
 
-def test_the_defaults_are_sound() -> None:
-    policy = ExecutionPolicy()
-    assert policy.fuel_budget is None
-    assert policy.cell_timeout is not None
-    assert policy.mounts == ()
-    assert dict(policy.env) == {}
-
-
 @pytest.mark.parametrize("field", ["cell_timeout", "fuel_budget"])
 @pytest.mark.parametrize("nothing", [0, 0.0, None])
 def test_none_and_0_mean_no_limit(field: str, nothing: float | None) -> None:
@@ -153,9 +145,3 @@ def test_an_invalid_mount_is_told_what_a_mount_is() -> None:
     wrong: Any = [5]
     with pytest.raises(PolicyError, match="HOST:GUEST"):
         ExecutionPolicy(mounts=wrong)
-
-
-def test_good_mounts_are_kept_in_order(tmp_path: Path) -> None:
-    given: Any = [Mount(tmp_path, "/b"), f"{tmp_path}:/a/c:rw"]
-    expected = (Mount(tmp_path, "/b"), Mount(tmp_path, "/a/c", writable=True))
-    assert ExecutionPolicy(mounts=given).mounts == expected

@@ -38,11 +38,11 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
     "wasm-trusted": ("--WasmKernel.outputs=trusted",),
     "wasm-tomorrow": ("--WasmKernel.resume=always",),
     "wasm-long": ("--WasmKernel.history_cells=1000",),
-    "wasm-slow": ("--log-level=WARN",),
+    "wasm-slow": ("--WasmKernel.confinement=off",),
     "wasm-plots": (f"--WasmKernel.mounts={sysconfig.get_path('purelib')}:/packages",),
 }
 GO = "go"
-"""The file beside the server's folders that ends the start of the fake kernel `wasm-slow`."""
+"""The file beside the server's folders that ends the start of the kernel `wasm-slow`."""
 NATIVE = ROOT / "build" / "gallery-venv" / "bin" / "python"
 """An environment with ipykernel and the gallery's imports; `make soak` makes it."""
 
@@ -127,8 +127,8 @@ def _environment(folder: Path) -> dict[str, str]:
         spec["argv"] = [sys.executable, *spec["argv"][1:], *arguments]
         spec["env"]["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         if name == "wasm-slow":
-            spec["argv"][spec["argv"].index("wasm_kernel")] = "tests.frontends.fake_kernel"
-            spec["env"]["FAKE_START"] = str(folder / GO)
+            spec["argv"][spec["argv"].index("wasm_kernel")] = "tests.end_to_end.slow_kernel"
+            spec["env"]["SLOW_START"] = str(folder / GO)
         if arguments:
             spec["display_name"] = f"{spec['display_name']}, trusted"
         (spec_folder / "kernel.json").write_text(json.dumps(spec))

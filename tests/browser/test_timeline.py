@@ -328,14 +328,6 @@ def test_a_guest_whose_outputs_are_trusted_changes_no_timeline(target: Lab, serv
     assert target.page.evaluate("window.fewest") == 2
 
 
-def test_the_magic_opens_the_panel_and_prints_the_tree(panel: Panel) -> None:
-    panel.lab.command("application:toggle-right-area")
-    panel.region.wait_for(state="hidden")
-    panel.run_only("%timeline")
-    panel.lab.output(LAST).get_by_text("x = 10").wait_for()
-    panel.region.wait_for()
-
-
 def test_a_fork_opens_beside_the_notebook_and_both_go_on(panel: Panel) -> None:
     panel.run("both = ['before']")
     panel.lab.command("wasm-kernel:fork")

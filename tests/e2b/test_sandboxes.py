@@ -9,14 +9,12 @@ import time
 from base64 import b64decode
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from tests.e2b.conftest import ADMIN, ANN, Api, SandboxOf
+from tests.e2b.conftest import ANN, Api, SandboxOf
 from tests.faces import PATIENCE, wait_for
-from tests.mcp.clients import Agents, HttpServer
 
 STREAMS = ("stdout", "stderr")
 
@@ -162,13 +160,6 @@ def test_contexts_have_their_own_variables(ann: Api) -> None:
     assert "There is no context" in gone.words
     own = sandbox.call("DELETE", f"/contexts/{sandbox.name}")
     assert own.status == 400
-
-
-def test_errors_advise_what_a_client_can_do(ann: Api) -> None:
-    sandbox = ann.made()
-    (error, _) = sandbox.run("open('/root/data.csv')")
-    assert "files.write of the sandbox" in error["traceback"]
-    assert "fork of the sandbox copies" in str(sandbox.run("%fork"))
 
 
 REFUSED_CODE = (
@@ -405,19 +396,6 @@ def test_terminals_and_watching_are_refused_in_words(ann: Api) -> None:
     unknown = ann.call("GET", "/templates")
     assert unknown.status == 404
     assert "There is no such call here" in unknown.words
-
-
-def test_agents_and_the_admin_use_the_same_server(server: HttpServer, ann: Api) -> None:
-    sandbox = ann.made()
-    with ExitStack() as ending:
-        agent = Agents({}, ending).http(server.url, ANN)
-        assert agent.says("1 + 1") == "2"
-    sandbox.run("1")
-    page = ann.call("GET", "/metrics", None, {"Authorization": f"Bearer {ADMIN}"})
-    assert b'wasm_kernel_cells_total{outcome="ok"}' in page.content
-    assert ann.call("GET", "/metrics").status == 401
-    admin = Api(server.url, {"X-API-Key": ADMIN})
-    assert admin.call("GET", sandbox.path).status == 200
 
 
 def test_the_description_names_all_calls(ann: Api) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,18 +18,25 @@ from tests.faces import PATIENCE
 
 Starting = Callable[..., RealKernel]
 ROOT = Path(__file__).resolve().parents[2]
+SLOW = ["-m", "tests.end_to_end.slow_kernel", "--WasmKernel.confinement=off"]
 
 
 @pytest.fixture(scope="session")
 def installed_kernelspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Installs the kernels of all languages; the default kernel also has the name `python3`."""
+    """Installs the kernels of all languages; the default kernel also has the name `python3`.
+
+    `wasm-slow` is the kernel of `slow_kernel.py`.
+    """
     data = tmp_path_factory.mktemp("share")
     languages = {"wasm-python": "python", "python3": "python", "wasm-javascript": "javascript"}
+    languages["wasm-slow"] = "python"
     for name, language in languages.items():
         folder = data / "kernels" / name
         shutil.copytree(ROOT / "kernelspec" / language, folder)
         spec = json.loads((folder / "kernel.json").read_text())
         spec["argv"][0] = sys.executable
+        if name == "wasm-slow":
+            spec["argv"][1:3] = SLOW
         paths = (str(ROOT), os.environ.get("PYTHONPATH", ""))
         spec["env"]["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         (folder / "kernel.json").write_text(json.dumps(spec))
@@ -56,8 +64,8 @@ def starting_in(root: Path) -> Iterator[Starting]:
     """Starts kernels whose sessions lie in one folder, and ends them."""
     started: list[RealKernel] = []
 
-    def one(notebook: Path | None = None, name: str = "wasm-python", **traits: str) -> RealKernel:
-        started.append(RealKernel(root, notebook, name, **traits))
+    def one(notebook: Path | None = None, name: str = "wasm-python", **options: Any) -> RealKernel:
+        started.append(RealKernel(root, notebook, name, **options))
         return started[-1]
 
     try:

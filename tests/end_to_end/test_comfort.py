@@ -176,22 +176,10 @@ def test_a_traceback_shows_the_source_of_earlier_cells(nb: Notebook) -> None:
     assert "----> 2     return 1 / 0" in text
 
 
-def test_xmode_and_tb_change_how_errors_show(nb: Notebook) -> None:
-    nb.run("%xmode Minimal")
-    assert nb.run("1 / 0").traceback.strip() == "ZeroDivisionError: division by zero"
-    nb.run("%xmode Context")
-    assert "---->" in nb.run("%tb").traceback
-
-
 def test_a_warning_is_shown_once_and_on_stderr(nb: Notebook) -> None:
     cell = "import warnings\nfor _ in range(3): warnings.warn('careful')"
     assert nb.run(cell).stream("stderr").count("UserWarning: careful") == 1
     assert nb.run("import logging; logging.error('oh')").stream("stderr") == "ERROR:root:oh\n"
-
-
-def test_exit_by_sys_exit_leaves_the_kernel(nb: Notebook) -> None:
-    assert nb.run("import sys; sys.exit(3)").reply["ename"] == "SystemExit"
-    assert nb.run("1").data("text/plain") == ["1"]
 
 
 # Input
@@ -204,12 +192,6 @@ def test_input_and_getpass_ask(nb: Notebook) -> None:
 
 
 # Displays, figures, tables
-
-
-def test_a_display_is_updated_in_place(nb: Notebook) -> None:
-    shown = nb.run("h = display('a', display_id='x'); h.update('b')")
-    assert shown.kinds == ["display_data", "update_display_data"]
-    assert shown.data("text/plain") == ["'a'", "'b'"]
 
 
 @pytest.fixture
@@ -245,14 +227,6 @@ def test_figures_take_the_options_of_the_inline_backend(figures: Notebook) -> No
     assert size_of(figures.run(PLOT).data("image/png")[0]) == (100, 50)
 
 
-def test_a_figure_that_stays_open_can_be_drawn_on_by_later_cells(figures: Notebook) -> None:
-    figures.run("%config InlineBackend.close_figures = False")
-    assert len(figures.run(PLOT).data("image/png")) == 1
-    later = figures.run("plt.plot([2, 1])\nprint(plt.get_fignums())\nplt.gcf()")
-    assert later.stream() == "[1]\n"
-    assert len(later.data("image/png")) == 1
-
-
 def test_magics_for_figures_keep_them_inline(figures: Notebook) -> None:
     for magic in ("%matplotlib", "%pylab"):
         assert figures.run(magic).reply["status"] == "ok", magic
@@ -267,22 +241,6 @@ def test_a_backend_that_needs_a_window_or_a_script_gives_way_to_inline(figures: 
         told = figures.run(f"import matplotlib\n{asked}").stream("stderr")
         assert "Figures are drawn inline" in told
         assert len(figures.run(PLOT).data("image/png")) == 1, asked
-
-
-def test_a_wide_table_is_cut_as_in_every_notebook(nb: Notebook) -> None:
-    [table] = nb.run("import pandas as pd\npd.DataFrame([range(40)])").data("text/html")
-    assert "1 rows × 40 columns" in table
-    assert table.count("<td>") == 21
-
-
-def test_tables_take_pandas_options(nb: Notebook) -> None:
-    nb.run("import pandas as pd\npd.options.display.max_rows = 4")
-    assert "20 rows" in nb.run("pd.DataFrame({'a': range(20)})").data("text/html")[0]
-    nb.run("pd.set_option('display.precision', 2)")
-    assert "0.33" in nb.run("pd.DataFrame({'a': [1/3]})").data("text/html")[0]
-    nb.run("pd.set_option('display.notebook_repr_html', False)")
-    assert nb.run("pd.DataFrame({'a': [1]})").data("text/html") == []
-    nb.run("pd.reset_option('all')")
 
 
 # What a sandbox can't do

@@ -13,13 +13,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-import jupyter_kernel_test
 import pytest
 
 from tests.end_to_end.begun_together import KERNELS
 from tests.end_to_end.conftest import starting_in
 from tests.end_to_end.real_kernel import RealKernel
-from tests.end_to_end.test_jupyter_kernel_test import TestProtocol
 from tests.faces import PATIENCE, wait_for
 from tests.linux.inside import needs_walls
 from tests.linux.test_kernel_process import REACHABLE
@@ -123,11 +121,7 @@ def forker(
 
 def process_of(kernel: RealKernel) -> int:
     """The process of the kernel itself."""
-    client = kernel.client
-    client.control_channel.send(client.session.msg("usage_request", {}))
-    while (reply := client.get_control_msg(timeout=PATIENCE))["msg_type"] != "usage_reply":
-        pass
-    return int(reply["content"]["pid"])
+    return int(kernel.control("usage_request", {})["pid"])
 
 
 def is_gone(process: int) -> bool:
@@ -179,13 +173,10 @@ def test_signals_reach_it_and_its_end_is_the_launchers(forker: Forker, root: Pat
         kernel = start()
         process = process_of(kernel)
         kernel.run("x = 1")
-        kernel.send("import time; print('on')\ntime.sleep(600)")
-        while kernel.client.get_iopub_msg(timeout=PATIENCE)["msg_type"] != "stream":
-            pass
+        sent = kernel.send("import time; print('on')\ntime.sleep(600)")
+        kernel.hear("stream")
         kernel.manager.signal_kernel(signal.SIGINT)
-        assert kernel.client.get_shell_msg(timeout=PATIENCE)["content"]["ename"] == (
-            "KeyboardInterrupt"
-        )
+        assert kernel.reply(sent)["ename"] == "KeyboardInterrupt"
         os.kill(process, signal.SIGKILL)
         provisioner: Any = kernel.manager.provisioner
         assert provisioner.process.wait(PATIENCE) == -signal.SIGKILL
@@ -431,11 +422,3 @@ def test_a_kernel_that_was_taken_over_reaches_neither_the_forker_nor_anything_el
     assert "forker" in found
     assert [name for name in late if name.startswith(("wasm_kernel", "tornado", "zmq"))] == []
     assert forker.command("--version").returncode == 0
-
-
-@pytest.mark.usefixtures("forker")
-class TestForkedProtocol(TestProtocol):
-    """The protocol's own test suite, with a kernel that was forked."""
-
-
-del jupyter_kernel_test, TestProtocol

@@ -127,14 +127,6 @@ def test_changes_stay_in_the_session_and_are_undone(book: Notebook) -> None:
     assert "script.py" in said(book, "!ls")
 
 
-def test_a_folder_is_moved_by_a_copy(book: Notebook) -> None:
-    moves = "import shutil, os; shutil.move('data', 'kept')"
-    looks = "print(os.listdir('kept'), os.path.exists('data'))"
-    assert said(book, f"{moves}; {looks}") == "['x.csv'] False\n"
-    book.run("%undo --files")
-    assert said(book, "import os; print(os.listdir('data'))") == "['x.csv']\n"
-
-
 def test_a_restart_keeps_what_cells_did(folder: Path) -> None:
     with opened(cwd=folder) as book:
         assert said(book, "import os; os.remove('orders.csv'); print(len(os.listdir()) > 2)")

@@ -14,7 +14,6 @@ import pytest
 from tests.attacks.interrupting import ENDS, KINDS
 from tests.end_to_end.conftest import Starting
 from tests.end_to_end.real_kernel import RealKernel
-from tests.faces import PATIENCE
 from tests.sampled import lasting
 
 pytestmark = pytest.mark.soak
@@ -35,30 +34,20 @@ CELLS = LONG | {name: code for name, code in KINDS.items() if name != "input"}
 LATEST = 0.05  # seconds from the begin of a cell to its interrupt, or its time
 
 
-def heard(kernel: RealKernel, sent: str, state: str) -> None:
-    """Waits until the kernel says that it is busy with a cell, or idle again."""
-    while True:
-        message = kernel.client.get_iopub_msg(timeout=PATIENCE)
-        mine = message["parent_header"].get("msg_id") == sent
-        if mine and message["content"].get("execution_state") == state:
-            return
-
-
 def interrupted(kernel: RealKernel, code: str, seconds: float) -> str:
     """Runs a cell, and does what "Interrupt kernel" does after a while.
 
     Returns the name of the cell's error once the kernel has answered both; empty if it had none.
     """
-    client = kernel.client
-    sent = client.execute(code)
+    sent = kernel.send(code)
     if code in LONG.values():  # an interrupt that overtakes its cell is for no cell
-        heard(kernel, sent, "busy")
+        while kernel.hear("status")["execution_state"] != "busy":
+            pass
     time.sleep(seconds)
-    client.control_channel.send(client.session.msg("interrupt_request", {}))
-    assert client.get_control_msg(timeout=PATIENCE)["msg_type"] == "interrupt_reply"
-    reply = client._recv_reply(sent, timeout=PATIENCE)
-    heard(kernel, sent, "idle")
-    return str(reply["content"].get("ename", ""))
+    assert kernel.control("interrupt_request", {})["status"] == "ok"
+    reply = kernel.reply(sent)
+    kernel.heard(sent)
+    return str(reply.get("ename", ""))
 
 
 def test_no_interrupt_or_deadline_loses_a_variable_or_hurts_the_next_cell(start: Starting) -> None:

@@ -98,14 +98,6 @@ def test_a_notebook_that_never_resumes(start: Starting, notebook: Path, root: Pa
     assert start(notebook, resume="never").run("x")["error"] == "NameError"
 
 
-def test_each_kernel_has_its_own_session_if_notebooks_have_none(
-    start: Starting, notebook: Path, root: Path
-) -> None:
-    for _ in range(2):
-        start(notebook, reopen="False").run("1")
-    assert len(list(root.iterdir())) == 2
-
-
 def test_a_cell_that_kills_its_kernel_costs_no_variable(
     start: Starting, notebook: Path, root: Path
 ) -> None:

@@ -40,20 +40,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
 
 def said(kernel: RealKernel, code: str, **options: Any) -> tuple[Message, list[Message]]:
     """The reply to a cell and the messages published under it."""
-    heard: list[Message] = []
-    reply = kernel.client.execute_interactive(
-        code, timeout=SECONDS, output_hook=heard.append, stop_on_error=False, **options
-    )
-    content: Message = reply["content"]
-    return content, heard
-
-
-def asked(kernel: RealKernel, message: str) -> Message:
-    while True:
-        reply = kernel.client.get_shell_msg(timeout=SECONDS)
-        if reply["parent_header"].get("msg_id") == message:
-            content: Message = reply["content"]
-            return content
+    return kernel.told(code, stop_on_error=False, **options)
 
 
 def check_texts(value: Any) -> None:
@@ -110,10 +97,10 @@ def test_replies_hold_nothing_harmful(kernel: RealKernel) -> None:
     (page,) = reply["payload"]
     check_texts(page)
     assert problems_in(page["data"]) == []
-    found = asked(kernel, kernel.client.inspect("hostile", 7))
+    found = kernel.reply(kernel.client.inspect("hostile", 7))
     check_texts(found)
     assert problems_in(found["data"]) == []
-    completed = asked(kernel, kernel.client.complete("hostile.", 8))
+    completed = kernel.reply(kernel.client.complete("hostile.", 8))
     check_texts(completed)
     reply, heard = said(kernel, "raise type('\\x1b]0;x\\x07E', (Exception,), {})('\\x1b[2Jgone')")
     check_texts(reply)

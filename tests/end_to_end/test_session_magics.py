@@ -14,7 +14,7 @@ import pytest
 
 from tests.aged import aged_session
 from tests.end_to_end.conftest import Starting, starting_in
-from tests.end_to_end.real_kernel import SECONDS, RealKernel
+from tests.end_to_end.real_kernel import RealKernel
 
 APPLY = "'prune_sessions', '--older-than 0h --apply'"
 NOT_ASKED_FOR = [
@@ -61,14 +61,8 @@ def old_session(root: Path) -> Path:
 
 def result_of(kernel: RealKernel, code: str) -> dict[str, Any]:
     """The MIME bundle of a cell's value."""
-    found: list[dict[str, Any]] = []
-
-    def hear(message: Any) -> None:
-        if message["msg_type"] == "execute_result":
-            found.append(message["content"]["data"])
-
-    kernel.client.execute_interactive(code, timeout=SECONDS, output_hook=hear)
-    (bundle,) = found
+    shown = [each for each in kernel.told(code)[1] if each["msg_type"] == "execute_result"]
+    (bundle,) = [dict(each["content"]["data"]) for each in shown]
     return bundle
 
 

@@ -21,24 +21,15 @@ class View:
     """A view of a kernel's timeline, as a page opens one."""
 
     def __init__(self, kernel: RealKernel) -> None:
-        self._client = kernel.client
+        self._kernel = kernel
         self.comm_id = uuid.uuid4().hex
         self._requests = 0
-        self._send("comm_open", {"target_name": TARGET, "data": {}})
+        kernel.comm("open", self.comm_id, {}, target_name=TARGET)
         self.tree = self.pushed()
-
-    def _send(self, kind: str, content: dict[str, Any]) -> str:
-        session = self._client.session
-        message = session.msg(kind, {"comm_id": self.comm_id, **content})
-        session.send(self._client.shell_channel.socket, message)
-        return str(message["header"]["msg_id"])
 
     def heard(self) -> dict[str, Any]:
         """The next message for this view."""
-        while True:
-            got = self._client.get_iopub_msg(timeout=SECONDS)
-            if got["content"].get("comm_id") == self.comm_id:
-                return dict(got["content"]["data"])
+        return dict(heard_on(self._kernel, self.comm_id)["content"]["data"])
 
     def pushed(self) -> dict[str, Any]:
         """The next tree that comes without a request."""
@@ -50,7 +41,7 @@ class View:
         """The reply to a request."""
         self._requests += 1
         data = {"request": request, "id": self._requests, **fields}
-        self._send("comm_msg", {"data": data})
+        self._kernel.comm("msg", self.comm_id, data)
         while (found := self.heard()).get("id") != self._requests:
             pass
         return found
@@ -62,7 +53,15 @@ class View:
         return self.ask("changes", state=state["id"], since=state["parent"])
 
     def close(self) -> None:
-        self._send("comm_close", {"data": {}})
+        self._kernel.comm("close", self.comm_id, {})
+
+
+def heard_on(kernel: RealKernel, comm_id: str) -> Any:
+    """The next message on a comm."""
+    while True:
+        got = kernel.client.get_iopub_msg(timeout=SECONDS)
+        if got["content"].get("comm_id") == comm_id:
+            return got
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +182,75 @@ def test_a_fork_belongs_to_the_new_notebook_beside_this_one(
     assert "own.files" not in view.ask("fork", notebook="missing.ipynb")["error"]
 
 
+WIDGET = "application/vnd.jupyter.widget-view+json"
+TRIES = """
+from comm import create_comm, get_comm_manager
+for comm_id, data in {opened!r}.items():
+    create_comm(target_name='jupyter.widget', comm_id=comm_id, data=data).send({press!r})
+get_comm_manager().get_comm('control').send({claims!r})
+display({{{view!r}: {{'model_id': {go!r}}}}}, raw=True)
+"""
+PRESS = {"method": "custom", "content": {"event": "click"}}
+
+
+def state_of(model: str, module: str = "controls", **traits: Any) -> dict[str, Any]:
+    own = {"_model_module": f"@jupyter-widgets/{module}", "_model_name": f"{model}Model"}
+    return {"state": {**own, "_view_module": None, "_view_name": None, **traits}}
+
+
+def tries(go: str, said: str) -> str:
+    """A cell that speaks for the widget's models, shows and links one, and shows its own."""
+    ends = [[f"IPY_MODEL_{one}", "description"] for one in ("own", go)]
+    output = {"output_type": "display_data", "data": {WIDGET: {"model_id": go}}}
+    opened = {
+        go: {},
+        said: state_of("HTML", value="forged"),
+        "own": state_of("Button", description="Win"),
+        "box": state_of("VBox", children=[f"IPY_MODEL_{go}"]),
+        "out": state_of("Output", "output", outputs=[output]),
+        "link": state_of("Link", source=ends[0], target=ends[1]),
+    }
+    claimed = {go: {"model_name": "ButtonModel", **state_of("Button")}}
+    claims = {"method": "update_states", "states": claimed}
+    return TRIES.format(opened=opened, press=PRESS, claims=claims, view=WIDGET, go=go)
+
+
+def test_a_page_without_the_panel_gets_a_widget_that_no_cell_can_use(kernel: RealKernel) -> None:
+    """A saved notebook has the ids of its models, and a cell may read the notebook's file."""
+    kernel.run("import ipywidgets; shown = 1; open('<b>.txt', 'w').close()")
+    kernel.run("shown = 2; open('<b>.txt', 'a').write('2')")
+    heard = kernel.told("%timeline", allow_stdin=True)[1]
+    opened = [each["content"] for each in heard if each["msg_type"] == "comm_open"]
+    states = {each["comm_id"]: each["data"]["state"] for each in opened}
+    [view] = shown_in(heard)
+    assert states[view["model_id"]]["_model_name"] == "VBoxModel"
+    [(choice, rows)] = [each for each in states.items() if "_options_labels" in each[1]]
+    labels = rows["_options_labels"]
+    [row] = [number for number, each in enumerate(labels) if "shown = 1" in each]
+    [go] = [one for one, each in states.items() if each.get("description") == "Go back to here"]
+    [said] = [one for one, each in states.items() if each["_model_name"] == "HTMLModel"]
+    kernel.comm("open", "control", {}, target_name="jupyter.widget.control")
+    heard = kernel.told(tries(go, said))[1]
+    told = str([each["content"] for each in heard if each["msg_type"] != "execute_input"])
+    assert ("Win" in told, go in told, "forged" in told) == (True, False, False)
+    assert kernel.run("shown")["value"] == "2"
+    kernel.comm("msg", choice, {"method": "update", "state": {"index": row}})
+    kernel.comm("msg", go, PRESS)
+    state = heard_on(kernel, said)["content"]["data"]["state"]
+    assert "Files stay as they are: &lt;b&gt;.txt." in state["value"]
+    assert kernel.run("shown")["value"] == "1"
+    heard = kernel.told("%timeline", allow_stdin=True)[1]  # the last widget goes
+    assert {m["content"]["comm_id"] for m in heard if m["msg_type"] == "comm_close"} == {*states}
+    heard = kernel.told("%timeline", allow_stdin=False)[1]  # such as by nbclient
+    assert shown_in(heard) == []
+
+
+def shown_in(heard: list[Any]) -> list[Any]:
+    """The widgets that messages show."""
+    bundles = [each["content"].get("data", {}) for each in heard]
+    return [bundle[WIDGET] for bundle in bundles if WIDGET in bundle]
+
+
 FORGES = """
 from comm import create_comm, get_comm_manager
 seen = []
@@ -222,15 +290,8 @@ def test_what_a_view_may_not_ask_is_refused_in_words(kernel: RealKernel, view: V
 
 def test_views_are_limited(kernel: RealKernel, view: View) -> None:
     more = [View(kernel) for _ in range(VIEWS_MOST - 1)]
-    refused = uuid.uuid4().hex
-    session = kernel.client.session
-    opened = session.msg("comm_open", {"comm_id": refused, "target_name": TARGET, "data": {}})
-    session.send(kernel.client.shell_channel.socket, opened)
-    while True:
-        got = kernel.client.get_iopub_msg(timeout=SECONDS)
-        if got["content"].get("comm_id") == refused:
-            assert got["msg_type"] == "comm_close"
-            break
+    kernel.comm("open", refused := uuid.uuid4().hex, {}, target_name=TARGET)
+    assert heard_on(kernel, refused)["msg_type"] == "comm_close"
     for each in more:
         each.close()
 
@@ -369,14 +430,6 @@ def test_many_variables_and_objects_are_told_in_part(kernel: RealKernel, view: V
     assert found["is_partial"]
     assert len(found["variables"]) == 300
     assert found["variables"][-1]["name"] == "<b>99999"
-
-
-def test_a_request_during_a_cell_is_served_after_it(kernel: RealKernel, view: View) -> None:
-    kernel.run("w = 1")
-    kernel.send("import asyncio; await asyncio.sleep(1); w = 2")
-    assert "error" not in view.ask("undo")
-    assert kernel.run("w")["value"] == "1"
-    assert "error" not in view.ask("tree")
 
 
 def test_a_reopened_notebook_knows_how_the_cells_of_yesterday_ran(tmp_path: Path) -> None:

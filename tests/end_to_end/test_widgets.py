@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -38,27 +39,16 @@ class Page:
 
     def __init__(self, kernel: RealKernel) -> None:
         self.kernel = kernel
-        self.client = kernel.client
+        self.heard = kernel.heard
+        self.send = kernel.comm
 
-    def heard(self, sent: str) -> Messages:
-        """The messages under a request, up to idle."""
-        found: Messages = []
-        while True:
-            message = self.client.get_iopub_msg(timeout=SECONDS)
-            if message["parent_header"].get("msg_id") == sent:
-                found.append(message)
-                if message["content"].get("execution_state") == "idle":
-                    return found
+    @property
+    def client(self) -> Any:
+        """The kernel's client, which is another one after a restart."""
+        return self.kernel.client
 
     def run(self, code: str) -> Messages:
-        return self.heard(self.client.execute(code))
-
-    def send(self, kind: str, comm_id: str, data: Any, buffers: Any = None, **fields: Any) -> str:
-        content = {"comm_id": comm_id, "data": data} | fields
-        session = self.client.session
-        message = session.msg(f"comm_{kind}", content, metadata={"version": "1.0.0"})
-        session.send(self.client.shell_channel.socket, message, buffers=buffers)
-        return str(message["header"]["msg_id"])
+        return self.heard(self.kernel.send(code))
 
     def move(self, value: int) -> str:
         state = {"method": "update", "state": {"value": value}, "buffer_paths": []}
@@ -116,6 +106,64 @@ def test_a_cell_that_awaits_hears_the_slider(page: Page) -> None:
     assert texts(moved) == "now 6\n"
     assert texts(page.heard(cell)) == "ends 6\n"
     assert texts(page.heard(behind)) == "behind\n"
+
+
+def test_messages_that_come_while_cells_compute_wait_in_order_and_keep_no_cell_busy(
+    page: Page,
+) -> None:
+    page.run(SLIDER + "import time; seen = []; s.observe(lambda c: seen.append(c.new), 'value')")
+    cells = []
+    for value in range(3):
+        cells.append(page.kernel.send("time.sleep(0.2); seen.append('cell')"))
+        page.move(7 + value)
+    last = page.kernel.send("seen")
+    states: dict[str, list[str]] = {}
+    while "idle" not in states.get(last, []):
+        message = page.client.get_iopub_msg(timeout=SECONDS)
+        if message["msg_type"] == "status":
+            parent = message["parent_header"].get("msg_id")
+            states.setdefault(parent, []).append(message["content"]["execution_state"])
+    assert [states[cell] for cell in cells] == [["busy", "idle"]] * 3
+    assert page.value("seen") == "['cell', 7, 'cell', 8, 'cell', 9]"
+
+
+def test_an_odd_message_is_answered_with_idle(page: Page) -> None:
+    odd: list[Any] = [{"comm_id": 5}, {"comm_id": "c", "target_name": 3}, {"data": [1]}, {}]
+    session = page.client.session
+    for content in odd:
+        message = session.msg("comm_open", content)
+        session.send(page.client.shell_channel.socket, message)
+        assert page.heard(message["header"]["msg_id"])[-1]["content"]["execution_state"] == "idle"
+
+
+def test_widgets_are_cleaned_and_what_they_lost_is_told_once(page: Page) -> None:
+    attack = "<b>x</b><script>alert(1)</script>"
+    cell = f"import ipywidgets as w; h = w.HTML({attack!r}); display(h)\n"
+    heard = page.run(cell + f"for _ in range(3): h.value = ''; h.value = {attack!r}")
+    sent = [m["content"]["data"].get("state", {}) for m in heard if "comm_" in m["msg_type"]]
+    assert {state["value"] for state in sent if "value" in state} == {"<b>x</b>", ""}
+    (notice,) = [m["content"]["text"] for m in heard if m["msg_type"] == "stream"]
+    assert "scripts" in notice and "trusted" in notice
+
+
+def test_channels_lead_to_widgets_alone(page: Page) -> None:
+    page.run("from comm import create_comm; closed = []")
+    heard = page.run("c = create_comm(target_name='mine'); c.on_close(closed.append)")
+    assert "comm_open" not in kinds(heard)
+    assert "mine" in texts(heard)
+    assert page.value("len(closed)") == "1"
+    heard = page.heard(page.send("open", "c8", {}, target_name="mine"))
+    assert kinds(heard) == ["status", "stream", "comm_close", "status"]
+
+
+def test_static_shows_no_widget_and_says_so_once(tmp_path: Path) -> None:
+    with starting_in(tmp_path / "sessions") as start:
+        page = Page(start(outputs="static"))
+        heard = page.run(SLIDER * 3)
+        assert "comm_open" not in kinds(heard)
+        assert texts(heard).count("Left out of this output: widgets.") == 1
+        opened = page.heard(page.send("open", "c8", {}, target_name="jupyter.widget.control"))
+        assert kinds(opened) == ["status", "comm_close", "status"]
 
 
 def test_a_page_that_is_loaded_again_finds_its_widgets(page: Page) -> None:
@@ -184,7 +232,6 @@ def test_widgets_survive_a_crash_of_the_kernels_process(page: Page) -> None:
     wait_for(lambda: "moved" in names_in(state_of(workspace)), "a commit on disk")
     page.kernel.kill()
     page.kernel.autorestart()
-    page.client = page.kernel.client
     info = page.client.comm_info("jupyter.widget", reply=True, timeout=SECONDS)
     assert "s1" in info["content"]["comms"]
     assert "now 2" in texts(page.heard(page.move(2)))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from wasm_kernel.errors import CompileError
+from wasm_kernel.frontends.jupyter.page import header_of
 from wasm_kernel.kernels import messages
 from wasm_kernel.outputs.bundle import Mode, never_stop
 from wasm_kernel.outputs.cleaner import Cleaner
@@ -46,13 +47,6 @@ def test_why_a_start_failed_is_told_in_words(problem: Exception, name: str, word
     assert "/a/path" not in error.evalue
 
 
-def test_an_error_reply_carries_the_error_without_terminal_control() -> None:
-    error = CellError("E\x07", "v\x1b[2J", ("\x1b[31mt",))
-    reply = messages.execute_reply(result(error), 1, SAFELY)
-    assert (reply["status"], reply["ename"], reply["evalue"]) == ("error", "E", "v")
-    assert reply["traceback"] == ["\x1b[31mt"]
-
-
 @pytest.mark.parametrize("value", ["x", [1], {"ename": 1}, None, {"status": "ok", "data": 3}])
 def test_a_malformed_user_expression_does_no_harm(value: Any) -> None:
     reply = messages.execute_reply(result(user_expressions={"it": value}), 1, SAFELY)
@@ -79,15 +73,6 @@ def test_an_invalid_count_is_not_believed(count: Any) -> None:
     assert messages.count_of({"execution_count": count}) is None
 
 
-def test_empty_answers_are_whole_replies() -> None:
-    assert messages.complete_reply({}, 7)["cursor_start"] == 7
-    assert messages.inspect_reply({}, SAFELY) == {
-        "status": "ok", "found": False, "data": {}, "metadata": {},
-    }  # fmt: skip
-    assert messages.is_complete_reply({}) == {"status": "unknown"}
-    assert messages.history_reply({"history": 3}) == {"status": "ok", "history": []}
-
-
 def test_only_known_kinds_of_completions_pass() -> None:
     types = [{"text": "a\x07", "type": "function", "start": 0, "label": "<img src=x>"}, 7]
     hostile = {"matches": ["a"], "metadata": {"_jupyter_types_experimental": types, "x": "<b>"}}
@@ -96,3 +81,9 @@ def test_only_known_kinds_of_completions_pass() -> None:
         "text": "a", "type": "function", "signature": "", "start": 0
     }  # fmt: skip
     assert set(metadata) == {"_jupyter_types_experimental"}
+
+
+def test_the_guest_is_told_a_messages_name_and_not_who_sent_it() -> None:
+    header = {"msg_id": "m", "msg_type": "comm_msg", "username": "ada", "session": "s", "date": 1}
+    assert header_of({"header": header}) == {"msg_id": "m", "msg_type": "comm_msg"}
+    assert header_of({}) == {}

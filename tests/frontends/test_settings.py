@@ -35,11 +35,6 @@ def test_a_broken_rule_names_the_trait(name: str, value: Any) -> None:
         settings(**{name: value}).policy()
 
 
-def test_mounts_are_read_from_their_text_form(tmp_path: Path) -> None:
-    (mount,) = settings(mounts=[f"{tmp_path}:/data:rw"]).policy().mounts
-    assert (mount.host, mount.guest, mount.writable) == (tmp_path, "/data", True)
-
-
 def test_the_workspaces_place_comes_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,12 +53,6 @@ def test_limits_come_from_a_file_unless_a_trait_says_otherwise(tmp_path: Path) -
     assert found.open_files == default  # a trait sets it, although only to the default
     assert found.stdout_bytes == 5
     assert found.mounts[0].host == tmp_path / "data"
-
-
-def test_a_wrong_policy_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "limits.toml").write_text("open_files = 1")
-    with pytest.raises(PolicyError, match=r"^limits\.toml, line 1: open_files must be"):
-        settings(policy_file=str(tmp_path / "limits.toml")).policy()
 
 
 def test_a_policy_file_in_the_notebooks_own_folder_is_not_taken(

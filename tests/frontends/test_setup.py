@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED, Flavour
-from wasm_kernel.errors import CompileError
 from wasm_kernel.frontends.cli import doctor, kernelspecs
 from wasm_kernel.frontends.cli import main as cli
 from wasm_kernel.frontends.cli import warm as warming
@@ -33,15 +32,6 @@ def test_the_shipped_kernelspec_names_no_interpreter_of_its_own() -> None:
     assert spec["interrupt_mode"] == "message"
     assert spec["env"] == {"PYTHONSAFEPATH": "1"}  # keeps the notebook's folder off the import path
     assert "'supported_encryption': ['curve']" in str(spec["metadata"])
-
-
-def test_python_is_the_first_of_the_kernels_in_a_picker() -> None:
-    """JupyterLab and Notebook sort by the displayed name; a notebook without a kernel gets the
-    first one preselected.
-    """
-    specs = [spec_of(kernelspecs.source(runtime)) for runtime in RuntimeType]
-    names = [*(str(spec["display_name"]) for spec in specs), "Python 3 (ipykernel)"]
-    assert min(names, key=str.casefold) == "Python (wasm sandbox)"
 
 
 def test_a_module_beside_the_notebook_is_not_imported_by_the_kernel(tmp_path: Path) -> None:
@@ -172,17 +162,6 @@ def test_an_archive_carries_the_guest_of_every_language(
     assert cli.main(["warm", "--import", str(tmp_path / "guests"), "--sha256", "0" * 64]) == 0
     images = {language.prepared.image_name for language in languages()}
     assert images < found["written"] < found["known"]
-
-
-def test_a_failed_warming_ends_with_status_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(say: object, *, fuel: bool) -> None:
-        raise CompileError("it does not compile")
-
-    monkeypatch.setattr(warming, "warm", fail)
-    assert cli.main(["warm"]) == 1
-    assert capsys.readouterr().err == "wasm-kernel: it does not compile\n"
 
 
 def test_the_doctor_finds_a_warm_machine_well(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import tempfile
 from pathlib import Path
@@ -73,8 +72,3 @@ def test_a_sandbox_that_can_not_be_made_leaves_no_folder(
     with pytest.raises(TypeError):
         AgentSandbox(None, {"policy": "none"})
     assert not [*tmp_path.iterdir()]
-
-
-def test_a_sandbox_is_not_copied(agent: AgentSandbox) -> None:
-    with pytest.raises(TypeError, match="a sandbox can't be copied or pickled"):
-        copy.deepcopy(agent.sandbox)

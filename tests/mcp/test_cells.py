@@ -112,13 +112,6 @@ def test_large_pictures_that_the_guest_cannot_read_are_not_shown(stdio: Agent) -
         assert len(stdio.call("read_file", path="a.jpg").images) == shown
 
 
-def test_a_large_photo_is_shown_smaller(stdio: Agent) -> None:
-    code = "from PIL import Image; Image.new('RGB', (2400, 600)).save('photo.jpg')"
-    stdio.call("execute_code", code=code)
-    (shown,) = stdio.call("read_file", path="photo.jpg").images
-    assert max(size_of(shown.data)) == 1568
-
-
 def test_halves_of_characters_break_no_reply(stdio: Agent) -> None:
     code = "from IPython.display import display; display({'text/plain': 'a\\ud800b'}, raw=True)"
     assert "[display]\na?b" in stdio.call("execute_code", code=code).text

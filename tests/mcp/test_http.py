@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from tests.mcp.clients import MODERN, Agents, HttpServer, Wire, serving
 from wasm_kernel import PolicyError
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.frontends.http.callers import Tokens
-from wasm_kernel.frontends.http.serving import Address
 
 TOKENS = """
 admin = "an admin's token, long"
@@ -111,16 +109,6 @@ def test_a_client_without_a_handle_is_told_before_another_session_begins(
     wire.call("destroy_session", session=handle)
 
 
-def test_the_header_of_the_older_protocol_counts_only_there(
-    closed: HttpServer, agents: Agents
-) -> None:
-    first = agents.http(closed.url, SHARED, mode="legacy")
-    first.says("x = 1")
-    modern = agents.http(closed.url, SHARED, mode=MODERN)
-    assert "NameError" in modern.call("execute_code", code="x").text
-    assert first.says("x") == "1"
-
-
 def test_first_calls_at_once_share_a_session(closed: HttpServer, agents: Agents) -> None:
     agent = agents.http(closed.url, SHARED, mode="legacy")
     calls = [agent.begin("execute_code", code=f"x{number} = {number}") for number in range(4)]
@@ -167,15 +155,6 @@ def test_only_tokens_open_the_server(closed: HttpServer, agents: Agents) -> None
     assert refusal(urllib.request.Request(closed.url, body, page)) == 403
     large = {**headers, "Authorization": f"Bearer {ANN}", "Content-Length": str(10**8)}
     assert refusal(urllib.request.Request(closed.url, body, large)) == 413
-
-
-def test_a_stream_that_a_client_resumes_begins_anew(closed: HttpServer) -> None:
-    wire = Wire(closed, ANN)
-    session = {"Mcp-Session-Id": wire.begin(), "Authorization": f"Bearer {ANN}"}
-    headers = {"Accept": "text/event-stream", "Last-Event-ID": "7", **session}
-    with urllib.request.urlopen(urllib.request.Request(closed.url, None, headers)) as answer:
-        assert answer.status == 200
-    wire.close()
 
 
 def test_pages_for_administrators(closed: HttpServer, agents: Agents) -> None:
@@ -240,16 +219,6 @@ def test_tokens_are_checked(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(PolicyError, match=r"tokens\.toml"):
             Tokens.from_file(file)
-
-
-def test_no_part_of_a_reply_waits_for_an_acknowledgement() -> None:
-    """Before, replies took 40 ms more."""
-    with (
-        Address("127.0.0.1", 0).listening() as listener,
-        socket.create_connection(listener.getsockname()),
-        listener.accept()[0] as line,
-    ):
-        assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_first_call_begins_a_session_if_it_changes_anything(

@@ -143,10 +143,6 @@ def nested(depth: int) -> dict[str, Any]:
     return column
 
 
-def test_an_honest_table_arrives() -> None:
-    assert called(SENT)["t"].tolist() == ["a", "bc"]
-
-
 LIES: dict[str, Any] = {
     "another length": {**TEXTS, "length": 3},
     "a huge length": {**TEXTS, "length": 2**31},

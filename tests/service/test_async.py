@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -69,15 +67,6 @@ def test_outputs_are_heard_in_the_loop_before_the_result(service: Service) -> No
     in_session(service, use)
 
 
-def test_cells_run_in_the_order_of_their_calls(service: Service) -> None:
-    async def use(session: AsyncSession) -> None:
-        await session.execute("ran = []")
-        await asyncio.gather(*(session.execute(f"ran.append({n})") for n in range(8)))
-        assert (await session.execute("print(ran)")).stdout == f"{[*range(8)]}\n"
-
-    in_session(service, use)
-
-
 def test_a_cancelled_await_interrupts_its_cell_alone(service: Service) -> None:
     async def use(session: AsyncSession) -> None:
         begun = asyncio.Event()
@@ -90,38 +79,6 @@ def test_a_cancelled_await_interrupts_its_cell_alone(service: Service) -> None:
         with pytest.raises(asyncio.CancelledError):
             await endless
         assert (await waiting).stdout == "True\n"
-
-    in_session(service, use)
-
-
-def test_a_cell_that_is_cancelled_while_it_is_sent_does_not_run(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This happens if the service has to make room for its worker."""
-
-    async def use(session: AsyncSession) -> None:
-        await session.execute("ran = False")
-        sends, may_send, cells = threading.Event(), threading.Event(), queue.SimpleQueue[Any]()
-        real = session.sync.submit
-
-        def slow(*args: Any, **options: Any) -> Any:
-            sends.set()
-            assert may_send.wait(30)
-            cell = real(*args, **options)
-            cells.put(cell)
-            return cell
-
-        with monkeypatch.context() as patch:
-            patch.setattr(session.sync, "submit", slow)
-            call = asyncio.create_task(session.execute("import time; time.sleep(60); ran = True"))
-            await asyncio.to_thread(sends.wait, 30)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-        may_send.set()
-        cell = await asyncio.to_thread(cells.get)
-        assert not (await asyncio.wrap_future(cell)).success
-        assert (await session.execute("print(ran)")).stdout == "False\n"
 
     in_session(service, use)
 
@@ -162,19 +119,3 @@ def test_a_reset_session_keeps_its_files_alone(service: Service) -> None:
         assert (again.stdout, again.stderr) == ("False ['kept']\n", "")
 
     in_session(service, use)
-
-
-def test_a_reset_of_a_session_that_is_closed_meanwhile_says_so(starting: Starting) -> None:
-    async def main() -> None:
-        async with starting() as service:
-            for _ in range(5):
-                session = await service.create()
-                await session.execute("1")
-                await session.reset()
-                resetting = asyncio.ensure_future(session.reset())
-                await asyncio.sleep(0.01)  # the session is woken
-                await session.close()
-                with suppress(SandboxClosed):
-                    await resetting
-
-    asyncio.run(main())

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 import json
 import threading
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -235,24 +233,6 @@ def test_what_no_message_can_carry_is_an_error_in_words(
         assert "surrogates not allowed" in fails(sandbox, f"echo({argument})")
 
 
-def test_a_call_that_fails_leaves_no_arguments_in_memory(offering: Sandboxes) -> None:
-    """A cell can make thousands of such calls, each of 8 MiB."""
-    orders: list[weakref.ref[Order]] = []
-
-    def refuse(order: Order) -> None:
-        orders.append(weakref.ref(order))
-        raise ValueError("no")
-
-    sandbox = offering(refuse, echo)
-    gc.disable()
-    try:
-        assert fails(sandbox, "refuse({'number': 1, 'due': '2020-01-01'})") == "ValueError: no"
-        says(sandbox, "echo(1)")  # the thread holds the call before
-        assert orders[0]() is None
-    finally:
-        gc.enable()
-
-
 def test_a_function_that_exits_or_cancels_itself_ends_its_call_alone(offering: Sandboxes) -> None:
     async def cancelled() -> None:
         task = asyncio.ensure_future(asyncio.sleep(PATIENCE))
@@ -316,21 +296,6 @@ def test_a_cell_that_does_other_work_while_it_awaits_a_call_keeps_its_worker(
     """Before, each short wait was a request, and the worker was ended for too many of them."""
     seldom = HostFunction(Meeting().meet, seconds=1, calls_a_cell=1)
     assert says(offering(seldom), BUSY) == "done"
-
-
-def test_calls_that_are_given_up_cost_no_worker(offering: Sandboxes) -> None:
-    """Before, the worker was ended: each was three requests, and two were expected."""
-    sandbox = offering(HostFunction(Meeting().meet, calls_a_cell=120))
-    code = """
-import asyncio
-for _ in range(120):
-    task = asyncio.create_task(meet(999))
-    for _ in range(2): await asyncio.sleep(0.001)
-    task.cancel()
-    await asyncio.sleep(0)
-print('done')
-"""
-    assert says(sandbox, code) == "done"
 
 
 def test_a_stream_ends_with_its_cell(offering: Sandboxes) -> None:
@@ -483,15 +448,6 @@ def test_functions_that_are_offered_again_change_nothing_in_a_running_cell(
     assert "3 times a minute" in fails(sandbox, "echo(4)")
 
 
-def test_functions_that_are_offered_later_are_there_after_an_undo(offering: Sandboxes) -> None:
-    sandbox = offering()
-    says(sandbox, "x = 1")
-    sandbox.offer_functions([echo])
-    says(sandbox, "x = echo(2)")
-    sandbox.undo(1)
-    assert says(sandbox, "print(echo(x))") == "1"
-
-
 FORGED = """
 import _host, json
 def ask(**frame): return _host.call(json.dumps(frame).encode()).decode()
@@ -616,17 +572,6 @@ def test_arguments_are_checked_whatever_is_callable(
     assert "Invalid enum value 'c'" in fails(sandbox, f"{call}('c')")
     if function is not Page:
         assert says(sandbox, f"print({call}('b'))") == "b"
-
-
-def test_an_argument_becomes_a_model_of_pydantic() -> None:
-    pydantic = pytest.importorskip("pydantic")
-    model = pydantic.create_model("Parcel", weight=(float, ...))
-
-    def send(parcel: object) -> None: ...
-
-    send.__annotations__["parcel"] = model
-    (parcel,), _ = bound_by_name([send])["send"].arguments([{"weight": 2}], {}, b"")
-    assert parcel == model(weight=2.0)
 
 
 def test_a_function_that_hides_the_annotations_it_shows_is_refused() -> None:

@@ -8,7 +8,6 @@ import logging
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -138,18 +137,6 @@ def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
     assert make(ID).execute("1").reply["execution_count"] == number + 2
 
 
-def test_a_cell_that_is_the_first_of_its_process_and_is_lost_has_its_number(make: Making) -> None:
-    first = make(ID)
-    says(first, "x = 1; print(x)")
-    first.close()
-    sandbox = make(ID)
-    cell = sandbox.submit("open('begun', 'w').close(); import time; time.sleep(3600)")
-    wait_for((sandbox.workspace / "begun").exists)
-    os.kill(process_of(sandbox), signal.SIGKILL)
-    assert cell.result(60).reply["execution_count"] == 2
-    assert sandbox.execute("x").reply["execution_count"] == 3
-
-
 def test_other_limits_mounts_and_packages_hold_from_the_next_cell_on(
     make: Making, tmp_path: Path
 ) -> None:
@@ -213,15 +200,6 @@ def test_a_sandbox_that_was_not_closed_warns_and_ends(make: Making, tmp_path: Pa
         del sandbox
         gc.collect()
     ends(process)
-
-
-def test_a_program_may_set_a_time_out_for_its_sockets(make: Making) -> None:
-    """Before, the connection to each worker broke when no message came for a moment."""
-    socket.setdefaulttimeout(0.05)
-    try:
-        assert says(make(), "import time; time.sleep(0.2); print(1)") == "1"
-    finally:
-        socket.setdefaulttimeout(None)
 
 
 def test_no_descriptor_of_its_program_reaches_the_process_that_forks(tmp_path: Path) -> None:

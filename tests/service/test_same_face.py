@@ -12,8 +12,6 @@ import pytest
 from tests.faces import PATIENCE, error_of, put_back
 from tests.listening import Page
 from wasm_kernel.errors import FrameError
-from wasm_kernel.execution.interfaces import OfferedMessage
-from wasm_kernel.guests.protocol import Result, Stream
 from wasm_kernel.result import CommMessage
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
@@ -29,24 +27,6 @@ def module_sandbox(service: Service) -> Iterator[Sandbox]:
 @pytest.fixture
 def sandbox(module_sandbox: Any) -> Any:
     return put_back(module_sandbox)
-
-
-def test_what_a_cell_shows_is_streamed_and_in_its_result(sandbox: Sandbox) -> None:
-    page = Page()
-    code = "import sys\nprint('a', flush=True)\nprint('e', file=sys.stderr)\n"
-    code += "open('f', 'w').close()\n6 * 7"
-    result = sandbox.execute(code, listener=page, user_expressions={"n": "1 + 1", "b": "1 / 0"})
-    assert (result.success, result.stdout, result.stderr) == (True, "a\n", "e\n")
-    assert (result.exit_code, result.memory_used_bytes > 0) == (0, True)
-    assert result.outputs[-1].data == {"text/plain": "42"}
-    assert result.reply["user_expressions"]["n"]["data"] == {"text/plain": "2"}
-    assert result.reply["user_expressions"]["b"]["status"] == "error"
-    assert (result.files_created, result.workspace_path) == (("f",), sandbox.workspace)
-    assert result.metadata == {"session_id": sandbox.session_id}
-    assert Stream("stdout", "a\n") in page.heard
-    assert [each.data for each in page.heard if isinstance(each, Result)] == [{"text/plain": "42"}]
-    assert sandbox.next_count == result.reply["execution_count"] + 1
-    assert (sandbox.workspace / "f").read_bytes() == b""
 
 
 def test_what_no_message_can_carry_is_replaced_or_refused(sandbox: Sandbox) -> None:
@@ -123,16 +103,3 @@ def test_a_late_answer_does_not_answer_the_next_question(sandbox: Sandbox) -> No
     late = sandbox.execute("input('late ')", allow_stdin=True, listener=page)
     assert error_of(late).startswith("KeyboardInterrupt")
     assert sandbox.execute("print(input())", allow_stdin=True, listener=page).stdout == "new\n"
-
-
-def test_a_front_end_finds_no_running_cell_in_an_idle_session(sandbox: Sandbox) -> None:
-    assert sandbox.query({"op": "is_complete", "code": "if x:"}).result()["status"] == "incomplete"
-    sandbox.start().result(30)
-    sandbox.offer(OfferedMessage(CommMessage("msg", "c"), {}, Page(), Waiting()))
-    assert not sandbox.interrupt()
-
-
-class Waiting:
-    def began(self) -> None: ...
-
-    def ended(self) -> None: ...

@@ -31,7 +31,6 @@ from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
 from wasm_kernel.sessions import ids, removal, root
-from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.root import SessionsRoot, WorkspaceError
 from wasm_kernel.sessions.session import Session
 
@@ -237,28 +236,6 @@ def test_the_disk_that_sessions_take_together_is_bounded(
         service.create()
 
 
-def test_a_session_that_takes_long_to_measure_keeps_no_other_from_sleeping(
-    starting: Starting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measuring, ended = threading.Event(), threading.Event()
-
-    def slow(*_: object) -> DiskUse:
-        measuring.set()
-        ended.wait()
-        return DiskUse((), 0, 0)
-
-    monkeypatch.setattr(DiskUse, "measured", slow)
-    service = starting(limits=ServiceLimits(disk_bytes=2**40, idle_seconds=1000))
-    sandbox = service.create()
-    says(sandbox, "x = 1")
-    assert measuring.wait(PATIENCE)
-    sandbox.worker.last_used -= 2000
-    try:
-        wait_for(lambda: sandbox.worker.state == "asleep")
-    finally:
-        ended.set()
-
-
 def test_forks_that_cells_and_agents_ask_for_have_the_limits_of_one_session(
     service: Service,
 ) -> None:
@@ -296,16 +273,6 @@ def test_many_at_once_get_no_more_than_the_limits_allow(
     with ThreadPoolExecutor(12) as threads:
         assert sum(threads.map(create, range(12))) == 3
     assert len(service.list()) == len([*service.root.iterdir()]) == 3
-
-
-def test_a_call_of_a_closed_session_takes_no_memory_of_others(starting: Starting) -> None:
-    """Before, each call took its policy's memory from the service for good."""
-    service = starting(limits=ServiceLimits(memory_bytes=700 * MIB), policy=SMALL)
-    first = service.create()
-    first.close()
-    with pytest.raises(SandboxClosed):
-        first.execute("x")
-    assert says(service.create(), "print(2)") == "2"
 
 
 def test_a_session_has_one_owner(service: Service) -> None:

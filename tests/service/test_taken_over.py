@@ -409,25 +409,6 @@ def test_what_a_worker_says_of_itself_is_no_more_than_it_can_be(homes: Making) -
     assert metered.execute("x").fuel_consumed == 10
 
 
-def test_a_workers_requests_are_handled_and_counted_for_each_call(homes: Making) -> None:
-    def wants(channel: Channel) -> None:
-        number = 0
-        request(channel)
-        while not isinstance(call := request(channel), messages.Close):
-            for _ in range(20):
-                number += 1
-                names = msgspec.json.encode({"unread": "x" * MIB})  # more than strays may have
-                channel.send(BrokerRequest(number, "EmptyReply", msgspec.Raw(names)))
-                assert request(channel).number == number
-            channel.send(ended(call))
-
-    home = homes(wants)
-    sandbox = home.session()
-    for _ in range(3):
-        sandbox.query(A_QUERY).result(PATIENCE)
-    assert len(home.asked) == 60
-
-
 def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(
     homes: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,28 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.faces import A_UUID, PATIENCE, error_of, happens, says, wait_for
 from tests.faults import faulty
 from tests.linux.inside import needs_walls
 from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
 from wasm_kernel.engine.cache import default_folder
-from wasm_kernel.engine.flavours import BASELINE_SETTING, UNCHECKED
+from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.errors import (
     FrameError,
-    HostFailed,
     SandboxClosed,
-    TravelError,
-    WasmKernelError,
     WorkerLost,
 )
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process, fork_server, messages
 from wasm_kernel.service.create import create_sandbox
-from wasm_kernel.service.open_message import plain_policy
-from wasm_kernel.service.program_home import own_workers
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
 
@@ -149,19 +142,6 @@ def test_a_program_says_what_it_waits_for_while_the_guest_is_compiled(
     assert not lines[-2].strip()  # the line is removed again
     assert lines[-1] == ""
     assert not caplog.messages
-
-
-@pytest.mark.usefixtures("warm")
-def test_a_sandbox_of_ones_own_keeps_its_variables_when_its_worker_is_lost(
-    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before, each worker began like the first one: without variables."""
-    monkeypatch.setattr(own_workers(), "fork_server", service.fork_server)
-    with create_sandbox(workspace=tmp_path / "app") as sandbox:
-        assert isinstance(sandbox, Sandbox)
-        keep(sandbox, "x = 41")
-        assert lose(sandbox).ename == "WorkerLost"
-        assert says(sandbox, "print(x)") == "41"
 
 
 @pytest.mark.parametrize("how", ["timeout", "interrupt"])
@@ -337,31 +317,6 @@ def test_a_killed_service_leaves_no_process_and_the_next_one_has_the_variables(
         assert says(service.get(name), "print(x)") == "41"
 
 
-@needs_walls
-@pytest.mark.parametrize(
-    ("confinement", "deterministic", "begins"),
-    [("auto", False, True), ("off", False, False), ("auto", True, False)],
-)
-def test_a_worker_begins_with_the_baseline_when_better_code_is_on_its_way(
-    monkeypatch: pytest.MonkeyPatch, confinement: str, deterministic: bool, begins: bool
-) -> None:
-    monkeypatch.delenv(BASELINE_SETTING, raising=False)
-    server, prepared, asked = fork_server.ForkServer(), list[object](), list[list[str]]()
-    monkeypatch.setattr(fork_server, "_prepare", lambda runtime, *_: prepared.append(runtime))
-
-    def nothing(requests: list[messages.ForkRequest]) -> None:
-        asked.append([request.flavour for request in requests])
-
-    monkeypatch.setattr(server, "_first", nothing)
-    policy = plain_policy(ExecutionPolicy(deterministic=deterministic))
-    flavours = fork_server.flavours_of(policy, confinement)
-    with pytest.raises(HostFailed):
-        server.spawn("python", flavours, lambda text: None)
-    assert prepared
-    assert asked[0] == ["unchecked"]  # without this, no process would compile it
-    assert asked[1] == [*asked[0], *["unchecked-baseline"] * begins]
-
-
 def test_a_process_with_a_second_thread_forks_neither_workers_nor_kernels() -> None:
     command = [sys.executable, "-c", BESIDE_A_THREAD]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -487,18 +442,3 @@ def test_the_walls_of_a_worker_hold_against_native_code(
 def test_what_a_worker_must_not_send_is_refused(data: bytes) -> None:
     with pytest.raises(FrameError):
         messages.read_report(data)
-
-
-@given(st.binary(max_size=200))
-def test_rubbish_is_refused_and_nothing_worse(data: bytes) -> None:
-    with pytest.raises(FrameError):
-        messages.read_report(data)
-
-
-def test_an_error_of_a_worker_is_one_of_ours_and_whole() -> None:
-    told = messages.failure(1, TravelError("no such state"))
-    assert isinstance(messages.error_of(told), TravelError)
-    assert str(messages.error_of(told)) == "no such state"
-    assert type(messages.error_of(messages.Failed(1, "SystemExit", "text"))) is WasmKernelError
-    with pytest.raises(FrameError):
-        messages.error_of(messages.Failed(1, "OutOfFuel", "text"))

@@ -433,11 +433,10 @@ def test_a_session_whose_history_went_says_so(warm: None, root: Path) -> None:
 
 _KERNEL = """
 import sys
-from tests.frontends.fake_kernel import fake
 from wasm_kernel.frontends.jupyter.app import main
 from wasm_kernel.sessions import upkeep
 upkeep._SOON_SECONDS = 0.2
-main(sys.argv[1:], factory=fake)
+main(sys.argv[1:])
 """
 
 

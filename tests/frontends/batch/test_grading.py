@@ -24,7 +24,7 @@ from wasm_kernel.frontends.batch.grade_reports import feedback, grades_junit, ta
 from wasm_kernel.frontends.batch.graded_tests import read_tests
 from wasm_kernel.frontends.batch.grading import Grade, TestGrade, grade_notebooks
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
-from wasm_kernel.frontends.batch.probing import SubmissionCopy, split_probe
+from wasm_kernel.frontends.batch.probing import SubmissionCopy
 from wasm_kernel.frontends.batch.reporting import Lines
 from wasm_kernel.sessions.root import SessionsRoot
 
@@ -246,12 +246,6 @@ def test_a_verdict_is_an_end_without_error_or_a_truth_or_a_number_of_points(
     assert judged("said", 2) == {"earned": 0.0, "message": "an assertion failed"}
 
 
-def test_files_of_tests_have_names_of_their_own(load: Callable[[str], None]) -> None:
-    for name, wanted in (("one", 1), ("two", 2)):
-        load(f"wanted = {wanted}\n@test(probes=['x'])\ndef is_{name}(x): assert x == wanted\n")
-    assert (judged("is_one", 1), judged("is_two", 2)) == ({"earned": 1.0}, {"earned": 1.0})
-
-
 def test_a_probe_that_raises_an_error_earns_never_all_points_unless_that_is_asked_for(
     load: Callable[[str], None],
 ) -> None:
@@ -341,11 +335,6 @@ def test_the_teacher_is_warned_before_anything_is_graded(
                 workspace_root=tmp_path / "sessions",
             )
     assert not (tmp_path / "out").exists()
-
-
-def test_a_probe_is_its_statements_and_its_last_expression() -> None:
-    assert split_probe("s = f(1)\ns.push(2); s.pop()") == ("s = f(1)\ns.push(2)", "s.pop()")
-    assert split_probe("x = 1") == ("x = 1", "")
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbclient.exceptions import CellExecutionComplete
 
 from wasm_kernel.frontends.batch import notebook_client
 from wasm_kernel.frontends.batch.notebook_client import CellClient, TooMuchKept
@@ -101,20 +100,3 @@ def test_invalid_widgets_end_no_run_and_many_take_no_room(monkeypatch: pytest.Mo
     with pytest.raises(TooMuchKept):
         for number in range(100):
             page.widget(f"bar {number}", {"value": "x" * 100_000})
-
-
-def test_an_area_of_outputs_is_told_once_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    page, told = Page(), list[int]()
-    monkeypatch.setattr(
-        "nbclient.output_widget.OutputWidget.sync_state",
-        lambda area: told.append(len(area.outputs)),
-    )
-    area = {"_model_module": "@jupyter-widgets/output", "_model_name": "OutputModel", "outputs": []}
-    page.widget("out", area)
-    page.widget("out", {"msg_id": "cell 0"}, "comm_msg")
-    for number in range(50):
-        page.show(str(number))
-    assert page.texts() == [] and told == []
-    with pytest.raises(CellExecutionComplete):
-        page.tell("status", {"execution_state": "idle"})
-    assert told == [50]

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import os
 import sys
-import threading
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
-from traitlets.config import Config
 
 from tests.frontends.batch.conftest import Making, code
-from wasm_kernel.frontends.batch import notebook_run, notebooks
+from wasm_kernel.frontends.batch import notebooks
 from wasm_kernel.frontends.batch.notebooks import (
     METADATA,
     NotebookError,
-    Source,
     code_cells,
     find_sources,
     parse_notebook,
     read_executed,
     read_notebook,
-    source_of,
     write_notebook,
 )
-from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
+from wasm_kernel.frontends.batch.outcome import BatchError
 from wasm_kernel.frontends.batch.parameters import check_parameters, read_parameters, value_of
-from wasm_kernel.frontends.batch.reporting import Progress
-from wasm_kernel.sessions.root import SessionsRoot
 
 
 def test_folders_globs_and_files_are_found_once(
@@ -129,28 +121,6 @@ def test_a_notebook_of_many_values_is_not_read(
     with pytest.raises(NotebookError, match=r"more than 1,000 values.* Clear its outputs"):
         parse_notebook(text.replace('"@"', f"[{values * 1_000}1]").encode())
     assert parse_notebook(text.replace("@", "1,[{" * 1_000).encode()).metadata.x
-
-
-def test_notebooks_are_read_outside_the_event_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads = list[threading.Thread]()
-
-    def read(source: Source) -> NoReturn:
-        threads.append(threading.current_thread())
-        raise NotebookError("This is no notebook.")
-
-    monkeypatch.setattr(notebook_run, "read_notebook", read)
-    source = source_of(tmp_path, "a", "1")
-    settings = notebook_run.RunSettings(root=SessionsRoot(tmp_path))
-
-    async def run() -> Outcome:
-        ending = asyncio.Event()
-        run = notebook_run.NotebookRun(source, settings, Config(), Progress(), ending)
-        return await run.run()
-
-    assert asyncio.run(run()).verdict == "error"
-    assert threads[0] is not threading.main_thread()
 
 
 def test_parameters_are_found_in_whatever_a_cell_holds(make: Making, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from wasm_kernel.frontends.batch.comparing import difference, differing_cell, wi
 from wasm_kernel.frontends.batch.live_table import LiveTable
 from wasm_kernel.frontends.batch.notebooks import write_notebook
 from wasm_kernel.frontends.batch.outcome import Outcome
-from wasm_kernel.frontends.batch.report_files import junit_report, page, write_reports
+from wasm_kernel.frontends.batch.report_files import junit_report, page
 from wasm_kernel.frontends.batch.reporting import JsonLines, line_of, summary
 
 EVIL = "<script>alert(1)</script>\x1b[2J\udcff\uffff"
@@ -76,16 +76,6 @@ def test_the_page_links_shows_figures_and_runs_nothing(
     assert 'href="out/a%20%231.ipynb"' in shown and 'href="out/a%20%231.files/s.csv"' in shown
     assert shown.count("data:image/png;base64,") == 1
     assert "<script" not in shown and "\x1b" not in shown and "default-src 'none'" in shown
-
-
-def test_a_report_that_can_not_be_written_costs_no_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "folder").mkdir()
-    wanted = {tmp_path / "folder": lambda: b"1", tmp_path / "new" / "page": lambda: b"2"}
-    assert not write_reports(wanted)
-    assert (tmp_path / "new" / "page").read_bytes() == b"2"
-    assert "the report folder can't be written" in capsys.readouterr().err
 
 
 def test_lines_say_it_to_people_and_to_programs(outcomes: list[Outcome]) -> None:

@@ -19,11 +19,11 @@ import pytest
 
 from tests.frontends.batch.conftest import Making, Running, code, executed
 from tests.guests.python.packages.conftest import fork_pip, index_in
-from wasm_kernel.errors import BATCH_OPTIONS, PolicyError
+from wasm_kernel.errors import BATCH_OPTIONS
 from wasm_kernel.frontends.batch import notebook_run
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.notebooks import METADATA
-from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain, verdict_of
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.service.cleaning import WalledCleaner
 from wasm_kernel.service.named_functions import named_functions
@@ -316,29 +316,6 @@ def test_texts_name_the_options_that_there_are(capsys: pytest.CaptureFixture[str
             main([command, "--help"])
         said = capsys.readouterr().out
         assert all(f"{option} " in said for option in BATCH_OPTIONS.values())
-
-
-def test_a_budget_that_cannot_be_is_refused() -> None:
-    with pytest.raises(PolicyError, match="cell_seconds must be above 0"):
-        Budgets(cell_seconds=-1)
-    with pytest.raises(PolicyError, match="output_bytes must"):
-        Budgets(output_bytes=1.5)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("limits", "ename", "verdict"),
-    [
-        ({"cell_timeout"}, "CellTimeout", "timeout"),
-        ({"fuel_budget"}, "OutOfFuel", "out-of-fuel"),
-        ({"memory_bytes"}, "OutOfMemory", "out-of-memory"),
-        ({"workspace_files", "stdout_bytes"}, "OSError", "disk-full"),
-        ({"display_count"}, "ValueError", "output-limit"),
-        (set(), "MemoryError", "out-of-memory"),
-        (set(), "CellTimeout", "error"),
-    ],
-)
-def test_the_verdict_is_what_the_kernel_says(limits: set[str], ename: str, verdict: str) -> None:
-    assert verdict_of(limits, ename) == verdict
 
 
 def test_a_reason_holds_nothing_that_a_terminal_obeys() -> None:
