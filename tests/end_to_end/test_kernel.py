@@ -28,7 +28,7 @@ from tests.sampled import sampled
 LATER = (
     "import os, time\nwhile not os.path.exists('/app/go'): time.sleep(0.01)\nos.remove('/app/go')"
 )
-"""A cell that waits until the test has sent what comes behind it."""
+"""A cell that waits until the test has sent the messages behind it."""
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ AWAKE_SECONDS = 60.0
 
 
 class KernelSandboxFactory(Protocol):
-    """Makes the sandbox of a kernel; tests have one without a guest."""
+    """Makes the sandbox of a kernel; tests put a probe beside it."""
 
     def __call__(
         self, opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
