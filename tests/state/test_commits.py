@@ -16,7 +16,7 @@ from tests.state.test_history import damage, reopened
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
 from wasm_kernel.state import commits, folding, recorder
-from wasm_kernel.state.commits import GuestPages, Source, Unreadable
+from wasm_kernel.state.commits import ContentFile, GuestPages, Source, Unreadable
 from wasm_kernel.state.folding import fold
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
@@ -104,6 +104,43 @@ def test_a_changed_content_is_read_again_whatever_its_times_say(session: Session
     os.utime(content, ns=(times.st_atime_ns, times.st_mtime_ns))
     with pytest.raises(Unreadable, match="damaged"):
         session.go(3)
+
+
+def large(session: Session) -> None:
+    """Runs three cells that each write 5 MB."""
+    session.grow(100)
+    for number in range(3):
+        session.cell(**{f"p{page}": f"{number} {page}" for page in range(1250)})
+    session.flush()
+
+
+def test_large_commits_are_checked_at_the_same_time(
+    session_of: Making, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large(session)
+    both, verify = threading.Barrier(2), ContentFile.verify
+    met = []
+
+    def meet_and_verify(content: ContentFile) -> None:
+        met.append(both.wait(5))
+        verify(content)
+
+    monkeypatch.setattr(ContentFile, "verify", meet_and_verify)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    session.history.move(2)
+    assert reopened(session_of, session).state == {page: f"1 {page}" for page in range(1250)}
+    assert sorted(met) == [0, 1]
+
+
+@pytest.mark.parametrize("one", [1, 2, 3])
+def test_a_damaged_one_of_several_large_commits_is_named(
+    session_of: Making, session: Session, one: int
+) -> None:
+    large(session)
+    damage(session, one)
+    with pytest.raises(Unreadable, match="damaged") as found:
+        reopened(session_of, session)
+    assert found.value.commit_id == one
 
 
 def test_a_far_larger_state_stays_there(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,6 +298,20 @@ class CommitStore:
             self._verified[commit.content] = file.stamp
             yield file
 
+    def verify(self, line: Iterable[Commit]) -> None:
+        """Checks the digests of large contents on all processors; leaves errors to `source_of`."""
+        large = [one for one in line if one.page_bytes >= _BLOCK and not self.is_untouched(one)]
+        if len(large) > 1:
+            from concurrent.futures import ThreadPoolExecutor  # few sessions need it
+
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+                for one in large:
+                    threads.submit(self._verify, one)
+
+    def _verify(self, commit: Commit) -> None:
+        with self.source_of(commit):
+            pass
+
     def copied_bytes(self, commit: Commit) -> int:
         """Returns the least number of bytes that must be copied, as a commit can't map them."""
         if commit.id in self.held:

@@ -315,6 +315,7 @@ class History:
             if line:
                 instance.grow_to(line[0].size)
             pages = GuestPages(instance, [(0, used)])
+            self.contents.verify(line)
             self.lay(pages, line)
             return pages
 
