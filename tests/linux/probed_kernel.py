@@ -16,13 +16,11 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from wasm_kernel.frontends.jupyter import app, launcher
-from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, Note, create
-from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.service.open_message import Open
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome
 from wasm_kernel.service.sandbox import Sandbox
-from wasm_kernel.sessions.session import Session
 
 SECRET = Path(os.environ["PROBE_SECRET"])
 PRIVATE = Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "private")
@@ -93,13 +91,19 @@ def watch(workspace: Path) -> None:
     RESULTS.write(json.dumps(found) + "\n")
 
 
-def probed(
-    opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
-) -> Sandbox:
-    """The real sandbox, beside a thread that waits for the file."""
-    threading.Thread(target=watch, args=(session.workspace,), daemon=True).start()
-    return create(opened, session, policy, home, note)
+def probe_kernels(watch: Callable[[Path], None] = watch) -> None:
+    """Has each kernel of this process begin to `watch` when it has its sandbox."""
+    made = KernelHome.sandbox
+
+    def probed(home: KernelHome, *arguments: Any, **others: Any) -> Sandbox:
+        workspace = home.new.folders.path
+        threading.Thread(target=watch, args=(workspace,), daemon=True).start()
+        return made(home, *arguments, **others)
+
+    patched: Any = KernelHome
+    patched.sandbox = probed
 
 
 if __name__ == "__main__":
-    app.main(factory=probed)
+    probe_kernels()
+    app.main()

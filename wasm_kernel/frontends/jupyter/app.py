@@ -38,12 +38,7 @@ from wasm_kernel.folders.private import opening_in
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker, served_by
 from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch, StandaloneLaunch
-from wasm_kernel.frontends.jupyter.kernel_sandbox import (
-    AWAKE_SECONDS,
-    KernelHome,
-    KernelSandboxFactory,
-    create,
-)
+from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS, KernelHome
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.kernels.configured import ConfiguredApp
@@ -148,12 +143,12 @@ class WasmKernelApp(ConfiguredApp):
         self.aliases = {k: v for k, v in self.aliases.items() if v.split(".")[0] in named}
         super().print_help(classes)
 
-    def run(self, factory: KernelSandboxFactory) -> None:
+    def run(self) -> None:
         """Runs the kernel until it is shut down."""
         path = connection_path(self.connection_file)
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a cell gets one core
         with ExitStack() as ending:
-            sandbox, confinement = self._open(factory, path, ending)
+            sandbox, confinement = self._open(path, ending)
             self._serve(sandbox, path, confinement)
 
     def refuse(self, why: str, path: Path) -> None:
@@ -163,9 +158,7 @@ class WasmKernelApp(ConfiguredApp):
         self.settings = KernelSettings()
         self._serve(RefusingHome(why).sandbox(), path, Confinement(OFF))
 
-    def _open(
-        self, factory: KernelSandboxFactory, path: Path, ending: ExitStack
-    ) -> tuple[Sandbox, Confinement]:
+    def _open(self, path: Path, ending: ExitStack) -> tuple[Sandbox, Confinement]:
         policy = self.settings.policy()
         confinement = Confinement(self.settings.confinement)
         choice = self.settings.choose_session(path)
@@ -203,7 +196,7 @@ class WasmKernelApp(ConfiguredApp):
         if self._publishes_at_end:
             publishing = PublishCommand(session, ResultsNames(place.into, place.names))
             ending.callback(publishing.publish_all, self._broker)
-        sandbox = factory(opened, session, policy, home, self._note)
+        sandbox = home.sandbox(opened, policy, session.logger, noted=self._note)
         ending.callback(sandbox.close)
         return sandbox, confinement
 
@@ -428,14 +421,10 @@ def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:
         signal.signal(number, handler)
 
 
-def main(
-    argv: Sequence[str] | None = None,
-    factory: KernelSandboxFactory = create,
-    launch: KernelLaunch | None = None,
-) -> None:
+def main(argv: Sequence[str] | None = None, launch: KernelLaunch | None = None) -> None:
     """Runs a kernel in this process, with the options of the command line.
 
-    The factory makes the sandbox. By default, the process was started as a kernel, and not forked.
+    By default, the process was started as a kernel, and not forked.
     """
     # Until the kernel is up there is no cell to interrupt, but its client may send SIGINT already.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -445,7 +434,7 @@ def main(
     app.launch = launch or app.launch
     try:
         app.initialize(words)
-        app.run(factory)
+        app.run()
     except (Exception, SystemExit) as problem:
         if isinstance(problem, SystemExit) and not problem.code:
             raise

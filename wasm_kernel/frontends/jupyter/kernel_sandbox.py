@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from wasm_kernel.execution.interfaces import (
-    NewSession,
-)
+from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.locks import OwnerLock
 from wasm_kernel.linux.broker import Broker, Handlers
 from wasm_kernel.linux.task import Task
@@ -28,19 +26,8 @@ from wasm_kernel.service.worker_supply import WorkerSource
 from wasm_kernel.sessions.forking import ForkSession, log_fork
 from wasm_kernel.sessions.session import Session
 
-Note = Callable[[str], None]
-
 AWAKE_SECONDS = 60.0
 """Seconds without a message after which a kernel sleeps."""
-
-
-class KernelSandboxFactory(Protocol):
-    """Makes the sandbox of a kernel; tests put a probe beside it."""
-
-    def __call__(
-        self, opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
-    ) -> Sandbox:
-        """Returns the sandbox, which closes the session's folders. `note` gets quiet notices."""
 
 
 class KernelHome(ProgramHome):
@@ -125,10 +112,3 @@ def relayed(broker: Broker, handlers: Handlers) -> Handlers:
         return broker.call(request, kind, task)
 
     return dict.fromkeys(handlers, relay)
-
-
-def create(
-    opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
-) -> Sandbox:
-    """Makes the sandbox of a real kernel."""
-    return home.sandbox(opened, policy, session.logger, noted=note)
