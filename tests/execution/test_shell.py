@@ -210,6 +210,52 @@ def test_bytes_pass_through_scripts_as_they_are(shell: BaseSandbox) -> None:
     assert said(shell, BYTES).stdout == "True True True\n"
 
 
+LOGS = """
+import logging
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+logging.info("hi")
+"""
+LEAVES = """
+import atexit, builtins, gc, logging, signal, sys
+atexit.register(print, "bye")
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.setrecursionlimit(150)
+sys.displayhook = sys.excepthook = builtins.open = None
+gc.disable()
+logging.disable()
+"""
+LEFT = (
+    "signal.getsignal(2), sys.getrecursionlimit(), open, gc.isenabled(), root.handlers, root.level"
+)
+
+
+def test_a_program_has_loggers_of_its_own(shell: BaseSandbox) -> None:
+    said(shell, f"open('logs.py', 'w').write({LOGS!r})\nimport logging\nlogging.basicConfig()")
+    assert said(shell, "!python logs.py; python logs.py").stderr == "hi\nhi\n"
+    assert said(shell, "logging.info('no')\nlogging.warning('on')").stderr == "WARNING:root:on\n"
+
+
+def test_a_program_calls_its_functions_at_exit_and_leaves_the_interpreter_as_it_was(
+    shell: BaseSandbox,
+) -> None:
+    begun = f"import gc, signal, sys\nfrom logging import root\nbefore = {LEFT}"
+    said(shell, f"{begun}\nopen('leaves.py', 'w').write({LEAVES!r})")
+    assert said(shell, "!python leaves.py").stdout == "bye\n"
+    assert said(shell, f"print(({LEFT}) == before)").stdout == "True\n"
+
+
+def test_a_choice_of_tests_ends_with_its_program(shell: BaseSandbox) -> None:
+    case = "import unittest\nclass A(unittest.TestCase):\n    test_a = test_b = lambda self: None"
+    said(shell, f"open('cases.py', 'w').write({case!r})")
+    ran = said(shell, "!python -m unittest -k test_a cases; python -m unittest cases").stderr
+    assert [line[:5] for line in ran.splitlines() if "Ran" in line] == ["Ran 1", "Ran 2"]
+
+
+def test_a_folder_is_a_program(shell: BaseSandbox) -> None:
+    said(shell, "%mkdir program\nopen('program/__main__.py', 'w').write('print(__name__)')")
+    assert said(shell, "!python program").stdout == "__main__\n"
+
+
 def test_a_program_that_is_not_there_is_not_found(shell: BaseSandbox) -> None:
     error = shell.execute("import subprocess\nsubprocess.run(['gcc', 'x.c'])").error
     assert error is not None
@@ -287,10 +333,10 @@ def test_a_script_without_an_end_ends(shell: BaseSandbox, script: str) -> None:
 
 
 CUT_SHORT = """
-from wasm_kernel_agent import shell_commands as commands, shell_programs as programs
-program = programs._Process()
+from wasm_kernel_agent import shell_commands as commands, shell_process as programs
+program = programs.Process()
 commands.running.append(program)
-program.begin(programs._Streams(b""), "/tmp", {}, ["program"])
+program.begin(programs.Streams(b""), "/tmp", {}, ["program"])
 """
 
 

@@ -34,7 +34,7 @@ _INSTEAD = {
 }
 _waiting: list[str] = []  # scripts that wait for programs, each asked for by the one before
 running: list[Any] = []
-"""The programs of scripts that have not ended, the outermost first (`shell_programs._Process`)."""
+"""The programs of scripts that have not ended, the outermost first (`shell_process.Process`)."""
 
 
 @dataclass(frozen=True)

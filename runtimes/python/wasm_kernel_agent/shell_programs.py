@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import builtins
-import io
+import contextvars
 import os
 import platform
 import runpy
 import sys
 import traceback
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel_agent.shell_options import Kept, Program, Usage, in_words
+from wasm_kernel_agent.shell_options import Program, Usage, in_words
+from wasm_kernel_agent.shell_process import Process, Streams
 
-_SESSION = ("/app/", "/home/user/", "/tmp/", "/notebook/")
 _PLAIN_FLAGS = ("-u", "-B", "-s", "-E", "-I", "-O", "-OO", "-q", "-S", "-b")
 _PAIRED_FLAGS = ("-W", "-X")
 _PIP_LISTS = ("list", "freeze", "show")
 _NO_PIP = "packages are not installed by a script. Use %pip on a line of its own in the cell.\n"
-
-
-class _Streams:
-    """The standard streams of a program, in place of the cell's."""
-
-    def __init__(self, stdin: bytes) -> None:
-        self.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8", errors="replace")
-        self.out, self.err = Kept(), Kept()
-        self.stdout = io.TextIOWrapper(self.out, encoding="utf-8", write_through=True)
-        self.stderr = io.TextIOWrapper(
-            self.err, encoding="utf-8", errors="backslashreplace", write_through=True
-        )
 
 
 def run_program(asked: Mapping[str, Any], running: list[Any]) -> dict[str, Any]:
@@ -44,13 +31,13 @@ def run_program(asked: Mapping[str, Any], running: list[Any]) -> dict[str, Any]:
         KeyboardInterrupt: The cell was interrupted.
     """
     name, *words = asked["argv"]
-    streams = _Streams(asked["stdin"].encode("latin1", "replace"))
-    process = _Process()
+    streams = Streams(asked["stdin"].encode("latin1", "replace"))
+    process = Process()
     running.append(process)
     try:
         try:
             process.begin(streams, asked["cwd"], asked["env"], [name, *words])
-            _run(name, words)
+            contextvars.Context().run(_run, name, words)
             status = 0
         except SystemExit as end:
             status = _status_of(end, streams)
@@ -62,6 +49,7 @@ def run_program(asked: Mapping[str, Any], running: list[Any]) -> dict[str, Any]:
         except BaseException as problem:
             streams.stderr.write("".join(_lines_of(problem)))
             status = 1
+        process.call_exit_functions()
     finally:
         process.end()
         running.remove(process)
@@ -72,7 +60,7 @@ def run_program(asked: Mapping[str, Any], running: list[Any]) -> dict[str, Any]:
     }
 
 
-def _status_of(end: SystemExit, streams: _Streams) -> int:
+def _status_of(end: SystemExit, streams: Streams) -> int:
     if end.code is None or isinstance(end.code, int):
         return (end.code or 0) & 0xFF
     streams.stderr.write(f"{end.code}\n")
@@ -85,60 +73,6 @@ def _lines_of(problem: BaseException) -> Iterator[str]:
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__):
         trace = trace.tb_next
     yield from traceback.format_exception(type(problem), problem, trace)
-
-
-class _Process:
-    """A program's streams, folder, environment and modules, in place of the cell's for its time."""
-
-    def __init__(self) -> None:
-        names = ("stdin", "stdout", "stderr", "argv", "path")
-        self._kept = {name: getattr(sys, name) for name in names}
-        self._cwd, self._environ, self._variables = Path.cwd(), os.environ, dict(os.environ)
-        self._modules, self._asks = dict(sys.modules), builtins.input
-
-    def begin(
-        self, streams: _Streams, folder: str, env: Mapping[str, str], argv: Sequence[str]
-    ) -> None:
-        """Puts the program's streams, folder, environment and modules in place."""
-        for name in ("stdin", "stdout", "stderr"):
-            setattr(sys, name, getattr(streams, name))
-        sys.argv, sys.path = list(argv), list(sys.path)
-        builtins.input = _ask
-        _leave_out_session_modules()
-        os.chdir(folder)
-        os.environ.clear()
-        os.environ.update(env)
-
-    def end(self) -> None:
-        """Gives the cell its own streams, folder and modules back. Safe to call twice: the first
-        call may be interrupted.
-        """
-        for name, value in self._kept.items():
-            setattr(sys, name, value)
-        builtins.input = self._asks
-        os.environ = self._environ  # noqa: B003 - a program may have set another
-        os.environ.clear()
-        os.environ.update(self._variables)
-        _leave_out_session_modules()
-        sys.modules.update(self._modules)
-        os.chdir(next(filter(Path.is_dir, (self._cwd, *self._cwd.parents))))  # it may be removed
-
-
-def _leave_out_session_modules() -> None:
-    """Forgets modules whose files may change: a process reads them anew."""
-    for name, module in [*sys.modules.items()]:
-        file = getattr(module, "__file__", None)
-        if name == "__main__" or (isinstance(file, str) and file.startswith(_SESSION)):
-            del sys.modules[name]
-
-
-def _ask(prompt: object = "", /) -> str:
-    """`input()` of a program: a line of its standard input."""
-    sys.stdout.write(str(prompt))
-    line = sys.stdin.readline()
-    if not line:
-        raise EOFError("EOF when reading a line")
-    return line.removesuffix("\n")
 
 
 # -- Python
@@ -170,6 +104,10 @@ def _python(words: list[str]) -> None:
 def _run_file(path: str, argv: list[str]) -> None:
     try:
         source = Path(path).read_bytes()
+    except IsADirectoryError:
+        sys.argv, sys.modules["__main__"] = argv, types.ModuleType("__main__")
+        runpy.run_path(path, run_name="__main__")
+        return
     except OSError as problem:
         raise Usage(f"can't open file {path!r}: {problem.strerror}") from None
     place = os.path.abspath(path)  # noqa: PTH100 - as Python does

@@ -1,0 +1,151 @@
+"""The process of a program that runs in this interpreter: what is its own while it runs."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import gc
+import io
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel_agent.shell_options import Kept
+
+_SESSION = ("/app/", "/home/user/", "/tmp/", "/notebook/")
+
+
+class Streams:
+    """The standard streams of a program, in place of the cell's."""
+
+    def __init__(self, stdin: bytes) -> None:
+        self.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8", errors="replace")
+        self.out, self.err = Kept(), Kept()
+        self.stdout = io.TextIOWrapper(self.out, encoding="utf-8", write_through=True)
+        self.stderr = io.TextIOWrapper(
+            self.err, encoding="utf-8", errors="backslashreplace", write_through=True
+        )
+
+
+class Process:
+    """A program's streams, folder, environment and modules, in place of the cell's for its time.
+
+    So are its loggers, built-in names, hooks and functions at exit; its interrupts and limits end
+    with it.
+    """
+
+    def __init__(self) -> None:
+        names = ("stdin", "stdout", "stderr", "argv", "path", "displayhook", "excepthook")
+        self._kept = {name: getattr(sys, name) for name in names}
+        self._cwd, self._environ, self._variables = Path.cwd(), os.environ, dict(os.environ)
+        self._modules, self._builtins = dict(sys.modules), dict(vars(builtins))
+        self._recursion_limit, self._collects = sys.getrecursionlimit(), gc.isenabled()
+        self._trace, self._profile = sys.gettrace(), sys.getprofile()
+        self._interrupted_by = signal.getsignal(signal.SIGINT)
+        self._register = atexit.register
+        self._at_exit: list[Callable[[], object]] = []
+        self._loggers = {logger: dict(vars(logger)) for logger in _loggers()}
+        self._silenced = logging.root.manager.disable
+
+    def begin(
+        self, streams: Streams, folder: str, env: Mapping[str, str], argv: Sequence[str]
+    ) -> None:
+        """Puts the program's streams, folder, environment and modules in place."""
+        for name in ("stdin", "stdout", "stderr"):
+            setattr(sys, name, getattr(streams, name))
+        sys.displayhook, sys.excepthook = sys.__displayhook__, sys.__excepthook__
+        sys.argv, sys.path = list(argv), list(sys.path)
+        builtins.input = _ask
+        _leave_out_session_modules()
+        self._give_loggers({})
+        _forget_patterns_of_tests()
+        module: Any = atexit
+        module.register = self._register_own
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(env)
+
+    def _give_loggers(self, states: Mapping[logging.Logger, Mapping[str, Any]]) -> None:
+        """Gives loggers their states; those without one are as new."""
+        for logger in _loggers():
+            vars(logger).update(states.get(logger) or _new_state(logger))
+        logging.disable(0)  # also forgets which loggers were on
+
+    def _register_own(self, function: Any, /, *args: Any, **named: Any) -> Any:
+        caller = sys._getframe(1).f_globals
+        is_own = caller.get("__name__") == "__main__"
+        if not is_own and not str(caller.get("__file__")).startswith(_SESSION):
+            return self._register(function, *args, **named)  # of a module that stays
+        self._at_exit.append(lambda: function(*args, **named))
+        return function
+
+    def call_exit_functions(self) -> None:
+        """Calls the functions that the program registered for its exit, the latest first."""
+        while self._at_exit:
+            try:
+                self._at_exit.pop()()
+            except Exception:
+                traceback.print_exc()
+
+    def end(self) -> None:
+        """Gives the cell its own streams, folder and modules back. Safe to call twice: the first
+        call may be interrupted.
+        """
+        for name, value in self._kept.items():
+            setattr(sys, name, value)
+        vars(builtins).update(self._builtins)
+        sys.setrecursionlimit(self._recursion_limit)
+        sys.settrace(self._trace)
+        sys.setprofile(self._profile)
+        (gc.enable if self._collects else gc.disable)()
+        signal.signal(signal.SIGINT, self._interrupted_by)
+        module: Any = atexit
+        module.register = self._register
+        self._give_loggers(self._loggers)
+        logging.disable(self._silenced)
+        os.environ = self._environ  # noqa: B003 - a program may have set another
+        os.environ.clear()
+        os.environ.update(self._variables)
+        _leave_out_session_modules()
+        sys.modules.update(self._modules)
+        os.chdir(next(filter(Path.is_dir, (self._cwd, *self._cwd.parents))))  # it may be removed
+
+
+def _leave_out_session_modules() -> None:
+    """Forgets modules whose files may change: a process reads them anew."""
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if name == "__main__" or (isinstance(file, str) and file.startswith(_SESSION)):
+            del sys.modules[name]
+
+
+def _loggers() -> list[logging.Logger]:
+    named = logging.root.manager.loggerDict.values()
+    return [logging.root, *(each for each in named if isinstance(each, logging.Logger))]
+
+
+def _new_state(logger: logging.Logger) -> dict[str, Any]:
+    """The state of a new logger, with the handlers by which a library says nothing."""
+    silent = [each for each in logger.handlers if isinstance(each, logging.NullHandler)]
+    level = logging.WARNING if logger is logging.root else logging.NOTSET
+    return {"handlers": silent, "filters": [], "level": level, "propagate": True, "disabled": False}
+
+
+def _forget_patterns_of_tests() -> None:
+    """Makes `python -m unittest` look for all tests, although a program before it had `-k`."""
+    if loader := sys.modules.get("unittest.loader"):
+        loader.defaultTestLoader.testNamePatterns = None
+
+
+def _ask(prompt: object = "", /) -> str:
+    """`input()` of a program: a line of its standard input."""
+    sys.stdout.write(str(prompt))
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError("EOF when reading a line")
+    return line.removesuffix("\n")
