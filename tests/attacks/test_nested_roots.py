@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.beneath import over
+from tests.attacks.test_places_inside import OUTER, Opening
 from wasm_kernel import (
-    BaseSandbox,
     ExecutionPolicy,
     PolicyError,
     create_sandbox,
     create_session_sandbox,
-    get_session_sandbox,
 )
 from wasm_kernel.folders.hiding import OverlapError
 from wasm_kernel.policy import Mount
@@ -42,22 +39,8 @@ places = [top + '/nested' for top in ('/app', '/m', '/notebook')
 early = [os.open(place, os.O_RDONLY) for place in places]
 """
 LATE = "print([os.listdir(fd) for fd in early])"
-
-
-def _session(folder: Path) -> BaseSandbox:
-    return get_session_sandbox(folder.name, workspace_root=folder.parent)
-
-
-def _mount(folder: Path) -> BaseSandbox:
-    policy = ExecutionPolicy(mounts=(Mount(folder, "/m", writable=True),))
-    return create_sandbox(workspace=folder.parent.parent / "own", policy=policy)
-
-
-def _notebook(folder: Path) -> BaseSandbox:
-    return over(folder, folder.parent.parent / "own" / "sessions")
-
-
-OUTER: list[Callable[[Path], BaseSandbox]] = [_session, _mount, _notebook]
+KINDS = ("session", "mount", "notebook")
+OPENINGS = [OUTER[kind] for kind in KINDS]
 
 
 @pytest.fixture
@@ -75,9 +58,9 @@ def inhabit(outer: Path) -> str:
     return name
 
 
-@pytest.mark.parametrize("opening", OUTER)
+@pytest.mark.parametrize("opening", OPENINGS, ids=KINDS)
 def test_a_guest_reaches_no_session_that_was_there_before(
-    warm: None, outer: Path, opening: Callable[[Path], BaseSandbox]
+    warm: None, outer: Path, opening: Opening
 ) -> None:
     """The outer guest saw the session in its workspace, and renamed it away."""
     name = inhabit(outer)
@@ -87,9 +70,9 @@ def test_a_guest_reaches_no_session_that_was_there_before(
     assert (outer / "nested" / name / "secret").exists()
 
 
-@pytest.mark.parametrize("opening", OUTER)
+@pytest.mark.parametrize("opening", OPENINGS, ids=KINDS)
 def test_a_guest_reaches_no_session_that_comes_later(
-    warm: None, outer: Path, opening: Callable[[Path], BaseSandbox]
+    warm: None, outer: Path, opening: Opening
 ) -> None:
     with opening(outer) as sandbox:
         assert sandbox.execute(EARLY).success

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.faces import PATIENCE
-from wasm_kernel.engine.clock import NO_SIGNALS, Clock, Signals, StopReason, Ticker
+from wasm_kernel.engine.clock import Clock, Signals, StopReason, Ticker
 
 
 class Noted(Signals):
@@ -132,73 +132,6 @@ def test_f7_a_process_that_was_suspended_while_its_guest_began_is_forgiven(timed
     assert not overdue(timed)
 
 
-def test_an_interrupt_that_came_too_late_is_taken_back(timed: Timed) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    timed.watch()
-    timed.disarm()
-    assert not timed.signals.pending()
-
-
-def test_an_interrupt_that_was_never_put_before_the_guest_dies_with_its_turn(timed: Timed) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    timed.disarm()
-    timed.arm(timed.signals, None, 2.0)
-    timed.watch()
-    assert timed.signals.raised == 0
-
-
-class Served:
-    """A cell."""
-
-    def __init__(self, *, is_interrupted: bool = False) -> None:
-        self.is_interrupted = is_interrupted
-
-
-def test_a_cell_can_be_interrupted_before_its_turn(timed: Timed) -> None:
-    with timed.serving(Served()):
-        assert timed.interrupt()
-        timed.arm(NO_SIGNALS, None, 2.0)
-        assert not timed.interrupted  # the turn is not the cell's
-        timed.disarm()
-        timed.arm(timed.signals, None, 2.0, for_cell=True)
-        timed.watch()
-        assert timed.signals.raised == 1
-
-
-def test_an_early_interrupt_is_for_one_cell_only(timed: Timed) -> None:
-    first, second = Served(), Served()
-    with timed.serving(first):
-        assert timed.interrupt(first)
-    assert not timed.interrupt(first)
-    with timed.serving(second):
-        assert not timed.interrupt(first)
-        timed.arm(timed.signals, None, 2.0, for_cell=True)
-        assert not timed.interrupt(first)
-        timed.watch()
-    assert timed.signals.raised == 0
-
-
-def test_the_users_time_does_not_count(timed: Timed) -> None:
-    timed.arm(timed.signals, 5.0, 2.0)
-    timed.pause()
-    timed.at.now += 100
-    assert not must_end(timed)
-    timed.resume()
-    timed.at.now += 4.9
-    assert not must_end(timed)
-    timed.at.now += 0.1
-    assert must_end(timed)
-
-
-def test_an_interrupt_reaches_a_guest_that_waits_for_its_user(timed: Timed) -> None:
-    timed.arm(timed.signals, 5.0, 2.0)
-    timed.pause()
-    timed.interrupt()
-    assert timed.interrupted
-
-
 def test_closing_stops_every_later_turn(timed: Timed) -> None:
     timed.close()
     timed.arm(timed.signals, None, 2.0)
@@ -291,21 +224,6 @@ def test_an_interrupt_before_the_guest_has_its_request_waits_for_that(timed: Tim
     timed.at.now += 2.0
     assert must_end(timed)
     assert timed.reason == StopReason("grace", 2.0)
-
-
-def test_an_interrupt_that_is_still_pending_when_the_request_comes_is_raised_once(
-    timed: Timed,
-) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    timed.watch()
-    timed.request_taken()
-    assert not timed.signals.pending()
-    timed.watch()
-    timed.signals.is_pending = False
-    timed.watch()
-    timed.at.now += 100
-    assert not must_end(timed)
 
 
 def test_a_guest_that_swallows_the_interrupt_of_a_soft_deadline_is_stopped(timed: Timed) -> None:

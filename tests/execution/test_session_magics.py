@@ -165,8 +165,7 @@ def test_a_missing_file_is_told_in_one_line_with_the_name_that_was_asked_for(run
 
 @pytest.mark.parametrize(
     "line",
-    ["%session_read", "%session_read a b", "%session_read --what a", "%session_delete",
-     "%session_files a b", "%session_read 'a"],
+    ["%session_read", "%session_read --what a", "%session_files a b", "%session_read 'a"],
 )  # fmt: skip
 def test_a_wrong_use_is_told_in_one_line(run: Run, line: str) -> None:
     result = run(line, fails="UsageError")

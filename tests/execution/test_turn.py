@@ -191,13 +191,6 @@ def test_a_command_that_fails_is_told_without_the_hosts_paths_and_logged_with_it
     assert ("in fail\n" in caplog.text) == unexpected
 
 
-@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
-def test_a_command_whose_value_is_no_json_is_refused(value: object) -> None:
-    driven = asking()
-    driven.sandbox.commands.add("knock", lambda line, context: value)
-    assert "refused" in driven.send(KNOCK)
-
-
 COMM = {"op": "comm_open", "comm_id": "c", "target_name": "t"}
 
 

@@ -241,19 +241,6 @@ def test_no_private_folder_is_left_by_deleting_pruning_forking_or_importing(
     assert list(root.iterdir()) == []
 
 
-def test_a_named_place_is_found_again_without_its_name(
-    warm: None, root: Path, tmp_path: Path
-) -> None:
-    own = tmp_path / "mine"
-    with get_session_sandbox("one", workspace_root=root, private_root=own) as sandbox:
-        sandbox.execute("x = 1")
-    assert private_of(root / "one").parent == own
-    with get_session_sandbox("one", workspace_root=root) as sandbox:
-        assert sandbox.execute("print(x)").stdout == "1\n"
-    delete_session_workspace("one", root)
-    assert list(own.iterdir()) == []
-
-
 def _far(*folders: Path) -> Callable[[Folder, Folder], bool]:
     """Simulates another disk for these folders."""
 

@@ -130,16 +130,11 @@ LOOKS = {
         "margin": "0 auto",
     },
     "ButtonStyle": {"button_color": "rgb(1, 2, 3)", "font_weight": "bold"},
-    "HTMLStyle": {"background": "linear-gradient(red, blue)"},
-    "Button": {"icon": "spinner spin", "button_style": "success", "tooltip": "<b>text</b>"},
     "Text": {"value": "<script>text</script>", "placeholder": "<i>"},
-    "FloatSlider": {"readout_format": ".2f", "max": "inf", "description": "a < b & c"},
     "IntSlider": {"readout_format": "~s", "_dom_classes": ["widget-interact", "mine"]},
-    "Select": {"_options_labels": ["<b>", "x"], "index": 1},
     "DatePicker": {"value": {"year": 2024, "month": 0, "date": 3}, "step": "any"},
     "Label": {"value": "$x^2$ <b>text</b>"},
     "HBox": {"children": ["IPY_MODEL_abc", "IPY_MODEL_def"], "layout": "IPY_MODEL_xyz"},
-    "Tab": {"titles": ["<i>one"], "selected_index": 0},
     "HTML": {"value": "100%|<b>x</b>| 3/3 [00:00&lt;00:00]"},
     "Combobox": {"options": ['"><img src=x onerror=alert(1)>']},
 }
@@ -233,10 +228,7 @@ def test_no_module_is_named_for_the_page_to_load(page: Page) -> None:
 
 SINKS: list[tuple[str, str, Any]] = [
     ("HTML", "value", [IMG]),
-    ("HTML", "value", {"toString": IMG}),
-    ("HTMLMath", "value", 5),
     ("Label", "value", [IMG]),
-    ("Text", "description", [IMG]),
     ("FloatSlider", "readout_format", IMG),
     ("FloatsInput", "format", f"invalid {IMG}"),
     ("IntSlider", "orientation", "constructor"),
@@ -244,10 +236,8 @@ SINKS: list[tuple[str, str, Any]] = [
     ("Button", "icon", "x jp-Dialog"),
     ("ToggleButtons", "icons", ["check", "x lm-mod-hidden"]),
     ("Image", "format", "url"),
-    ("Video", "format", "url"),
     ("Image", "value", "http://127.0.0.1:9/x"),
     ("Audio", "format", "mp3;" + IMG),
-    ("HBox", "children", [IMG]),
     ("HBox", "children", [f"IPY_MODEL_{IMG}"]),
     ("HBox", "layout", "IPY_MODEL___proto__"),
     ("IntSlider", "value", IMG),
@@ -255,7 +245,6 @@ SINKS: list[tuple[str, str, Any]] = [
     ("DatePicker", "value", {"__proto__": 1}),
     ("IntSlider", "unknown", 1),
     ("IntSlider", "__proto__", {"x": 1}),
-    ("IntSlider", "constructor", {"x": 1}),
     ("Link", "source", ["IPY_MODEL_nobody", "value"]),
     ("FileUpload", "value", "x"),
 ]
@@ -325,11 +314,6 @@ def test_a_description_that_becomes_html_later_is_cleaned_then(page: Page) -> No
     assert page.update("w1", description=text)["description"] == f"<b>x</b>{LEFT}"
     assert page.update("w1", description_allow_html=False) == {"description_allow_html": False}
     assert page.update("w1", description=text)["description"] == text
-
-
-def test_a_long_description_that_becomes_html_later_is_emptied(page: Page) -> None:
-    page.make("Text", description="<b>" + "x" * 5000)
-    assert page.update("w1", description_allow_html=True)["description"] == ""
 
 
 def test_tex_in_a_label_only_typesets(page: Page) -> None:
@@ -442,24 +426,17 @@ def link(page: Page, kind: str, source: tuple[str, str], target: tuple[str, str]
     ("source", "target", "fine"),
     [
         (("IntSlider", "value"), ("IntText", "value"), True),
-        (("Play", "value"), ("IntSlider", "value"), True),
-        (("IntSlider", "value"), ("Label", "value"), True),
         (("IntSlider", "value"), ("HTML", "value"), True),
         (("IntSlider", "max"), ("FloatSlider", "value"), True),
-        (("Text", "value"), ("Textarea", "value"), True),
-        (("HTML", "value"), ("HTMLMath", "value"), True),
         (("Checkbox", "value"), ("Text", "disabled"), True),
         (("ColorPicker", "value"), ("ButtonStyle", "button_color"), False),
         (("Text", "value"), ("HTML", "value"), False),
-        (("Text", "value"), ("IntSlider", "value"), False),
         (("Text", "value"), ("Label", "value"), False),
-        (("Text", "placeholder"), ("Text", "description"), False),
         (("Text", "value"), ("Image", "format"), False),
         (("Text", "value"), ("HTML", "_view_name"), False),
         (("Checkbox", "value"), ("Text", "description_allow_html"), False),
         (("TagsInput", "value"), ("VBox", "_dom_classes"), False),
         (("Label", "value"), ("HTML", "value"), False),
-        (("Text", "no_such"), ("HTML", "value"), False),
     ],
 )
 def test_links_pass_on_what_needs_no_cleaning(

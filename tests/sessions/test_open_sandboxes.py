@@ -15,7 +15,6 @@ from structlog.testing import CapturingLogger
 from wasm_kernel import (
     BaseSandbox,
     ExecutionPolicy,
-    Mount,
     PolicyError,
     SandboxClosed,
     SandboxLogger,
@@ -147,15 +146,6 @@ def test_a_later_policy_holds_from_the_next_cell_on(root: Path) -> None:
         assert again.execute("print(y)").stdout == "[1, 2]\n"
     with get(root, policy=later) as again:
         assert again.execute("print(os.environ['LATER'])").stdout == "yes\n"
-
-
-def test_a_later_policy_may_not_mount_what_no_cell_may_reach(root: Path) -> None:
-    sandbox = get(root)
-    for folder in (root, root / ID, root.parent):
-        with pytest.raises(PolicyError, match="mounts"):
-            get(root, policy=ExecutionPolicy(mounts=(Mount(folder, "/mine"),)))
-    assert sandbox.policy.mounts == ()
-    assert sandbox.execute("import os; print(os.path.exists('/mine'))").stdout == "False\n"
 
 
 def test_a_later_policy_that_the_variables_do_not_fit_is_told(root: Path) -> None:

@@ -6,13 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.aged import aged
 from tests.nobody import as_nobody
 from tests.private import private_of
 from wasm_kernel import SessionInUse, WorkspaceError, delete_session_workspace
@@ -22,7 +20,7 @@ from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.sessions import removal
-from wasm_kernel.sessions.removal import ASKED, Deleter, NotDue, Rule
+from wasm_kernel.sessions.removal import ASKED, Deleter
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
@@ -211,18 +209,3 @@ def test_a_root_not_to_be_written_to_is_told_in_words(workspace: Path, tmp_path:
     tmp_path.chmod(0o700)
     assert (workspace / ".metadata.json").exists()
     trees.remove_tree(workspace)
-
-
-def test_a_session_that_is_used_just_before_the_lock_is_taken_is_kept(
-    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aged(workspace, 48)
-
-    def late(private: Folder) -> AbstractContextManager[None]:
-        aged(workspace, 0)
-        return exclusively(private)
-
-    monkeypatch.setattr(removal, "exclusively", late)
-    with Folder.open(tmp_path) as root, pytest.raises(NotDue):
-        Deleter(SessionsRoot(tmp_path), root).delete(ID, Rule(3600.0))
-    assert [path.name for path in tmp_path.iterdir()] == [ID]

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from tests.stored import flip
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.folding import fold
-from wasm_kernel.state.index import Head, Index, read_index
+from wasm_kernel.state.index import Index
 
 Making = Callable[..., Session]
 
@@ -213,25 +212,6 @@ def test_a_head_that_waits_leads_to_the_state_before_it(
     assert session_of(load=True).state == {0: "6"}
 
 
-@pytest.mark.parametrize("rewritten", [False, True])
-def test_a_head_that_never_came_to_disk_is_told(
-    session_of: Making, monkeypatch: pytest.MonkeyPatch, rewritten: bool
-) -> None:
-    """An earlier version wrote such heads."""
-    session = session_of()
-    left_behind(session, monkeypatch)
-    if rewritten:
-        session.history.rewrite()
-    with closing(Index(folder := Folder.open(session.folder), "image")) as index:
-        index.go_on(read_index(folder))
-        index.append(Head(6, 7, (7,)))
-    folder.close()
-    again = session_of(load=True)
-    assert again.state == {0: "3"}
-    assert again.found is not None
-    assert (again.found.is_damaged, again.found.is_certain, again.found.lost) == (True, False, 1)
-
-
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
 def test_a_system_that_can_not_read_now_says_nothing_of_what_is_saved(
     session_of: Making, stored: Path, number: int
@@ -289,33 +269,6 @@ def test_what_an_index_must_forget_is_not_forgotten_if_it_can_not_be_rewritten(
     again = session_of(load=True)
     assert again.found is not None
     assert (sorted(again.history.tree.commits), again.found.is_damaged) == ([1, 2], False)
-
-
-def test_closing_tries_again_what_could_not_be_written(
-    session_of: Making, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = session_of()
-    with monkeypatch.context() as patch:
-        hold_up(session, patch)
-        session.cell(p0="1")
-        session.cell(p0="2")
-        session.flush()
-    session.recorder.close()
-    assert session.history.close()
-    assert session_of(load=True, crashed=False).state == {0: "2"}
-
-
-def test_an_end_while_states_wait_is_not_recorded_as_one(
-    session_of: Making, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = session_of()
-    session.cell(p0="1")
-    session.flush()
-    hold_up(session, monkeypatch)
-    session.cell(p0="2")
-    session.recorder.close()
-    assert not session.history.close()
-    assert standing(session_of, session.folder) == ({0: "1"}, True)
 
 
 def _full(*args: object) -> None:

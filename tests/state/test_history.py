@@ -37,24 +37,6 @@ def lose(session: Session, one: int) -> None:
     path.write_bytes(b"".join(lines[:at] + lines[at + 1 :]))
 
 
-def test_memory_comes_back_as_large_and_as_small(session_of: Making, session: Session) -> None:
-    session.cell(p0="a")
-    small = session.guest.instance.memory.size
-    session.grow(20)
-    session.cell(p150="far")
-    again = reopened(session_of, session)
-    assert again.state == {0: "a", 150: "far"}
-    assert (again.go(1), again.guest.instance.memory.size) == ({0: "a"}, small)
-
-
-def test_a_cell_after_the_undo_is_the_head(session_of: Making, session: Session) -> None:
-    three(session)
-    session.go(2)
-    session.history.save()
-    session.cell(p4="later")
-    assert reopened(session_of, session).state == {0: "A", 1: "b", 4: "later"}
-
-
 def test_a_cell_after_a_lost_one_is_the_head(session_of: Making, session: Session) -> None:
     """Commit 3 was never written, but the undo from it was."""
     three(session)

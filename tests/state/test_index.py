@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import index as module
-from wasm_kernel.state.commits import ContentFile, write_content
+from wasm_kernel.state.commits import write_content
 from wasm_kernel.state.index import (
     Commit,
     Drop,
@@ -26,7 +26,6 @@ from wasm_kernel.state.index import (
     Index,
     Name,
     Record,
-    RewriteNeeded,
     decode,
     read_index,
 )
@@ -171,33 +170,6 @@ def _fail(*args: object, **options: object) -> None:
     raise OSError(errno.EIO, "the disk failed")
 
 
-def test_an_index_that_was_removed_is_made_again(folder: Folder, written: Path) -> None:
-    index = Index(folder, "image")
-    index.go_on(read_index(folder))
-    written.unlink()
-    with pytest.raises(RewriteNeeded):
-        index.append(Name("x", 7))
-    index.rewrite(RECORDS[:2])
-    index.append(Name("x", 7))
-    index.close()
-    assert entries(folder) == [*RECORDS[:2], Name("x", 7)]
-
-
-def test_a_failed_rewriting_leaves_the_old_one(
-    folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index = Index(folder, "image")
-    index.go_on(read_index(folder))
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", _fail)
-        with pytest.raises(OSError, match="the disk failed"):
-            index.rewrite(())
-    index.append(Name("x", 7))
-    index.close()
-    assert entries(folder) == [*RECORDS, Name("x", 7)]
-    assert [path.name for path in written.parent.iterdir()] == ["index"]
-
-
 def changed(**fields: object) -> bytes:
     raw = msgspec.to_builtins(COMMIT) | fields
     return msgspec.json.encode(raw)
@@ -256,44 +228,9 @@ def test_a_record_in_too_many_pieces_is_refused_in_words(
     index.close()
 
 
-def test_inherited_files_have_the_names_of_their_copies() -> None:
-    commit = replace(COMMIT, files=(replace(FILE, identity="1:2"), FILE))
-    origin = ForkOrigin(7, False, {"1:2": "3:4"})
-    assert [file.identity for file in origin.files_of(commit)] == ["3:4", ""]
-    assert origin.files_of(replace(commit, id=8)) == commit.files
-
-
 # -- contents
 
 
 def content(folder: Folder, **fields: object) -> Commit:
     name, _ = write_content(folder, [PAGES])
     return replace(COMMIT, content=name, **fields)
-
-
-def test_a_content_under_its_digest_is_never_written_again(folder: Folder, tmp_path: Path) -> None:
-    commit = content(folder)
-    path = tmp_path / commit.content
-    assert path.read_bytes() == PAGES
-    assert path.stat().st_mode & 0o777 == 0o400
-    with ContentFile(folder, commit) as file:
-        file.verify()
-        read = bytearray(PAGE)
-        file.read(PAGE, memoryview(read))
-    assert read == bytes([2]) * PAGE
-
-
-def test_every_change_of_a_content_is_found(folder: Folder, tmp_path: Path) -> None:
-    commit, dice = content(folder), random.Random(9)
-    path = tmp_path / commit.content
-    path.chmod(0o600)
-    for at in [0, len(PAGES) - 1, *(dice.randrange(len(PAGES)) for _ in range(50))]:
-        torn = bytearray(PAGES)
-        torn[at] ^= 1 << dice.randrange(8)
-        path.write_bytes(torn)
-        with ContentFile(folder, commit) as file, pytest.raises(HistoryError, match="damaged"):
-            file.verify()
-    for data in (b"", PAGES[:-1], PAGES + b"\0"):
-        path.write_bytes(data)
-        with pytest.raises(HistoryError, match="cut off"):
-            ContentFile(folder, commit)

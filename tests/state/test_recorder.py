@@ -14,7 +14,7 @@ from tests.faces import PATIENCE
 from tests.state.session import Session
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state import commits, folding, recorder
+from wasm_kernel.state import commits, recorder
 from wasm_kernel.state.index import Index
 from wasm_kernel.state.pages import Content
 
@@ -110,23 +110,6 @@ def test_what_waits_to_be_written_is_not_put_off_by_folding(
     going.set()
     session.flush()
     assert written == list(range(1, 31))
-
-
-def test_a_state_above_the_cap_is_not_rewritten_for_each_cell(
-    session_of: Making, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folding, "HEAVY_BYTES", 50 * 4096)
-    session = session_of(cap=100_000, keep=4)
-    session.grow(10)
-    session.cell(**{f"p{page}": "large" for page in range(100)})
-    session.flush()
-    before = session.content(1).stat().st_ino
-    for number in range(12):
-        session.cell(p0=f"v{number}")
-        session.flush()
-    assert session.content(1).stat().st_ino == before
-    assert len(session.history.tree.commits) <= 3
-    assert session.go(session.history.tree.head)[99] == "large"
 
 
 def test_a_second_failure_is_told_again(session: Session, disk: Disk) -> None:

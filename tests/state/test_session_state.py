@@ -138,14 +138,6 @@ def test_a_number_is_used_once_whatever_became_of_its_cell(opened: Opening, lost
     assert says(again, "print(x)") == "3"
 
 
-def test_undo_right_after_a_trap_is_of_the_cell_before(sandbox: Sandbox) -> None:
-    sandbox.execute("x = 1")
-    sandbox.execute("x = 2")
-    sandbox.execute(f"x = 3; {TRAP}")
-    assert sandbox.execute("%undo").stdout == "Undone: In[2] x = 2\n"
-    assert says(sandbox, "print(x)") == "1"
-
-
 def test_a_state_that_a_cell_asked_for_is_not_folded_away_during_the_cell(opened: Opening) -> None:
     sandbox = opened(history_cells=1)
     for _ in range(20):  # in a pause, the state may be folded before a cell asks for it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 from wasm_kernel.linux.folders import Folder
@@ -127,11 +126,6 @@ class Workspace:
             self._touch(f"{old}/{name}".rstrip("/"), Change.MOVE)
             self._touch(f"{new}/{name}".rstrip("/"), Change.END)
         (self.root / old).rename(self.root / new)
-
-    def wipe(self) -> None:
-        """Removes everything that was kept."""
-        for path in self.private.iterdir():
-            shutil.rmtree(path)
 
     def close(self) -> None:
         """Ends the process, and those that continued from it. Safe to call twice."""

@@ -39,20 +39,6 @@ def modules(folder: Path) -> set[str]:
     return {n for n in content(folder) if "dist-info" not in n and n != module.RECORD}
 
 
-def test_packages_come_and_go(folder: Path, make: Make) -> None:
-    site = SitePackages(folder)
-    site.change([open_wheel(make("one")), open_wheel(make("two", files={"two/__init__.py": ""}))])
-    assert {name: str(k.version) for name, k in site.installed().items()} == {
-        "one": "1.0",
-        "two": "1.0",
-    }
-    assert modules(folder) == {"one.py", "two/__init__.py"}
-    site.change(without=["one"])
-    assert modules(folder) == {"two/__init__.py"}
-    assert not [name for name in content(folder) if name.startswith("one")]
-    assert entries(folder) == ["site-packages"]
-
-
 def test_what_is_installed_is_described_as_python_expects(folder: Path, make: Make) -> None:
     SitePackages(folder).change([open_wheel(make("one", needs=("two",)))], asked=["one"])
     [found] = distributions(path=[str(folder / "site-packages")])
