@@ -170,6 +170,9 @@ CALLS = {
     "print(sp.run('exit 2', shell=True).returncode, os.system('exit 1'))": "2 256\n",
     "print(os.popen('echo hi').read())": "hi\n\n",
     "print(sp.getstatusoutput('echo x; exit 5'))": "(5, 'x')\n",
+    "print(sp.getoutput(f'{sys.executable} -c \"print(2)\"'))": "2\n",
+    "print(sp.run(['python', '-uB', '-OO', '-c', 'print(1)'], stdout=-1).stdout)": "b'1\\n'\n",
+    "print(os.waitstatus_to_exitcode(os.system('exit 3')))": "3\n",
     "sp.run('echo e >&2', shell=True, stderr=sp.DEVNULL)\nprint('on')": "on\n",
     "p = sp.Popen('cat', stdin=-1, stdout=-1)\np.stdin.write(b'x')\nprint(*p.stdout)": "b'x'\n",
     "sp.run(['x', 'hi'], executable='echo', cwd=b'/tmp', env={b'a': b'b'})": "hi\n",
@@ -251,9 +254,10 @@ def test_a_choice_of_tests_ends_with_its_program(shell: BaseSandbox) -> None:
     assert [line[:5] for line in ran.splitlines() if "Ran" in line] == ["Ran 1", "Ran 2"]
 
 
-def test_a_folder_is_a_program(shell: BaseSandbox) -> None:
+def test_folders_and_archives_are_programs(shell: BaseSandbox) -> None:
     said(shell, "%mkdir program\nopen('program/__main__.py', 'w').write('print(__name__)')")
-    assert said(shell, "!python program").stdout == "__main__\n"
+    script = "!python program; python -m zipapp program; python program.pyz"
+    assert said(shell, script).stdout == "__main__\n__main__\n"
 
 
 def test_a_program_that_is_not_there_is_not_found(shell: BaseSandbox) -> None:

@@ -177,3 +177,5 @@ def install() -> None:
     module: Any = subprocess
     module.Popen = FinishedProcess
     os.system = system
+    module = os
+    module.waitstatus_to_exitcode = lambda status: status >> 8

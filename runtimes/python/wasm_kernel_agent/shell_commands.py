@@ -156,6 +156,4 @@ def command_of(args: Any, *, shell: bool) -> str:
     words = [os.fsdecode(word) for word in args]
     if shell:
         return words[0]
-    if words and words[0] == sys.executable:
-        words[0] = "python"
     return shlex.join(words)

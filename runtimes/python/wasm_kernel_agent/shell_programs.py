@@ -9,6 +9,7 @@ import runpy
 import sys
 import traceback
 import types
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from wasm_kernel_agent.shell_options import Program, Usage, in_words
 from wasm_kernel_agent.shell_process import Process, Streams
 
-_PLAIN_FLAGS = ("-u", "-B", "-s", "-E", "-I", "-O", "-OO", "-q", "-S", "-b")
+_PLAIN_FLAGS = "uBsEIOqSbP"
 _PAIRED_FLAGS = ("-W", "-X")
 _PIP_LISTS = ("list", "freeze", "show")
 _NO_PIP = "packages are not installed by a script. Use %pip on a line of its own in the cell.\n"
@@ -79,7 +80,7 @@ def _lines_of(problem: BaseException) -> Iterator[str]:
 
 
 def _python(words: list[str]) -> None:
-    while words and (words[0] in _PLAIN_FLAGS or words[0].startswith(_PAIRED_FLAGS)):
+    while words and (_is_plain(words[0]) or words[0].startswith(_PAIRED_FLAGS)):
         flag = words.pop(0)
         if flag in _PAIRED_FLAGS and words:
             words.pop(0)
@@ -101,13 +102,17 @@ def _python(words: list[str]) -> None:
             _run_file(path, words)
 
 
+def _is_plain(word: str) -> bool:
+    return word != "-" and word.strip(_PLAIN_FLAGS) == "-"
+
+
 def _run_file(path: str, argv: list[str]) -> None:
-    try:
-        source = Path(path).read_bytes()
-    except IsADirectoryError:
+    if os.path.isdir(path) or zipfile.is_zipfile(path):  # noqa: PTH112
         sys.argv, sys.modules["__main__"] = argv, types.ModuleType("__main__")
         runpy.run_path(path, run_name="__main__")
         return
+    try:
+        source = Path(path).read_bytes()
     except OSError as problem:
         raise Usage(f"can't open file {path!r}: {problem.strerror}") from None
     place = os.path.abspath(path)  # noqa: PTH100 - as Python does
