@@ -12,15 +12,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import nbformat
 
-from tests.benchmarks.many import Figure
 from tests.benchmarks.sides import Side
-from tests.benchmarks.table import Row
+from tests.benchmarks.table import Figure, Row
 
 NOTEBOOKS = 20
 ENDLESS_SECONDS = 2
@@ -40,13 +37,6 @@ for file in sys.argv[1:]:
     papermill.execute_notebook(file, f"{file}.out", progress_bar=False)
 """
 BROKEN, ENDLESS = ("1/0",), ("while True: pass",)
-
-
-@dataclass(frozen=True)
-class Taken(Figure):
-    """The time of a batch that contains broken or endless notebooks."""
-
-    HEAD: ClassVar[tuple[str, ...]] = ("batches", "", "at most", "")
 
 
 class Folder:
@@ -123,7 +113,7 @@ def folder_of(theirs: Side) -> Iterator[Folder]:
         yield Folder(Path(place), theirs)
 
 
-def batch(sides: tuple[Side, Side], rounds: int) -> Iterator[Row | Taken]:
+def batch(sides: tuple[Side, Side], rounds: int) -> Iterator[Row | Figure]:
     """Twenty notebooks of pandas and matplotlib, in one process and in two; and a batch with
     broken ones.
     """
@@ -145,4 +135,4 @@ def batch(sides: tuple[Side, Side], rounds: int) -> Iterator[Row | Taken]:
         broken = [BROKEN] * (NOTEBOOKS // 10) + [ENDLESS] * (NOTEBOOKS // 10)
         files = folder.make([*broken, *[FRAME, FIGURE] * (NOTEBOOKS * 2 // 5)])
         taken = folder.ours(files, 2, "--cell-seconds", str(ENDLESS_SECONDS))
-        yield Taken(f"{NOTEBOOKS} notebooks, a fifth broken or endless, 2 processes", taken, "s")
+        yield Figure(f"{NOTEBOOKS} notebooks, a fifth broken or endless, 2 processes", taken, "s")

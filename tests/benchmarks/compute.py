@@ -68,30 +68,6 @@ points = rng.random((4_000, 20))
 kinds = (points[:, :5].sum(axis=1) > 2.5).astype(int)
 """
 
-FAST = {
-    f"numpy: {what}": f"{_NUMBERS}\n{source}"
-    for what, source in {
-        "a product of matrices, 500 x 500": """
-a, b = rng.random((2, 500, 500))
-def job():
-    for _ in range(20):
-        a @ b
-""",
-        "sorting a million numbers": """
-numbers = rng.random(1_000_000)
-def job():
-    for _ in range(5):
-        np.sort(numbers)
-""",
-        "the order of a million numbers": """
-numbers = rng.random(1_000_000)
-def job():
-    for _ in range(5):
-        np.argsort(numbers)
-""",
-    }.items()
-}
-
 _TABLES = f"""{_NUMBERS}
 import io
 import pandas as pd

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
-from typing import ClassVar
 
 from tests.benchmarks.sides import Kernel, Side, running
-from tests.benchmarks.table import Line, Row
+from tests.benchmarks.table import Row, by_turns
 
 Samples = tuple[list[float], list[float]]
 
@@ -71,23 +70,12 @@ _TIMED = (
 )
 
 
-class Beside(Row):
-    """A row of the JavaScript kernel beside our Python kernel."""
-
-    HEAD: ClassVar[tuple[str, ...]] = ("what", "JavaScript", "Python", "ratio", "aim", "")
-
-
-class Against(Row):
-    """A row of the JavaScript kernel against QuickJS-NG as native code."""
-
-    HEAD: ClassVar[tuple[str, ...]] = ("what", "JavaScript", "QuickJS-NG", "ratio", "aim", "")
-
-
-def javascript(sides: tuple[Side, Side], rounds: int) -> Iterator[Line]:
-    """Starts, cells and undo beside those of Python; loops against native code."""
+def javascript(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
+    """Starts, cells and undo against those of our Python kernel; loops against native code."""
     python, native = sides
     both = (replace(python, kernel_name="wasm-javascript"), python)
-    yield Beside("kernel start to 1+1, over ZMQ", *_turns(both, rounds, _started), "s")
+    start = "JavaScript: kernel start to 1+1, over ZMQ, against Python"
+    yield Row(start, *by_turns(both, rounds, _started), "s")
     with running(both[0]) as one, running(both[1]) as other:
         kernels = {both[0]: one, both[1]: other}
         for what, code in (("a tiny cell and its state", "1"), ("%undo", "%undo")):
@@ -97,7 +85,7 @@ def javascript(sides: tuple[Side, Side], rounds: int) -> Iterator[Line]:
 
             for side in both:
                 kernels[side].run("a = 1")
-            yield Beside(what, *_turns(both, rounds, sample), "ms")
+            yield Row(f"{what}, against Python", *by_turns(both, rounds, sample), "ms")
         rows = []
         for what, source in JOBS.items():
             one.run(source)
@@ -105,20 +93,10 @@ def javascript(sides: tuple[Side, Side], rounds: int) -> Iterator[Line]:
             for _ in range(rounds):
                 samples[0].append(float(one.printed(_TIMED)))
                 samples[1].append(_native(native, source))
-            rows.append(Against(f"  {what}", *samples, "s"))
+            rows.append(Row(f"  {what}", *samples, "s"))
     mean = prod(row.ratio for row in rows) ** (1 / len(rows))
-    yield Against("compute, geometric mean of:", [mean], [1.0], "x", 2.5)
+    yield Row("QuickJS-NG as native code, geometric mean of:", [mean], [1.0], "x", 2.5)
     yield from rows
-
-
-def _turns(sides: tuple[Side, Side], rounds: int, sample: Callable[[Side], float]) -> Samples:
-    samples: Samples = ([], [])
-    for turn in range(rounds + 1):
-        for which, side in enumerate(sides):
-            taken = sample(side)
-            if turn:  # the first run fills caches, and is not counted
-                samples[which].append(taken)
-    return samples
 
 
 def _started(side: Side) -> float:

@@ -9,39 +9,20 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import ClassVar
 from unittest.mock import patch
 
 from tests.benchmarks.memory import page_table_bytes, pss_bytes
 from tests.benchmarks.service import FRAME, QUIET_SECONDS
 from tests.benchmarks.sides import Side
+from tests.benchmarks.table import Figure
 from wasm_kernel import Sandbox, Service, ServiceLimits
 
 LIVE, ASLEEP, AT_ONCE = 400, 5_000, 20
 WOKEN, SOME_SECONDS = 30, 5
 CELLS = 1_000
 GIB, MILLISECONDS = 1024**3, 1000
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of many sessions, without a comparison."""
-
-    HEAD: ClassVar[tuple[str, ...]] = ("many sessions", "", "at most", "")
-
-    what: str
-    value: float
-    unit: str
-    most: float | None = None
-
-    def line(self) -> tuple[str, ...]:
-        """The row as text."""
-        aim = "" if self.most is None else f"{self.most:g} {self.unit}"
-        verdict = "" if self.most is None else "met" if self.value <= self.most else "MISSED"
-        return (self.what, f"{self.value:.3g} {self.unit}", aim, verdict)
 
 
 @contextmanager

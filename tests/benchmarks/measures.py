@@ -12,16 +12,13 @@ from math import prod
 from tests.benchmarks import compute, history, service
 from tests.benchmarks.agents import agents
 from tests.benchmarks.batch import batch
-from tests.benchmarks.codecs import codecs
-from tests.benchmarks.cold import cold
 from tests.benchmarks.e2b import sandboxes
 from tests.benchmarks.javascript import javascript
 from tests.benchmarks.many import many
 from tests.benchmarks.memory import pss_bytes
 from tests.benchmarks.network import network
-from tests.benchmarks.notebooks import in_two_processes
 from tests.benchmarks.sides import PATIENCE, Kernel, Side, running
-from tests.benchmarks.table import Line, Row
+from tests.benchmarks.table import Line, Row, by_turns
 from tests.benchmarks.timeline import changes, timeline
 from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS
 from wasm_kernel.frontends.jupyter.launcher import running as running_forkers
@@ -33,19 +30,7 @@ SLEEP_SECONDS = 10.0  # seconds for all sandboxes to fall asleep
 TRIPS = 200
 
 Sides = tuple[Side, Side]
-Samples = tuple[list[float], list[float]]
 Measure = Callable[[Sides, int], Iterator[Line]]
-
-
-def by_turns(sides: Sides, rounds: int, sample: Callable[[Side], float]) -> Samples:
-    """`rounds` samples of each side; the side that goes first changes every round."""
-    for side in sides:  # an extra run that is not counted: file caches, compiled bytecode
-        sample(side)
-    samples: Samples = ([], [])
-    for turn in range(rounds):
-        for which in (0, 1) if turn % 2 == 0 else (1, 0):
-            samples[which].append(sample(sides[which]))
-    return samples
 
 
 def _started(side: Side, code: str, kind: str) -> float:
@@ -156,13 +141,6 @@ def libraries(sides: Sides, rounds: int) -> Iterator[Row]:
     yield from rows
 
 
-def fast(sides: Sides, rounds: int) -> Iterator[Row]:
-    """Work that `wasm-kernel[fast]` gives to the host, in processor time on one processor."""
-    rows = _worked(sides, rounds, compute.FAST)
-    yield Row("with wasm-kernel[fast], geometric mean of:", [_mean(rows)], [1.0], "x", 1.5)
-    yield from rows
-
-
 def eight(sides: Sides, rounds: int) -> Iterator[Row]:
     """Eight common tasks of numpy and pandas, in processor time on one processor.
 
@@ -251,15 +229,12 @@ MEASURES: dict[str, Measure] = {
     "frame": first_frame,
     "trip": round_trip,
     "api": python_api,
-    "notebooks": in_two_processes,
     "memory": idle_memory,
     "compute": pure_python,
     "eight": eight,
     "libraries": libraries,
-    "fast": fast,
     "formats": formats,
     "large": large,
-    "codecs": codecs,
     "network": network,
     "timeline": timeline,
     "changes": changes,
@@ -270,7 +245,6 @@ MEASURES: dict[str, Measure] = {
     "agents": _with_native(agents),
     "e2b": _with_native(sandboxes),
     "many": many,
-    "cold": cold,
     "batch": batch,
     "javascript": javascript,
 }

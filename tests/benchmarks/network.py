@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
 from tests.benchmarks.sides import Kernel, Side, running
-from tests.benchmarks.table import Row
+from tests.benchmarks.table import Row, by_turns
 from tests.network.servers import serving
 
 SIZE = 100_000_000
@@ -36,7 +36,7 @@ def network(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
         reaching = replace(ours, arguments=(*ours.arguments, *allowed))
         kernels = [ending.enter_context(running(each)) for each in (reaching, ours, theirs)]
         open_, closed, native = kernels
-        trips = _by_turns(open_, closed, TRIPS, _trip)
+        trips = by_turns((open_, closed), TRIPS, _trip)
         yield Row("tiny cell, network allowed and unused, against none", *trips, "ms")
         for each in (open_, native):
             each.run(PREPARED)
@@ -49,23 +49,10 @@ def network(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
             def sample(kernel: Kernel, asked: str = asked) -> float:
                 return float(kernel.printed(asked))
 
-            yield Row(what, *_by_turns(open_, native, rounds, sample), unit)
+            yield Row(what, *by_turns((open_, native), rounds, sample), unit)
 
 
 def _trip(kernel: Kernel) -> float:
     begun = time.perf_counter()
     kernel.run("x = 1")
     return (time.perf_counter() - begun) * 1000
-
-
-def _by_turns(
-    one: Kernel, other: Kernel, rounds: int, sample: Callable[[Kernel], float]
-) -> tuple[list[float], list[float]]:
-    """Samples of two kernels, in alternation; the first pair is not counted."""
-    samples: tuple[list[float], list[float]] = ([], [])
-    for turn in range(-1, rounds):
-        for which in (0, 1) if turn % 2 == 0 else (1, 0):
-            taken = sample((one, other)[which])
-            if turn >= 0:
-                samples[which].append(taken)
-    return samples

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
+
+Sampled = TypeVar("Sampled")
 
 
 class Line(Protocol):
@@ -46,6 +48,40 @@ class Row:
             "" if self.aim is None else f"{self.aim:g}",
             verdict,
         )
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure without a comparison."""
+
+    HEAD: ClassVar[tuple[str, ...]] = ("alone", "", "at most", "")
+
+    what: str
+    value: float
+    unit: str
+    most: float | None = None
+
+    def line(self) -> tuple[str, ...]:
+        """The row as text."""
+        aim = "" if self.most is None else f"{self.most:g} {self.unit}"
+        verdict = "" if self.most is None else "met" if self.value <= self.most else "MISSED"
+        return (self.what, f"{self.value:.3g} {self.unit}", aim, verdict)
+
+
+def by_turns(
+    pair: tuple[Sampled, Sampled], rounds: int, sample: Callable[[Sampled], float]
+) -> tuple[list[float], list[float]]:
+    """`rounds` samples of each of a pair; the first of them changes every round.
+
+    An extra run fills file caches, and is not counted.
+    """
+    samples: tuple[list[float], list[float]] = ([], [])
+    for turn in range(-1, rounds):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            taken = sample(pair[which])
+            if turn >= 0:
+                samples[which].append(taken)
+    return samples
 
 
 def rendered(rows: Sequence[Line]) -> str:
