@@ -54,15 +54,6 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as i
 import numpy as np
 rng = np.random.default_rng(1)
 """
-_FRAME = f"""{_NUMBERS}
-import pandas as pd
-rows = 300_000
-frame = pd.DataFrame({{
-    "customer": rng.integers(0, 5_000, rows),
-    "city": rng.choice(["Oslo", "Rome", "Lima", "Cairo"], rows),
-    "price": rng.random(rows),
-}})
-"""
 _POINTS = f"""{_NUMBERS}
 points = rng.random((4_000, 20))
 kinds = (points[:, :5].sum(axis=1) > 2.5).astype(int)
@@ -130,41 +121,6 @@ def job():
 }
 
 LIBRARIES = {
-    "numpy: sums, roots and sines of 2 million numbers": f"""{_NUMBERS}
-numbers = rng.random(2_000_000)
-def job():
-    for _ in range(3):
-        (np.sqrt(numbers) * 2 + np.sin(numbers)).sum()
-""",
-    "numpy: sorting 2 million numbers": f"""{_NUMBERS}
-numbers = rng.random(2_000_000)
-def job():
-    for _ in range(5):
-        np.sort(numbers)
-""",
-    "numpy: a product of matrices, 500 x 500": f"""{_NUMBERS}
-matrix = rng.random((500, 500))
-def job():
-    for _ in range(20):
-        matrix @ matrix
-""",
-    "pandas: reading a CSV file of 10 MB": f"""{_FRAME}
-import io
-text = frame.to_csv(index=False)
-def job():
-    return pd.read_csv(io.StringIO(text))
-""",
-    "pandas: grouping 300,000 rows": f"""{_FRAME}
-def job():
-    for _ in range(4):
-        frame.groupby(["city", "customer"])["price"].agg(["mean", "max"])
-""",
-    "pandas: merging 300,000 rows": f"""{_FRAME}
-customers = pd.DataFrame({{"customer": range(5_000), "since": range(5_000)}})
-def job():
-    for _ in range(20):
-        frame.merge(customers, on="customer")
-""",
     "scikit-learn: logistic regression": f"""{_POINTS}
 from sklearn.linear_model import LogisticRegression
 def job():

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from tests.browser.jupyterlab import Lab, Server
 
 SPIN = "kept = 41\nprint('begun', flush=True)\nwhile True: pass"
 
 
-def test_the_launcher_offers_the_kernel_and_its_cells_show_tables_and_figures(
-    lab: Lab, portraits: Path
-) -> None:
+def test_the_launcher_offers_the_kernel_and_its_cells_show_tables_and_figures(lab: Lab) -> None:
     lab.start()
     lab.page.locator(
         ".jp-LauncherCard[data-category=Notebook]", has_text=re.compile(r"Python \(wasm sandbox\)$")
@@ -32,7 +29,6 @@ def test_the_launcher_offers_the_kernel_and_its_cells_show_tables_and_figures(
     lab.type(2, "open('/etc/passwd')")
     lab.output(2).locator("text=FileNotFoundError").first.wait_for()
     assert lab.outside == []
-    lab.page.screenshot(path=portraits / "jupyterlab.png")  # the README's picture
 
 
 def test_stop_keeps_variables_and_what_was_left_out_is_said_below_the_output(

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import jupyter_kernel_test
 import pytest
-from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.manager import KernelManager
+
+from tests.end_to_end.conftest import starting_in
+from tests.end_to_end.real_kernel import SECONDS, RealKernel
 
 KERNEL = "wasm-javascript"
 
@@ -47,59 +48,29 @@ del jupyter_kernel_test
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[BlockingKernelClient]:
-    manager = KernelManager(kernel_name=KERNEL)
-    manager.start_kernel()
-    found = manager.client()
-    found.start_channels()
-    found.wait_for_ready(timeout=60)
-    try:
-        yield found
-    finally:
-        found.stop_channels()
-        manager.shutdown_kernel(now=True)
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
+    with starting_in(tmp_path_factory.mktemp("javascript") / "sessions") as start:
+        yield start(name=KERNEL)
 
 
-def texts(client: BlockingKernelClient, code: str, *, answer: str = "") -> tuple[str, str]:
-    """Returns the text that a cell prints, and its value or its error's name."""
-    printed, value = [], ""
-
-    def hear(message: dict[str, dict[str, str | dict[str, str]]]) -> None:
-        nonlocal value
-        content = message["content"]
-        if "text" in content:
-            printed.append(str(content["text"]))
-        if isinstance(data := content.get("data"), dict):
-            value = data["text/plain"]
-        value = str(content.get("ename", value))
-
-    def reply(message: object) -> None:
-        client.input(answer)
-
-    client.execute_interactive(
-        code, timeout=60, output_hook=hear, stdin_hook=reply, allow_stdin=bool(answer)
-    )
-    return "".join(printed), value
-
-
-def test_a_cell_asks_its_user(client: BlockingKernelClient) -> None:
+def test_a_cell_asks_its_user(kernel: RealKernel) -> None:
     code = "const name: string = await prompt('Who? '); `hello ${name}`"
-    assert texts(client, code, answer="you") == ("", "'hello you'")
+    sent = kernel.send(code, allow_stdin=True)
+    kernel.client.get_stdin_msg(timeout=SECONDS)
+    kernel.client.input("you")
+    [shown] = [m["content"] for m in kernel.heard(sent) if m["msg_type"] == "execute_result"]
+    assert shown["data"]["text/plain"] == "'hello you'"
 
 
-def test_commands_stand_at_the_top_of_a_cell(client: BlockingKernelClient) -> None:
-    texts(client, "var a = 1")
-    printed, value = texts(client, "// before\n%checkpoint one\n%session_info\na = 2")
-    assert "Checkpoint 'one'" in printed
-    assert "confinement" in printed
-    assert value == "2"
-    printed, _ = texts(client, "%undo")
-    assert printed.startswith("Undone: ")
-    assert texts(client, "a") == ("", "1")
-    assert "fork" in texts(client, "%fork")[0].lower()
-    assert texts(client, "%nothing_like_it")[1] == "UsageError"
-    assert texts(client, "const text = `\n%fork\n`; text.length") == ("", "7")
-
-
-def test_the_notebooks_folder_is_where_cells_begin(client: BlockingKernelClient) -> None:
-    assert texts(client, "process.cwd()") == ("", "'/notebook'")
+def test_commands_stand_at_the_top_of_a_cell(kernel: RealKernel) -> None:
+    kernel.run("var a = 1")
+    said = kernel.run("// before\n%checkpoint one\n%session_info\na = 2")
+    assert "Checkpoint 'one'" in said["stdout"]
+    assert "confinement" in said["stdout"]
+    assert said["value"] == "2"
+    assert kernel.run("%undo")["stdout"].startswith("Undone: ")
+    assert kernel.run("a")["value"] == "1"
+    assert "fork" in kernel.run("%fork")["stdout"].lower()
+    assert kernel.run("%nothing_like_it")["error"] == "UsageError"
+    assert kernel.run("const text = `\n%fork\n`; text.length")["value"] == "7"
+    assert kernel.run("process.cwd()")["value"] == "'/notebook'"

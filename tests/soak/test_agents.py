@@ -1,4 +1,4 @@
-"""Real agents: other clients, one that works like a model, and fifty at once.
+"""Real agents: other clients, and fifty at once.
 
 The other clients come from their registries: the older official one for Python, those for
 TypeScript, and the Inspector's command line. All do the same things over each transport.
@@ -23,7 +23,7 @@ from mcp import Client
 from mcp_types import TextContent
 
 from tests.faces import happens, wait_for
-from tests.mcp.clients import MODERN, Agent, Agents, HttpServer, server_environment, serving
+from tests.mcp.clients import MODERN, Agents, HttpServer, server_environment, serving
 
 pytestmark = pytest.mark.soak
 CLIENTS = Path(__file__).with_name("clients")
@@ -112,94 +112,6 @@ def test_compiling_shows_as_progress(environment_of: dict[str, str], tmp_path: P
         call = agent.begin("execute_code", hear, code="6 * 7", language="javascript")
         assert "42" in call.result().content[0].text
     assert any("compiling the" in each for each in heard), heard
-
-
-@pytest.mark.parametrize("transport", ["stdio", "http by session header", "http by handle"])
-def test_a_model_at_work(environment_of: dict[str, str], transport: str) -> None:
-    """Files in, an analysis, an error and its repair, undo, variants, a crash, sleep, files out."""
-    with ExitStack() as ending:
-        agents = Agents(environment_of, ending)
-        sleepy = ("--idle-seconds", "1")
-        if transport == "stdio":
-            agent = agents.stdio(*sleepy)
-        else:
-            server = ending.enter_context(serving(environment_of, *sleepy))
-            agent = agents.http(server.url, mode="auto" if "header" in transport else MODERN)
-        work(agent)
-
-
-def work(agent: Agent) -> None:
-    calls = 0
-
-    def call(tool: str, expected: str, *, fails: bool = False, **arguments: Any) -> str:
-        nonlocal calls
-        calls += 1
-        answer = agent.call(tool, **arguments)
-        assert answer.failed is fails, answer.text
-        assert re.search(expected, answer.text), f"{expected}\n{answer.text}"
-        return answer.text
-
-    def cell(code: str, expected: str, **options: Any) -> str:
-        return call("execute_code", expected, code=code, **options)
-
-    rows = "".join(f"{city},{n},{n * 3 % 17}\n" for n in range(200) for city in ("Oslo", "Rome"))
-    call(
-        "write_file", "Wrote /app/orders.csv", path="orders.csv", content=f"city,day,amount\n{rows}"
-    )
-    call("list_files", "orders.csv")
-    cell("import pandas as pd\norders = pd.read_csv('orders.csv')\norders.shape", r"\(400, 3\)")
-    cell("orders.head(3)", "city +day +amount")
-    cell("orders.groupby('town').amount.sum()", "KeyError", fails=True)
-    cell("totals = orders.groupby('city').amount.sum(); totals", "Oslo +1594")
-    answer = agent.call("execute_code", code="orders.amount.plot();")
-    assert answer.images
-    cell("orders.describe()", "mean")
-    call("get_workspace_info", r"orders: DataFrame \(400 x 3\)")
-    cell("orders['amount'] = 0", "no output")
-    cell("int(orders.amount.sum())", r"\n0\n")
-    call("undo", "orders", cells=2)
-    cell("int(orders.amount.sum())", r"\n3188\n")
-    call("checkpoint", "clean", name="clean")
-    forked = call("fork_session", "Made 2", count=2)
-    for factor, handle in enumerate(re.findall(r'session="([\w-]+)"', forked)[:2], start=2):
-        cell(
-            f"best = int((orders.amount * {factor}).max()); best",
-            rf"\n{16 * factor}\n",
-            session=handle,
-        )
-        call("destroy_session", "Gone", session=handle)
-    cell("best", "NameError", fails=True)
-    cell("import time\nfor i in range(3): print('step', i, flush=True); time.sleep(0.5)", "step 2")
-    cell("while True: pass", "CellTimeout", fails=True, timeout_seconds=1)
-    cell("int(orders.amount.sum())", r"\n3188\n")
-    running = agent.begin(
-        "execute_code",
-        code="import time\ntime.sleep(600)",
-        **({"session": agent.handle} if agent.handle else {}),
-    )
-    assert happens(lambda: "busy" in agent.call("list_sessions").text)
-    call("cancel_execution", "interrupted")
-    assert "KeyboardInterrupt" in running.result().content[0].text
-    cell("import ctypes, os\nos._exit(7)", "GuestExited", fails=True)
-    cell("int(orders.amount.sum())", r"\n3188\n")
-    assert happens(lambda: "asleep" in agent.call("list_sessions").text)
-    cell("int(orders.amount.sum())", r"\n3188\n")  # by the session's own clock, it slept an hour
-    cell("import torch", "MLPClassifier", fails=True)
-    cell("import urllib.request as u\nu.urlopen('http://example.org')", "no network", fails=True)
-    cell("input('which?')", "No user is there", fails=True)
-    cell("print('x' * 100_000)", "left out")
-    cell("x = bytearray(2**31 - 2**20)", "MemoryError", fails=True)
-    cell("del orders", "no output")
-    call("restore", "clean", name="clean")
-    cell("totals.to_csv('totals.csv')", "created totals.csv")
-    call("read_file", "Oslo,1594", path="totals.csv")
-    call("read_file", "There is no file", fails=True, path="nothing.csv")
-    call("delete_file", "Deleted", path="orders.csv")
-    call("list_runtimes", "scikit-learn")
-    call("get_workspace_info", "restore clean -> ok")
-    call("reset_session", "gone")
-    cell("totals", "NameError", fails=True)
-    assert calls >= 40
 
 
 def test_fifty_clients_at_once(environment_of: dict[str, str]) -> None:
