@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.begun_together import KERNELS
 from tests.end_to_end.conftest import starting_in
 from tests.end_to_end.real_kernel import RealKernel
 from tests.faces import PATIENCE, wait_for
@@ -327,29 +326,6 @@ def test_a_stopped_forker_goes_on_and_that_is_told(forker: Forker) -> None:
     assert done.returncode == 0
     assert "was stopped. It was told to go on." in done.stderr
     assert forker.command("--version").stderr == ""
-
-
-def test_kernels_that_begin_together_leave_one_forker(
-    warm: None, spec: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    command = [sys.executable, "-P", "-m", "tests.end_to_end.begun_together"]
-    done = subprocess.run(
-        command,
-        env=os.environ | spec,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
-    )
-    started = {int(word) for word in done.stdout.split()}
-    assert len(started) == KERNELS
-    wait_for(lambda: sum(not is_gone(process) for process in started) == 1)
-    wait_for(launcher.running)
-    (forker,) = launcher.running()
-    assert forker in started
-    assert (tmp_path / "wasm-kernel" / "forkers-loaded").read_text() == "."
-    os.kill(forker, signal.SIGKILL)
 
 
 OWNER = """

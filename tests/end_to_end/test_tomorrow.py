@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.notebook_server import NotebookServer, serving
-from tests.end_to_end.real_kernel import SECONDS, RealKernel
+from tests.end_to_end.real_kernel import SECONDS
 
 KEPT = "its files are here, its variables were not kept"
 LOOK = "import os; print(sorted(os.listdir('/app')), 'x' in globals())"
@@ -41,11 +41,6 @@ def worked_on(server: NotebookServer, path: str) -> None:
     assert "\n" not in told
     server.save(path, *CELLS)
     notebook.close()
-
-
-def last_made(sessions: Path) -> str:
-    """The id of the session in which the day's work was last done."""
-    return max(sessions.glob("*/made.csv"), key=lambda file: file.stat().st_mtime_ns).parent.name
 
 
 def test_a_notebook_opened_tomorrow_has_its_files_and_is_told_of_its_variables(
@@ -116,53 +111,6 @@ def test_named_checkpoints_outlive_restart_and_shut_down(server: NotebookServer)
     tomorrow.run("%restore clean")
     assert tomorrow.run("x")["value"] == "'clean'"
     tomorrow.close()
-
-
-def test_a_copy_and_a_new_notebook_at_an_old_path_begin_fresh_and_are_offered_the_old_session(
-    server: NotebookServer, sessions: Path
-) -> None:
-    path = server.new()
-    worked_on(server, path)
-    copy = server.open(server.ask("POST", "contents/", {"copy_from": path})["path"])
-    said = copy.run(LOOK)
-    assert said["stdout"] == "[] False\n"
-    assert f"it holds the same as '{path}', but is another file" in said["stderr"]
-    copy.close()
-
-    server.ask("DELETE", f"contents/{path}")
-    assert server.new() == path
-    notebook = server.open(path)
-    said = notebook.run(LOOK)
-    assert said["stdout"] == "[] False\n"
-    assert f"wasm-kernel sessions bind {last_made(sessions)} {path}\n" in said["stderr"]
-    assert "another file had its name before" in said["stderr"]
-    notebook.close()
-    again = server.open(path)  # from here on it has its own session
-    assert "bind" not in again.run(LOOK)["stderr"]
-    again.close()
-
-
-def test_a_second_kernel_of_a_notebook_has_a_session_of_its_own(
-    server: NotebookServer, sessions: Path
-) -> None:
-    path = server.new()
-    worked_on(server, path)
-    first = server.open(path)
-    assert first.run(LOOK)["stdout"] == "['made.csv'] False\n"
-    second = RealKernel(sessions, server.work / path)
-    try:
-        said = second.run("open('/app/other', 'w').close()\n" + LOOK)
-        assert said["stdout"] == "['other'] False\n"
-        assert "is open in another kernel" in said["stderr"]
-        second.restart()
-        assert second.run(LOOK)["stdout"] == "['other'] False\n"
-        assert first.run(LOOK)["stdout"] == "['made.csv'] False\n"
-    finally:
-        second.end()
-    first.close()
-    third = server.open(path)
-    assert third.run(LOOK)["stdout"] == "['made.csv'] False\n"
-    third.close()
 
 
 def command(words: str, folder: Path, typed: str = "") -> str:

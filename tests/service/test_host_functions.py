@@ -268,21 +268,6 @@ def test_awaited_calls_run_at_the_same_time_and_are_cancelled_with_their_task(
     assert meeting.cancelled.wait(PATIENCE)
 
 
-def test_what_a_cell_awaits_ends_with_the_cell_even_if_no_later_one_calls(
-    offering: Sandboxes,
-) -> None:
-    """Before, it went on until a later cell called a function."""
-    meeting, streams = Meeting(), Streams()
-    sandbox = offering(meeting.meet, streams.slow_numbers)
-    says(
-        sandbox,
-        "import asyncio; task = asyncio.create_task(meet(9)); await asyncio.sleep(0)\n"
-        "kept = slow_numbers(9); await anext(kept)",
-    )
-    assert meeting.cancelled.wait(PATIENCE)
-    wait_for(lambda: streams.closed == ["slow_numbers"], "the end of the stream")
-
-
 BUSY = """
 import asyncio; task = asyncio.create_task(meet(9))
 for _ in range(700): await asyncio.sleep(0.001)
@@ -469,15 +454,6 @@ def test_a_guest_reaches_nothing_but_what_is_offered(offering: Sandboxes) -> Non
         asked = says(sandbox, f"print(ask(op='call', function='echo', args=[{value!r}]))")
         assert "not in the form that cells send" in asked
     assert says(sandbox, "print(ask(op='item', function='echo', stream=1))").count("ended") == 1
-
-
-def test_only_cells_call_functions(offering: Sandboxes) -> None:
-    called: list[Any] = []
-    sandbox = offering(HostFunction(called.append, name="note"))
-    says(sandbox, "class Spy:\n    def __dir__(self): note('query'); return ['a']\nspy = Spy()")
-    request = {"op": "complete", "code": "spy.", "cursor_pos": 4}
-    sandbox.query(request).result(PATIENCE)
-    assert called == []
 
 
 def test_a_worker_that_was_taken_over_gets_no_more_than_a_cell() -> None:

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from tests.faces import PATIENCE, error_of, happens, wait_for
 from tests.peak import Peak
 from wasm_kernel.engine.clock import StopReason
-from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError, WorkerLost
+from wasm_kernel.errors import SandboxClosed, WasmKernelError, WorkerLost
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import Cell, InputInterrupted, NoListener
 from wasm_kernel.folders.private import OpenFolder
@@ -506,24 +506,6 @@ def test_a_stopped_session_keeps_its_room_from_others_for_a_moment_only(
     is_over.set()
 
 
-def test_no_room_is_said_by_the_call_and_the_next_one_tries_again(
-    homes: Making, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(awake, "ROOM_SECONDS", 0.2)
-    home = homes(answers_pings_alone, 1200 * MIB)
-    busy = [home.session() for _ in range(2)]
-    cells: list[Future[Any]] = [each.submit("x") for each in busy]
-    third = home.session()
-    with pytest.raises(LimitReached, match="busy sessions have"):
-        third.query(A_QUERY).result(PATIENCE)
-    home.script = serves
-    busy[0].close()
-    assert third.query(A_QUERY).result(PATIENCE) == {}
-    assert not cells[1].done()
-    with pytest.raises(LimitReached, match="lower the policy's"):  # larger than all memory
-        home.session(ExecutionPolicy(memory_bytes=2048 * MIB)).start().result(PATIENCE)
-
-
 def test_a_worker_that_takes_more_memory_than_it_may_is_ended(
     homes: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -559,25 +541,6 @@ def test_no_caller_waits_for_a_worker_that_reads_nothing(homes: Making) -> None:
     sent.join(PATIENCE / 2)
     assert not sent.is_alive()
     is_over.set()
-
-
-def test_an_interrupt_ends_a_cell_whose_worker_is_long_in_coming(
-    homes: Making, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first guest of a machine is compiled for a minute."""
-    home, is_there = homes(serves), threading.Event()
-
-    def spawn(session: SessionWorker, progress: Callable[[str], None]) -> Worker:
-        is_there.wait(PATIENCE)
-        return Traitor(serves)
-
-    monkeypatch.setattr(home, "spawn", spawn)
-    sandbox = home.session()
-    cell = sandbox.submit("x")
-    assert sandbox.interrupt()
-    assert error_of(cell.result(PATIENCE / 2)).startswith("KeyboardInterrupt")
-    is_there.set()
-    assert sandbox.execute("x").success
 
 
 def test_a_question_of_a_worker_that_has_ended_ends(homes: Making) -> None:

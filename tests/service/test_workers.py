@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -53,36 +52,6 @@ for fork in (lambda: forks._fork(ForkRequest("python", "unchecked"), other.filen
         print("forked")
     except SystemExit as problem:
         print(problem)
-"""
-TWO_OWNERS = """
-import os, socket, subprocess, sys, time
-from wasm_kernel.engine.flavours import UNCHECKED
-from wasm_kernel.service.fork_loop import WorkerForks
-from wasm_kernel.service.fork_process import ForkProcess
-from wasm_kernel.service.fork_server import ForkServer
-owners = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
-lines = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in owners]
-shared = os.fork()
-if not shared:
-    forks = WorkerForks()
-    for owner, (ours, theirs) in zip(owners, lines):
-        ours.close()
-        forks.add(theirs, owner.pid)
-    forks.prepare()
-    forks.run()
-    os._exit(0)
-for _, theirs in lines:
-    theirs.close()
-servers = [ForkServer(ForkProcess(shared, ours, os.getpid(), is_shared=True)) for ours, _ in lines]
-one, other = (server.spawn("python", [UNCHECKED], print) for server in servers)
-owners[0].kill()
-print(one._ends(30), other._ends(0.5))
-servers[0].close()
-third = servers[1].spawn("python", [UNCHECKED], print)
-print(servers[1].process == shared, third.has_ended)
-servers[1].close()
-print(other._ends(30), third._ends(30), os.waitpid(shared, 0) == (shared, 0))
-owners[1].kill()
 """
 
 
@@ -229,27 +198,6 @@ def test_a_stopped_worker_is_noticed_and_replaced(starting: Starting) -> None:
     ends(spare.process)
 
 
-@pytest.mark.usefixtures("one_fork_server")
-def test_a_worker_that_reads_nothing_keeps_nobody_waiting(
-    starting: Starting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before, `close` waited for its line without an end."""
-    sandbox = starting().create()
-    keep(sandbox, "x = 41")
-    monkeypatch.setattr("wasm_kernel.service.session_worker._CLOSE_SECONDS", 0.5)
-    os.kill(worker_of(sandbox).process, signal.SIGSTOP)
-    sandbox.worker.sleep()
-    assert says(sandbox, "print(x)") == "41"  # a stopped worker does not keep its session asleep
-    process = worker_of(sandbox).process
-    sandbox.worker._answer_seconds = 0.5
-    os.kill(process, signal.SIGSTOP)
-    code = "#" * 4 * 2**20
-    threading.Thread(target=sandbox.submit, args=(code,), daemon=True).start()
-    wait_for(lambda: sandbox.busy)
-    sandbox.close()
-    ends(process)
-
-
 def test_the_process_that_forks_workers_goes_on_if_it_is_stopped_and_is_replaced_if_it_is_killed(
     starting: Starting, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -266,26 +214,6 @@ def test_the_process_that_forks_workers_goes_on_if_it_is_stopped_and_is_replaced
         wait_for(lambda each=each: each.worker.state == "asleep")  # type: ignore[misc]
     assert [says(each, "print(x)") for each in (one, two)] == ["0", "1"]
     assert service.fork_server.process != forking
-
-
-def test_the_worker_that_waits_for_the_next_session_may_be_killed(service: Service) -> None:
-    forking = service.fork_server.process
-    listing = Path(f"/proc/{forking}/task/{forking}/children")
-
-    def waiting() -> set[int]:
-        awake = {each.session_id for each in service.list() if each.state != "asleep"}
-        used = {worker_of(service.get(name)).process for name in awake}
-        return {*map(int, listing.read_text().split())} - used
-
-    with service.create() as one:
-        says(one, "x = 1")
-        wait_for(waiting)
-        for process in waiting():
-            os.kill(process, signal.SIGKILL)
-            ends(process)
-        with service.create() as two:
-            assert says(two, "print(2)") == "2"
-            assert service.fork_server.process == forking
 
 
 def test_a_killed_service_leaves_no_process_and_the_next_one_has_the_variables(
@@ -321,14 +249,6 @@ def test_a_process_with_a_second_thread_forks_neither_workers_nor_kernels() -> N
     command = [sys.executable, "-c", BESIDE_A_THREAD]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "wasm-kernel: 1 threads too many; nothing is forked\n" * 2
-
-
-def test_a_shared_process_ends_the_workers_of_an_owner_that_is_gone_and_no_others(
-    warm: None,
-) -> None:
-    command = [sys.executable, "-P", "-c", TWO_OWNERS]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
-    assert done.stdout.splitlines() == ["True False", "True False", "True True True"]
 
 
 def test_a_shared_process_that_is_gone_is_replaced_by_an_own_one(warm: None) -> None:

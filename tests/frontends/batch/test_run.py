@@ -25,7 +25,6 @@ from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.notebooks import METADATA
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain
 from wasm_kernel.frontends.cli.main import main
-from wasm_kernel.service.cleaning import WalledCleaner
 from wasm_kernel.service.named_functions import named_functions
 from wasm_kernel.service.program_home import own_workers
 from wasm_kernel.sessions.root import SessionsRoot
@@ -422,27 +421,3 @@ def test_a_report_must_have_a_place_before_anything_is_run(
     assert main(["grade", *named, "--tests", str(tmp_path / "tests.py")]) == 2
     assert capsys.readouterr().err.count("can't be written (") == 3
     assert not (tmp_path / "out" / "a.ipynb").exists()
-
-
-def test_a_notebook_whose_outputs_can_not_be_cleaned_any_more_says_so_and_the_others_go_on(
-    make: Making, run: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[WalledCleaner] = []
-
-    class Noted(WalledCleaner):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            made.append(self)
-
-    def killed(cell: Any, cell_index: int, execute_reply: Any) -> None:
-        if cell.source == "'first'":
-            made[0].process.kill()
-
-    monkeypatch.setattr(notebook_run, "WalledCleaner", Noted)
-    make("a.ipynb", "'first'", "'second'", "'third'")
-    make("b.ipynb", "'other'")
-    found = run(jobs=1, hooks={"on_cell_executed": killed})
-    assert (found["a.ipynb"].verdict, found["a.ipynb"].cell) == ("kernel-lost", 2)
-    assert "Outputs up to now are kept" in found["a.ipynb"].reason
-    assert executed(tmp_path / "out" / "a.ipynb")[0] == ("'first'", "'first'")
-    assert found["b.ipynb"].ok
