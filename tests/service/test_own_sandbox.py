@@ -74,7 +74,7 @@ def test_what_is_wrong_is_said_before_anything_is_made(make: Making, tmp_path: P
     overlap = ExecutionPolicy(mounts=[Mount(tmp_path, "/data")])
     with pytest.raises(PolicyError, match="workspace"):
         make(policy=overlap)
-    with pytest.raises(TypeError, match="policy is an ExecutionPolicy"):
+    with pytest.raises(TypeError, match="policy is of type ExecutionPolicy"):
         make(policy={})
     with pytest.raises(TypeError, match="broker"):
         make(broker=None)
