@@ -213,6 +213,28 @@ def test_bytes_pass_through_scripts_as_they_are(shell: BaseSandbox) -> None:
     assert said(shell, BYTES).stdout == "True True True\n"
 
 
+AWAITED = """
+import asyncio
+PIPE = asyncio.subprocess.PIPE
+pipes = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE}
+ran = await asyncio.create_subprocess_shell("cat; echo e >&2; exit 3", **pipes)
+print(await ran.communicate(input=b"in"), ran.returncode)
+ran = await asyncio.create_subprocess_exec("cat", **pipes)
+ran.stdin.writelines([b"a\\nb", b"\\nc"])
+await ran.stdin.drain()
+ran.stdin.close()
+print(await ran.stdout.readline(), [line async for line in ran.stdout], await ran.wait())
+"""
+
+
+def test_commands_can_be_awaited(shell: BaseSandbox) -> None:
+    lines = said(shell, AWAITED).stdout.splitlines()
+    assert lines == ["(b'in', b'e\\n') 3", "b'a\\n' [b'b\\n', b'c'] 0"]
+    failed = shell.execute("await asyncio.create_subprocess_exec('nosuch')").error
+    assert failed is not None
+    assert failed.ename == "FileNotFoundError"
+
+
 LOGS = """
 import logging
 logging.basicConfig(level=logging.INFO, format="%(message)s")

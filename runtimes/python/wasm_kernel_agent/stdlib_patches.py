@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 
-from wasm_kernel_agent import processes
+from wasm_kernel_agent import awaited_processes, processes
 from wasm_kernel_agent.host import note
 
 NO_PROCESSES = (
@@ -94,6 +94,7 @@ def install() -> None:
     """Patches the standard library for a guest. Never outside: it would break the interpreter."""
     assert not hasattr(os, "fork"), "this is not a guest"
     processes.install()
+    awaited_processes.install()
     _refuse_what_is_missing()
     _run_executors_at_once()
     _wait_for_nobody()
