@@ -188,8 +188,9 @@ def test_an_open_session_is_not_taken_away(make: Making, tmp_path: Path) -> None
         assert told == "in use\n"
         says(sandbox, use)
     wasm_kernel.delete_session_workspace(ID, tmp_path / "root")
-    with pytest.raises(SandboxClosed, match="session was about to be deleted"):
-        sandbox.execute("1")
+    for call in (sandbox.execute, lambda _: sandbox.reconfigure(ExecutionPolicy(), None)):
+        with pytest.raises(SandboxClosed, match="session was about to be deleted"):
+            call("1")
 
 
 def test_a_sandbox_that_was_not_closed_warns_and_ends(make: Making, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 from tests.faces import PATIENCE, error_of, put_back
 from tests.listening import Page
 from wasm_kernel.errors import FrameError
+from wasm_kernel.execution.interfaces import NoListener
+from wasm_kernel.guests.protocol import Output
 from wasm_kernel.result import CommMessage
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
@@ -34,7 +36,7 @@ def test_what_no_message_can_carry_is_replaced_or_refused(sandbox: Sandbox) -> N
     with pytest.raises(FrameError, match="surrogates"):
         sandbox.query({"op": "complete", "code": "\ud800", "cursor_pos": 1}).result(30)
     assert not sandbox.busy
-    with pytest.raises(ValueError, match="one sandbox or more"):
+    with pytest.raises(ValueError, match="n is 1 or more"):
         sandbox.fork(0)
 
 
@@ -66,6 +68,10 @@ def test_an_argument_of_a_wrong_type_is_refused_and_nothing_is_lost(
         (lambda sandbox: sandbox.reconfigure("limits", None), "policy is of type Exec.* not str"),
         (lambda sandbox: sandbox.query("complete"), "a query is of type Mapping, not str"),
         (lambda sandbox: sandbox.query({"op": "execute", "code": "kept = 2"}), "not 'execute'"),
+        (lambda sandbox: sandbox.execute("kept = 2", timeout_seconds="5"), "float . int, not str"),
+        (lambda sandbox: sandbox.execute("kept = 2", listener=print), "has none"),
+        (lambda sandbox: sandbox.fork("2"), "n is of type int"),
+        (lambda sandbox: sandbox.offer_functions(print), "functions is of type Iterable"),
     ],
 )
 def test_what_the_sandbox_can_not_take_is_refused_at_once(
@@ -75,6 +81,18 @@ def test_what_the_sandbox_can_not_take_is_refused_at_once(
     sandbox.execute("kept = 1")
     with pytest.raises((TypeError, ValueError), match=words):
         call(sandbox)
+    assert sandbox.submit("print(kept)").result(PATIENCE).stdout == "1\n"
+
+
+def test_a_listener_that_exits_ends_no_session(sandbox: Sandbox) -> None:
+    """Before, it ended the session's thread, and all later calls hung."""
+
+    class Exits(NoListener):
+        def emit(self, output: Output) -> None:
+            raise SystemExit
+
+    cell = sandbox.submit("kept = 1; print(kept)", listener=Exits())
+    assert cell.result(PATIENCE).stdout == "1\n"
     assert sandbox.submit("print(kept)").result(PATIENCE).stdout == "1\n"
 
 

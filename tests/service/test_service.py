@@ -385,16 +385,18 @@ def test_a_closed_service_keeps_its_sessions_for_the_next_one(warm: None, tmp_pa
         assert says(second.get(sandbox.session_id), "print(x)") == "41"
 
 
-@pytest.mark.parametrize("by_link", [False, True])
+@pytest.mark.parametrize(("by_link", "later"), [(False, False), (True, False), (True, True)])
 def test_a_mount_that_was_replaced_while_its_session_slept_is_refused(
-    service: Service, tmp_path: Path, by_link: bool
+    service: Service, tmp_path: Path, by_link: bool, later: bool
 ) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     for folder in (data, other):
         folder.mkdir()
         (folder / "whose").write_text(folder.name)
     code = "print(open('/data/whose').read())"
-    with service.create(policy=ExecutionPolicy(mounts=[Mount(data, "/data")])) as sandbox:
+    policy = ExecutionPolicy(mounts=[Mount(data, "/data")])
+    with service.create(policy=None if later else policy) as sandbox:
+        sandbox.reconfigure(policy if later else None, None)
         assert says(sandbox, code) == "data"
         data.rename(tmp_path / "moved")
         if by_link:
@@ -431,3 +433,15 @@ def test_what_a_service_does_not_understand_is_refused(service: Service, tmp_pat
             service.create(owner=owner)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="policy is of type ExecutionPolicy, not dict"):
         service.create(policy={})  # type: ignore[arg-type]
+    known = len(service.list())
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        service.create(owner="\ud800")
+    assert len(service.list()) == known
+    with service.create() as sandbox:
+        service.note(sandbox.session_id, "kept")
+        facts: Any
+        for facts in (5, "\ud800", "x" * 2**20):  # before, the owner could not be told any more
+            with pytest.raises((TypeError, ValueError), match=r"facts|surrogates"):
+                service.note(sandbox.session_id, facts)
+        record = service.record(sandbox.session_id)
+        assert record is not None and record.facts == "kept"

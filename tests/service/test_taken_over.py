@@ -116,6 +116,9 @@ class Home(SandboxHome[Sandbox]):
 
         return {EmptyReply: done}
 
+    def mounted(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
+        return {}
+
     def exchanges(self, session: SessionWorker) -> OpenFolder:
         raise NotImplementedError
 

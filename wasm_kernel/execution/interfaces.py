@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from types import UnionType
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -163,10 +164,18 @@ class Cell(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}
 
 
-def check_type(name: str, given: object, kind: type) -> None:
+def check_type(name: str, given: object, kind: type | UnionType) -> None:
     """Raises `TypeError` if a caller's argument is of another type than `kind`."""
     if not isinstance(given, kind):
-        raise TypeError(f"{name} is of type {kind.__name__}, not {type(given).__name__}")
+        known = getattr(kind, "__name__", kind)
+        raise TypeError(f"{name} is of type {known}, not {type(given).__name__}")
+
+
+def check_count(name: str, given: int) -> None:
+    """Raises `TypeError` or `ValueError` if a caller's argument is not a number from 1 on."""
+    check_type(name, given, int)
+    if given < 1:
+        raise ValueError(f"{name} is 1 or more, not {given}")
 
 
 def checked_query(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,12 +191,14 @@ def checked_cell(cell: Cell) -> Cell:
     """Returns a cell that a caller describes.
 
     Raises:
-        TypeError: its code is not a string.
+        TypeError: its code is not a string, or `timeout_seconds` not a number.
         ValueError: `timeout_seconds` is not above 0, or `env` can't be the guest's.
     """
     check_type("a cell's code", cell.code, str)
-    if cell.timeout_seconds is not None and not cell.timeout_seconds > 0:
-        raise ValueError(f"timeout_seconds is above 0, not {cell.timeout_seconds!r}")
+    if cell.timeout_seconds is not None:
+        check_type("timeout_seconds", cell.timeout_seconds, float | int)
+        if not cell.timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds is above 0, not {cell.timeout_seconds!r}")
     check_env(cell.env)
     return cell
 

@@ -374,7 +374,7 @@ def _leave() -> None:
     os._exit(0)
 
 
-def log_failure(name: str, problem: Exception) -> None:
+def log_failure(name: str, problem: BaseException) -> None:
     """Logs an unforeseen error, with its traceback, to the logger `wasm_kernel`."""
     import logging
 

@@ -135,7 +135,9 @@ class PendingCall:
     ) -> None:
         self.request = request
         self.future: Future[Any] = Future()
-        self.listener = listener or NoListener()
+        if listener is not None and not hasattr(listener, "emit"):
+            raise TypeError(f"a listener has the methods of Listener; {listener!r} has none")
+        self.listener = NoListener() if listener is None else listener
         self.forks = len(request.ids) if isinstance(request, messages.Fork) else 0
         self._left = _most_bytes(policy)
         self._fuel_budget, self._made = policy.fuel_budget, time.monotonic()
@@ -181,7 +183,7 @@ class PendingCall:
             return self._heard(report)
         except FrameError:
             raise
-        except Exception as problem:  # the application's own code
+        except BaseException as problem:  # the application's own code, which may exit
             log_failure("a listener", problem)
             return None
         finally:  # the time that the caller's code takes does not count
@@ -191,7 +193,7 @@ class PendingCall:
         """Passes on a sentence about the worker's start."""
         try:
             self._progress(text)
-        except Exception as problem:  # the application's own code
+        except BaseException as problem:  # the application's own code, which may exit
             log_failure("a listener", problem)
 
     def _heard(self, report: Report) -> messages.InputReply | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.execution.functions import Offered
+from wasm_kernel.execution.interfaces import check_type
 from wasm_kernel.service.session_calls import NO_CALLS, SessionCalls
 from wasm_kernel.service.session_worker import SessionWorker
 
@@ -26,6 +27,7 @@ class Functions:
 
     def __init__(self, functions: Iterable[Function | HostFunction] = ()) -> None:
         self._bound: dict[str, BoundFunction] = {}
+        check_type("functions", functions, Iterable)
         if found := [*functions]:
             from wasm_kernel.service.host_function import bound_by_name
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -20,7 +21,7 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.execution.functions import Offered
 from wasm_kernel.execution.interfaces import NewSession, check_type
-from wasm_kernel.folders.folders import EXCHANGES, OpenedFolders, SandboxFolders
+from wasm_kernel.folders.folders import EXCHANGES, SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.places import state_folder
 from wasm_kernel.folders.private import OpenFolder, opening_in
@@ -188,10 +189,10 @@ class ProgramHome(SandboxHome[Sandbox]):
         """Returns the opener of the folder for the recorded requests of the session."""
         return opening_in(self.new.folders.open_private, EXCHANGES)
 
-    def mounted(self, policy: ExecutionPolicy) -> OpenedFolders:
+    def mounted(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
         """Opens the policy's mounts; returns the folders for the worker."""
         self.new.folders.mounted(policy.mounts)
-        return self.new.folders.opened
+        return {"folders": self.new.folders.opened}
 
     def closed(self, sandbox: Sandbox) -> None:
         """Closes the session and its folders."""

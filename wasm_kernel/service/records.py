@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from wasm_kernel.errors import SessionInUse
+from wasm_kernel.execution.interfaces import check_type
 from wasm_kernel.folders.locks import SERVED
 from wasm_kernel.folders.private import signing_key
 from wasm_kernel.linux.folders import DamagedRecord
 from wasm_kernel.sessions.root import SessionsRoot
 
 _RECORD_BYTES, _DIGEST_BYTES = 512 * 1024, 32
+_REST_BYTES = 1024  # of a record, beside its owner and facts
 _BROKEN = (
     "It can't be told whom this session belongs to: its record is damaged, or was signed "
     "with another key. Nothing was changed. Its files can be had with export_session, or delete it."
@@ -40,6 +43,14 @@ class SessionRecord(Struct, frozen=True, omit_defaults=True):
     owner: str
     language: str
     facts: str = ""
+
+    def check(self) -> None:
+        """Raises `TypeError` or `ValueError` if no later service could read it."""
+        for name, text in (("owner", self.owner), ("facts", self.facts)):
+            check_type(name, text, str)
+            text.encode()  # half a character is a `UnicodeEncodeError`, which is a `ValueError`
+        if len(json.dumps([self.owner, self.facts])) > _RECORD_BYTES - _REST_BYTES:
+            raise ValueError(f"owner and facts of a session take at most {_RECORD_BYTES:,} bytes")
 
 
 class _Signed(Struct, frozen=True):

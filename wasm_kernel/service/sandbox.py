@@ -22,6 +22,7 @@ from wasm_kernel.execution.interfaces import (
     OfferedMessage,
     ProcessUsage,
     TravelRequest,
+    check_count,
     check_type,
     checked_cell,
     checked_query,
@@ -222,10 +223,9 @@ class Sandbox:
     ) -> Future[None]:
         """Hands a message of the front end to the guest; the future ends when it was served.
 
-        A message to an unknown comm is dropped; an `open` to an unknown target is answered with a
-        `close`. Changes by the guest's callbacks are kept like a cell's effects, and an undo of the
-        cell before takes them back, too. After `policy.comm_seconds` callbacks are interrupted.
-        `parent` is that of `submit`.
+        A message to an unknown comm is dropped; an `open` to an unknown target gets a `close`.
+        Changes by callbacks are kept like a cell's effects, and an undo of the cell before takes
+        them back. After `policy.comm_seconds` they are interrupted. `parent` is that of `submit`.
         """
         return self.call(messages.Comm(message, dict(parent or {})), listener)
 
@@ -309,8 +309,7 @@ class Sandbox:
         Each fork of a session is a session with an id of its own, in a service one of the same
         owner. A fork of a sandbox outside of sessions lives in a folder beside this one's:
         `NAME-fork-1` and so on. Neither sees the other's later variables or files, except in
-        mounted folders; both have the same past. Waits until the running cell is over; a fork's
-        guest starts with its first call.
+        mounts. Waits until the running cell is over; a fork's guest starts with its first call.
 
         Args:
             n: The number of forks.
@@ -326,8 +325,7 @@ class Sandbox:
             ForkError, LimitReached: for lack of space, or of room in the service; none was made.
             WasmKernelError: a session can't be made, or a guest can't be started.
         """
-        if n < 1:
-            raise ValueError(f"fork makes one sandbox or more, not {n}")
+        check_count("n", n)
         forks = self._home.fork(self, n, reseed=not deterministic)
         for fork in forks:
             fork.take_functions(self._functions)
@@ -349,13 +347,15 @@ class Sandbox:
         """
         bound, name = SandboxLogger.of(logger), self.session_id
         with self._sending:
+            if self.closed or self._is_copy:
+                raise SandboxClosed(self.worker.why_closed or _COPY)
             if policy is not None:
                 check_type("policy", policy, ExecutionPolicy)
-                self._changes["folders"] = self._home.mounted(policy)
+                changes = self._home.mounted(self.worker, policy)
                 if any(getattr(policy, each) != getattr(self.policy, each) for each in _NETWORK):
                     self.worker.network = self._home.network(self.worker, policy)
                     self.take_functions(self._functions)
-                self._changes |= {"policy": plain_policy(policy), "door": policy.door}
+                self._changes |= {**changes, "policy": plain_policy(policy), "door": policy.door}
                 self.policy = policy
             if logger is not None:
                 self.worker.logger = bound.bind(session_id=name) if name else bound

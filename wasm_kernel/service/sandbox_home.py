@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from wasm_kernel.execution.interfaces import SessionHooks
-from wasm_kernel.folders.folders import OpenedFolders
 from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.session_calls import SessionNetwork
@@ -32,12 +31,12 @@ class SandboxHome(WorkerHome, Generic[AnySandbox]):
     def closed(self, sandbox: AnySandbox) -> None:
         """Notes that a sandbox was closed. Safe to call twice."""
 
-    def mounted(self, policy: ExecutionPolicy) -> OpenedFolders | None:
-        """Opens the mounts of a sandbox's next policy; `PolicyError` if one can't be mounted.
+    @abstractmethod
+    def mounted(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
+        """Checks the mounts of a sandbox's next policy; `PolicyError` if one can't be mounted.
 
-        Returns the folders for its worker, or None if the worker opens them by itself.
+        Returns the fields of `Open` by which its next worker finds the same folders.
         """
-        return None
 
     def network(self, session: SessionWorker, policy: ExecutionPolicy) -> SessionNetwork | None:
         """Returns the network of a session; None if its policy has no rules, and records nothing.

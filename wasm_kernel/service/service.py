@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
@@ -226,10 +226,13 @@ class Service(SandboxHome[Sandbox]):
         Raises:
             FileNotFoundError: the service does not know the session, or it was deleted.
             OSError: the text can't be written.
+            TypeError, ValueError: `facts` is not text, or has more than about 500,000 characters.
         """
         entry = self._registry.known(session_id)
         language = entry.sandbox.worker.opened.language
-        self._records.write(session_id, SessionRecord(entry.owner, language, facts))
+        record = SessionRecord(entry.owner, language, facts)
+        record.check()
+        self._records.write(session_id, record)
 
     def record(self, session_id: str) -> SessionRecord | None:
         """Returns a service's record of a session; None if there is no such session.
@@ -239,7 +242,7 @@ class Service(SandboxHome[Sandbox]):
         Raises:
             SessionInUse: the record can't be trusted.
         """
-        return self._records.read(session_id)
+        return self._records.read(session_id) if ids.is_id(session_id) else None
 
     def why_gone(self, session_id: str) -> str:
         """Returns why one of the last 10,000 deleted sessions was deleted; empty if not known."""
@@ -340,8 +343,8 @@ class Service(SandboxHome[Sandbox]):
             raise
 
     def _limits(self, owner: str, policy: ExecutionPolicy | None) -> ExecutionPolicy:
-        """Checks the types of a caller's options; returns the session's policy."""
-        check_type("owner", owner, str)  # the record would not be readable
+        """Checks a caller's options; returns the session's policy."""
+        SessionRecord(owner, "").check()
         limits = self._policy if policy is None else policy
         check_type("policy", limits, ExecutionPolicy)
         return limits
@@ -409,6 +412,13 @@ class Service(SandboxHome[Sandbox]):
         private = self._sessions_root.private_of(opened.session_id)
         own = broker_handlers(opened.language, private, pip=opened.pip, fetched=session.fetched)
         return {**own, ForkSession: self._forking(opened.session_id)}
+
+    def mounted(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
+        """Checks the mounts of a session's next policy; returns their identities."""
+        for mount in policy.mounts:
+            mount.check()  # the folder may be gone since the policy was made
+        self._sessions_root.check(session.opened.session_id, policy.mounts)
+        return {"mounts": identities_of(policy.mounts)}
 
     def exchanges(self, session: SessionWorker) -> OpenFolder:
         """Returns the opener of the folder for the recorded requests of a session."""
