@@ -69,12 +69,6 @@ def test_a_trap_that_came_first_is_told_although_the_clock_had_a_reason_too() ->
     assert isinstance(stop_error(stop, StopReason("deadline", 1.0), fuel=None), GuestCrashed)
 
 
-def test_unreachable_is_a_crash(guest: Guest) -> None:
-    error = stopped(guest, "unreachable")
-    assert isinstance(error, GuestCrashed)
-    assert error.trap == "unreachable"
-
-
 def test_an_endless_recursion_exhausts_the_stack_and_not_the_process(tmp_path: Path) -> None:
     def recurse() -> GuestStopped:
         guest = Guest(tmp_path)
@@ -93,13 +87,6 @@ def metered(tmp_path: Path) -> Iterator[Guest]:
     guest.close()
 
 
-def test_fuel_runs_out(metered: Guest) -> None:
-    error = stopped(metered, "spin", fuel=100_000)
-    assert isinstance(error, OutOfFuel)
-    assert error.budget == 100_000
-    assert metered.instance.fuel_left == 0
-
-
 def test_fuel_that_runs_out_before_the_turn_begins_is_told_as_such(metered: Guest) -> None:
     assert isinstance(stopped(metered, "nothing", fuel=1), OutOfFuel)
 
@@ -110,18 +97,6 @@ def test_lowering_fuel_says_what_it_took(metered: Guest) -> None:
     assert left is not None
     assert metered.instance.lower_fuel(10) == left - 10
     assert metered.instance.lower_fuel(10_000) == 0
-
-
-def test_memory_grows_to_its_limit_and_no_further(metered: Guest) -> None:
-    with pytest.raises(MemoryError, match="memory_bytes"):
-        metered.instance.grow_to(2 * MIB)
-    assert metered.call("grow", 8, fuel=1000) == 8
-    assert metered.call("grow", 1, fuel=1000) == 0xFFFFFFFF
-
-
-def test_unmetered_code_has_no_fuel(guest: Guest) -> None:
-    assert guest.instance.fuel_left is None
-    assert guest.instance.lower_fuel(1) == 0
 
 
 def test_another_thread_may_not_call_an_instance(guest: Guest) -> None:

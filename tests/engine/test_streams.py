@@ -48,16 +48,6 @@ def test_a_character_split_by_the_other_stream_is_put_together() -> None:
     assert heard.of("stdout") == "€"
 
 
-def test_half_a_character_does_not_leak_into_the_next_cell() -> None:
-    out, heard = streams()
-    out.feed("stdout", b"\xe2")
-    out.end()
-    out.begin(heard, {name: limit_of(name, CAP) for name in NAMES.values()})
-    out.feed("stdout", b"ok")
-    out.end()
-    assert heard[-1] == ("stdout", "ok")
-
-
 @given(text=st.text(max_size=200), data=st.data())
 def test_any_text_in_any_pieces_arrives(text: str, data: st.DataObject) -> None:
     out, heard = streams(10_000)
@@ -113,11 +103,6 @@ def test_output_between_turns_is_dropped() -> None:
     out.feed("stdout", b"late")
     out.flush()
     assert heard == []
-
-
-def test_the_guest_always_writes_everything(guest: Guest) -> None:
-    assert guest.write(1, b"x" * 5000) == abi.SUCCESS
-    assert guest.instance.memory.read_word(64 + 32) == 5000
 
 
 def test_a_write_from_outside_the_memory_is_a_bad_address(guest: Guest) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 Serve = Callable[..., list[Any]]
 Cell = Callable[..., dict[str, Any]]
 
@@ -22,15 +20,6 @@ def update(comm_id: str, **state: Any) -> dict[str, Any]:
 def states(turn: Any) -> list[tuple[str, dict[str, Any]]]:
     """Each update that was sent: the comm's id, and the state in it."""
     return [(f["comm_id"], f["data"]["state"]) for f in turn.sent("comm_msg")]
-
-
-def test_a_widget_opens_a_comm_for_each_of_its_models(serve: Serve) -> None:
-    [turn] = serve(SLIDER)
-    models = [f["data"]["state"]["_model_name"] for f in turn.sent("comm_open")]
-    assert models == ["LayoutModel", "SliderStyleModel", "IntSliderModel"]
-    last = turn.sent("comm_open")[-1]
-    assert (last["comm_id"], last["target_name"]) == ("s1", "jupyter.widget")
-    assert last["metadata"]["version"].startswith("2.")
 
 
 def test_a_change_in_a_callback_goes_out_and_is_not_sent_back(serve: Serve) -> None:
@@ -64,18 +53,6 @@ def test_a_target_of_the_users_own_hears_the_front_end(serve: Serve) -> None:
     )
     assert not first.frames
     assert [f["data"] for f in second.sent("comm_msg")] == [{"back": 1}]
-
-
-@pytest.mark.parametrize("value", ["float('nan')", "float('inf')"])
-def test_a_number_that_json_lacks_is_sent_as_text(serve: Serve, value: str) -> None:
-    [turn] = serve(f"import comm; comm.create_comm('t', data={{'x': {value}}})")
-    assert isinstance(turn.sent("comm_open")[0]["data"]["x"], str)
-
-
-def test_what_json_can_not_carry_fails_where_it_is_sent(serve: Serve) -> None:
-    [turn] = serve("import comm; comm.create_comm('t', data={'x': object()})")
-    assert turn.reply["ename"] == "NotSendable"
-    assert not turn.sent("comm_open")
 
 
 def test_libraries_find_what_they_look_for_in_a_kernel(serve: Serve, make_cell: Cell) -> None:
@@ -128,18 +105,6 @@ def test_sleeping_cells_hear_nothing_before_they_end(serve: Serve, make_cell: Ce
 
 
 # -- after memory was restored elsewhere
-
-
-def test_the_guest_says_what_it_believes_in(serve: Serve) -> None:
-    _, told = serve(SLIDER, {"op": "comms", "open": None})
-    assert told.reply["comms"]["s1"] == "jupyter.widget"
-    assert "jupyter.widget.control" in told.reply["targets"]
-    assert not told.frames
-
-
-def test_widgets_that_the_front_end_has_are_sent_their_state(serve: Serve) -> None:
-    _, told = serve(SLIDER, {"op": "comms", "open": ["s1"]})
-    assert ("s1", 3) in [(one, state.get("value")) for one, state in states(told)]
 
 
 def test_widgets_that_the_front_end_has_closed_are_opened_again_parts_first(serve: Serve) -> None:

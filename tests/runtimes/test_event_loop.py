@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from wasm_kernel_agent.event_loop import (
     GuestLoop,
-    NothingToWaitFor,
     postpone_interrupt,
     take_postponed_interrupt,
 )
@@ -33,19 +32,6 @@ def test_timers_fire_in_order(loop: GuestLoop) -> None:
         return [await each for each in asyncio.as_completed([late(0.02), late(0.01)])]
 
     assert loop.run_until_complete(both()) == [0.01, 0.02]
-
-
-def test_work_for_a_thread_is_done_at_once(loop: GuestLoop) -> None:
-    async def work() -> int:
-        return await asyncio.to_thread(abs, -3)
-
-    assert loop.run_until_complete(work()) == 3
-
-
-def test_a_wait_that_can_never_end_is_an_error(loop: GuestLoop) -> None:
-    future = loop.create_future()
-    with pytest.raises(NothingToWaitFor, match="can never end"):
-        loop.run_until_complete(future)
 
 
 @pytest.mark.parametrize("number", range(4, 10))  # from the second look on, when the task runs

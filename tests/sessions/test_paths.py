@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wasm_kernel.sessions.files import (
-    _validate_session_path,
     delete_session_path,
     read_session_file,
     write_session_file,
@@ -64,13 +63,6 @@ class World:
                 path.symlink_to(target)
         except (OSError, RuntimeError):
             return  # the name is taken already, or links lead in circles
-
-    def validated(self, path: str) -> Path | None:
-        """The real place of a path; None if it was refused."""
-        try:
-            return _validate_session_path(ID, path, self.top)
-        except SessionPathError:
-            return None
 
     def __enter__(self) -> World:
         return self
