@@ -132,7 +132,7 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
         timeout: float | None = None,
     ) -> tuple[Any, Any]:
         """Returns the output and the errors; hands over the input first."""
-        if input and self.stdin is not None:
+        if input and self.stdin is not None and not self.stdin.closed:
             self.stdin.write(input)
         self._end_within(timeout)
         read = (None if each is None else each.read() for each in (self.stdout, self.stderr))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import os
 import platform
+import re
 import runpy
 import sys
 import traceback
@@ -17,7 +18,7 @@ from typing import Any
 from wasm_kernel_agent.shell_options import Program, Usage, in_words
 from wasm_kernel_agent.shell_process import Process, Streams
 
-_PLAIN_FLAGS = "uBsEIOqSbP"
+_PLAIN_FLAGS = re.compile("-[uBsEIOqSbP]+([cm]?)")
 _PAIRED_FLAGS = ("-W", "-X")
 _PIP_LISTS = ("list", "freeze", "show")
 _NO_PIP = "packages are not installed by a script. Use %pip on a line of its own in the cell.\n"
@@ -80,10 +81,13 @@ def _lines_of(problem: BaseException) -> Iterator[str]:
 
 
 def _python(words: list[str]) -> None:
-    while words and (_is_plain(words[0]) or words[0].startswith(_PAIRED_FLAGS)):
-        flag = words.pop(0)
-        if flag in _PAIRED_FLAGS and words:
-            words.pop(0)
+    while words:
+        if plain := _PLAIN_FLAGS.fullmatch(words[0]):
+            words[:1] = [f"-{plain[1]}"] if plain[1] else []
+        elif words[0].startswith(_PAIRED_FLAGS):
+            del words[: 2 if words[0] in _PAIRED_FLAGS else 1]
+        else:
+            break
     match words:
         case ["-V" | "--version", *_]:
             print("Python", platform.python_version())
@@ -100,10 +104,6 @@ def _python(words: list[str]) -> None:
             raise Usage(f"the option {flag} is not known here")
         case [path, *_]:
             _run_file(path, words)
-
-
-def _is_plain(word: str) -> bool:
-    return word != "-" and word.strip(_PLAIN_FLAGS) == "-"
 
 
 def _run_file(path: str, argv: list[str]) -> None:
