@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.faces import PATIENCE, says, wait_for
+from tests.service.traitors import Home, Making, Script
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.service import calls, session_worker
 from wasm_kernel.service.fork_server import ForkServer, Worker
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
@@ -89,3 +91,20 @@ def ends(process: int) -> None:
 def descriptors(process: int) -> list[str]:
     """The open files, sockets and pipes of a process."""
     return sorted(str(each.readlink()) for each in Path(f"/proc/{process}/fd").iterdir())
+
+
+@pytest.fixture
+def homes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Making]:
+    """Makes services with short time-outs."""
+    monkeypatch.setattr(calls, "_LATE_SECONDS", 0.1)
+    monkeypatch.setattr(session_worker, "START_SECONDS", 0.0)
+    monkeypatch.setattr(session_worker, "SLOW_SECONDS", PATIENCE)
+    monkeypatch.setattr(session_worker, "_CLOSE_SECONDS", 0.6)
+    with ExitStack() as ending:
+
+        def make(script: Script, most: int | None = None) -> Home:
+            home = Home(script, most)
+            ending.callback(home.close)
+            return home
+
+        yield make

@@ -1,0 +1,209 @@
+"""A session whose worker begins late, falls asleep, is slow or ends: no call hangs or is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tests.faces import PATIENCE, error_of, happens, wait_for
+from tests.service.traitors import (
+    A_QUERY,
+    Making,
+    Traitor,
+    answers_starts_alone,
+    ended,
+    lost,
+    request,
+    says,
+    serves,
+)
+from wasm_kernel.errors import SandboxClosed, WasmKernelError
+from wasm_kernel.execution.interfaces import NoListener
+from wasm_kernel.guests.protocol import Output
+from wasm_kernel.linux.channel import Channel
+from wasm_kernel.policy import MIB
+from wasm_kernel.result import CommMessage
+from wasm_kernel.service import awake, messages, session_worker
+from wasm_kernel.service.fork_server import Worker
+from wasm_kernel.service.open_message import Open
+from wasm_kernel.service.session_worker import SessionWorker
+
+
+def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Making) -> None:
+    """Before, a session's first cell was lost with the fork server."""
+
+    def is_killed(channel: Channel) -> None:
+        request(channel)
+        request(channel)
+        home.script = is_killed_again
+
+    def is_killed_again(channel: Channel) -> None:
+        request(channel)
+        home.script = serves
+
+    def is_killed_later(channel: Channel) -> None:
+        request(channel)
+        channel.send(messages.Opened())
+        request(channel)
+        home.script = serves
+
+    def is_killed_at_an_interrupt(channel: Channel) -> None:
+        while not isinstance(request(channel), messages.Interrupt):
+            pass
+        home.script = serves
+
+    home = homes(is_killed)
+    sandbox = home.session()
+    cells = [sandbox.submit("x"), sandbox.submit("y")]
+    assert [cell.result(PATIENCE).success for cell in cells] == [True, True]
+    home.script = is_killed_later
+    sandbox.worker.sleep()
+    sandbox.worker.wait_asleep()
+    assert "has ended, or was killed" in error_of(sandbox.execute("x"))
+    home.script = is_killed_at_an_interrupt
+    sandbox.worker.sleep()
+    sandbox.worker.wait_asleep()
+    cells = [sandbox.submit("x"), sandbox.submit("y")]
+    wait_for(lambda: sandbox.worker.worker is not None)
+    cells[1].interrupt()  # an interrupted cell does not run after all
+    assert [cell.result(PATIENCE).success for cell in cells] == [False, False]
+    home.script = lambda channel: None
+    sandbox.worker.sleep()
+    sandbox.worker.wait_asleep()
+    assert "has ended, or was killed" in lost(lambda: sandbox.query(A_QUERY).result(PATIENCE))
+
+
+def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_worker, "_CLOSE_SECONDS", PATIENCE)
+    slow = threading.Event()
+
+    def leaves_slowly(channel: Channel) -> None:
+        while not isinstance(found := request(channel), messages.Close):
+            if isinstance(found, messages.Call):
+                channel.send(ended(found))
+        while not slow.is_set():  # a worker that is well, and has much to write
+            if not channel.is_quiet(0.01):
+                channel.receive()
+                channel.send(messages.Pong())
+
+    home = homes(leaves_slowly)
+    sandbox = home.session()
+    sandbox.query(A_QUERY).result(PATIENCE)
+    assert sandbox.worker.sleep()
+    home.script = serves
+    began = time.monotonic()
+    pending = sandbox.query(A_QUERY)
+    assert time.monotonic() - began < PATIENCE / 2, "a call waits for nobody"
+    assert not happens(pending.done, 0.5)
+    slow.set()
+    assert pending.result(PATIENCE) == {}
+
+
+def test_a_reset_is_never_lost(homes: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, it was lost if the session fell asleep at this moment, or if its worker died."""
+    told: list[bool] = []
+
+    def leaves(channel: Channel) -> None:
+        while not isinstance(found := request(channel), messages.Close):
+            if not isinstance(found, Open):
+                channel.send(ended(found))
+        told.append(found.discard_variables)
+        if told != [False, True]:
+            channel.send(messages.Closed({}))
+
+    real = SessionWorker.sleep
+
+    def sleep(worker: SessionWorker, why: str = "", *, discard_variables: bool = False) -> bool:
+        if not told and discard_variables:
+            real(worker)
+            worker.wait_asleep()
+        return real(worker, why, discard_variables=discard_variables)
+
+    monkeypatch.setattr(SessionWorker, "sleep", sleep)
+    monkeypatch.setattr(session_worker, "_CLOSE_SECONDS", PATIENCE)
+    home = homes(leaves)
+    home.session().reset()
+    assert told == [False, True, True]
+    home.script = answers_starts_alone
+    assert "The session may be as it was" in lost(home.session().reset)
+
+
+def test_a_stopped_session_keeps_its_room_from_others_for_a_moment_only(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, other sessions waited 130 seconds for the room, one after the other."""
+    for module in (session_worker, awake):
+        monkeypatch.setattr(module, "SLOW_SECONDS", 0.2)
+    is_over = threading.Event()
+
+    def stops(channel: Channel) -> None:
+        request(channel)
+        channel.send(ended(request(channel)))
+        is_over.wait(PATIENCE)  # the worker reads no more messages
+
+    home = homes(stops, 1200 * MIB)
+    stopped = home.session()
+    stopped.query(A_QUERY).result(PATIENCE)
+    home.script = serves
+    others = [home.session() for _ in range(3)]
+    for each in others:
+        assert each.query(A_QUERY).result(PATIENCE / 2) == {}
+    is_over.set()
+
+
+def test_no_caller_waits_for_a_worker_that_reads_nothing(homes: Making) -> None:
+    """Before, a kernel's only thread waited in it, and no signal reached the kernel."""
+    is_over = threading.Event()
+
+    def reads_nothing(channel: Channel) -> None:
+        request(channel)
+        is_over.wait(PATIENCE)
+
+    sandbox = homes(reads_nothing).session()
+    large = CommMessage("msg", "c", {"text": "x" * 3_000_000})
+    sent = threading.Thread(target=lambda: sandbox.comm(large), daemon=True)
+    sandbox.submit("x")
+    wait_for(lambda: sandbox.worker.worker is not None)
+    sent.start()
+    sent.join(PATIENCE / 2)
+    assert not sent.is_alive()
+    is_over.set()
+
+
+def test_a_listener_may_close_its_own_session(homes: Making) -> None:
+    """Before, its thread waited for itself."""
+    closed = threading.Event()
+
+    class Closes(NoListener):
+        def emit(self, output: Output) -> None:
+            sandbox.close()
+            closed.set()
+
+    home = homes(says(lambda call: messages.Text(call.call, "stdout", "x")))
+    sandbox = home.session()
+    cell = sandbox.submit("x", listener=Closes())
+    assert closed.wait(PATIENCE)
+    with pytest.raises(SandboxClosed):
+        cell.result(PATIENCE)
+
+
+def test_a_service_that_fails_itself_ends_the_call_in_words(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = homes(serves)
+
+    def fails(*_: object) -> Worker:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(home, "spawn", fails)
+        with pytest.raises(WasmKernelError, match="no memory is left"):
+            home.session().start().result(PATIENCE)
+        patch.setattr(home, "spawn", lambda *_: Traitor(serves))
+        patch.setattr(SessionWorker, "_ended", fails)
+        sandbox = home.session()
+        assert "as its service failed" in lost(lambda: sandbox.start().result(PATIENCE))
