@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faces import PATIENCE, says, wait_for
+from tests.service.offered import Sandboxes
 from tests.service.traitors import Home, Making, Script
+from wasm_kernel import create_sandbox, get_session_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service import calls, session_worker
 from wasm_kernel.service.fork_server import ForkServer, Worker
@@ -108,3 +111,22 @@ def homes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Making]:
             return home
 
         yield make
+
+
+@pytest.fixture
+def offering(warm: None, tmp_path: Path) -> Iterator[Sandboxes]:
+    """Makes sandboxes whose cells may call functions."""
+    made: list[Any] = []
+
+    def make(*functions: Any, **options: Any) -> Any:
+        if "session_id" in options:
+            options["workspace_root"] = tmp_path
+            made.append(get_session_sandbox(functions=functions, **options))
+        else:
+            folder = tmp_path / f"app{len(made)}"
+            made.append(create_sandbox(functions=functions, workspace=folder, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

@@ -1,0 +1,246 @@
+"""Calls of a program's functions by cells: their limits, their interrupts, their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from tests.faces import PATIENCE, says, wait_for
+from tests.service.offered import Door, Meeting, Sandboxes, Streams, echo, fails, put_off
+from wasm_kernel import ExecutionPolicy, HostFunction, SandboxLogger
+from wasm_kernel.errors import GuestClosed
+from wasm_kernel.guests.protocol import CallFunction, FinishedCalls
+from wasm_kernel.linux.task import QUIET
+from wasm_kernel.result import SandboxResult
+from wasm_kernel.service import running_call
+from wasm_kernel.service.function_calls import CallRefused, FunctionCalls
+from wasm_kernel.service.host_function import bound_by_name
+
+
+def exit_plainly() -> None:
+    """Exits."""
+    raise SystemExit(3)
+
+
+def test_a_function_that_exits_or_cancels_itself_ends_its_call_alone(offering: Sandboxes) -> None:
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(asyncio.sleep(PATIENCE))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def give_up() -> None:
+        raise GeneratorExit
+
+    sandbox = offering(
+        cancelled, leave, give_up, HostFunction(exit_plainly, name="leave_plainly"), echo
+    )
+    for call in ("await leave()", "leave_plainly()", "await leave()"):
+        assert fails(sandbox, call) == "RuntimeError: it ended with SystemExit"
+    assert fails(sandbox, "await give_up()") == "RuntimeError: it ended with GeneratorExit"
+    assert fails(sandbox, "await cancelled()") == "RuntimeError: it ended with CancelledError"
+    assert says(sandbox, "print(echo(1))") == "1"
+
+
+def test_awaited_calls_run_at_the_same_time_and_are_cancelled_with_their_task(
+    offering: Sandboxes,
+) -> None:
+    meeting = Meeting()
+    sandbox = offering(meeting.meet)
+    three = "import asyncio\nprint(await asyncio.gather(meet(3), meet(3), meet(3)))"
+    assert says(sandbox, three) == "[3, 3, 3]"
+    late = "try: await asyncio.wait_for(meet(9), 0.05)\nexcept TimeoutError: print('late')"
+    assert says(sandbox, late) == "late"
+    assert meeting.cancelled.wait(PATIENCE)
+
+
+BUSY = """
+import asyncio; task = asyncio.create_task(meet(9))
+for _ in range(700): await asyncio.sleep(0.001)
+task.cancel(); print('done')
+"""
+
+
+def test_a_cell_that_does_other_work_while_it_awaits_a_call_keeps_its_worker(
+    offering: Sandboxes,
+) -> None:
+    """Before, each short wait was a request, and the worker was ended for too many of them."""
+    seldom = HostFunction(Meeting().meet, seconds=1, calls_a_cell=1)
+    assert says(offering(seldom), BUSY) == "done"
+
+
+def test_a_stream_ends_with_its_cell(offering: Sandboxes) -> None:
+    streams = Streams()
+    sandbox = offering(streams.numbers, streams.slow_numbers)
+    read = "print([*numbers(3)], [n async for n in slow_numbers(3)])"
+    assert says(sandbox, read) == "[0, 1, 2] [0, 1, 2]"
+    assert sorted(streams.closed) == ["numbers", "slow_numbers"]
+    says(sandbox, "kept = numbers(9); next(kept)")
+    assert "a stream ends with its cell" in fails(sandbox, "next(kept)")
+    wait_for(lambda: len(streams.closed) == 3, "the end of the stream")
+
+
+def test_every_limit_is_told_in_words_and_the_session_goes_on(offering: Sandboxes) -> None:
+    door = Door()
+    sandbox = offering(
+        HostFunction(echo, most_bytes=1000, calls_a_cell=3),
+        HostFunction(echo, name="seldom", calls_a_minute=2),
+        HostFunction(lambda: "x" * 2000, name="much", most_bytes=1000),
+        HostFunction(door.knock, seconds=0.05),
+    )
+    says(sandbox, "kept = 'here'")
+    assert "a cell may call it 3 times" in fails(sandbox, "for n in range(9): echo(n)")
+    assert "a session may call it 2 times a minute" in fails(sandbox, "for n in '123': seldom(n)")
+    assert "the arguments take 2," in fails(sandbox, "echo('x' * 2000)")
+    assert "its result takes 2," in fails(sandbox, "much()")
+    assert fails(sandbox, "knock()") == "TimeoutError: knock took longer than 0.05 seconds"
+    assert says(sandbox, "print(kept, echo(1))") == "here 1"
+    door.opened.set()
+
+
+def test_calls_that_never_end_are_bounded(
+    offering: Sandboxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = Door()
+    sandbox = offering(HostFunction(door.knock, seconds=0.01), echo)
+    assert "earlier calls still run" in fails(
+        sandbox, "while True:\n    try: knock()\n    except TimeoutError: pass"
+    )
+    other = offering(echo)
+    monkeypatch.setattr(running_call, "THREADS_MOST", running_call.UNHEARD_MOST)
+    assert "earlier calls still run" in fails(other, "echo(1)")
+    door.opened.set()
+    wait_for(lambda: sandbox.execute("echo(1)").success, "the end of the earlier calls")
+    assert says(other, "print(echo(1))") == "1"
+
+
+def test_a_stream_whose_end_hangs_holds_up_no_later_call(offering: Sandboxes) -> None:
+    """Before, every later call of the session ended with a `TimeoutError`."""
+    door = Door()
+
+    def waiting() -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            door.knock()
+
+    sandbox = offering(waiting, HostFunction(echo, seconds=1))
+    says(sandbox, "kept = waiting(); next(kept)")
+    assert door.knocked.wait(PATIENCE)
+    fails(sandbox, "echo(1)")
+    assert says(sandbox, "print(echo(2))") == "2"
+    door.opened.set()
+
+
+def test_an_interrupt_ends_the_wait_and_keeps_the_variables(offering: Sandboxes) -> None:
+    door = Door()
+    sandbox = offering(door.knock, echo)
+    says(sandbox, "x = 7")
+    future: Future[SandboxResult] = sandbox.submit("knock()")
+    assert door.knocked.wait(PATIENCE)
+    sandbox.interrupt()
+    error = future.result(PATIENCE).error
+    assert error is not None and error.ename == "KeyboardInterrupt"
+    assert says(sandbox, "print(echo(x))") == "7"  # although the function still waits
+    door.opened.set()
+
+
+@pytest.mark.parametrize("runtime", ["python", "javascript"])
+def test_an_interrupt_ends_an_awaited_call_however_early_it_comes(
+    offering: Sandboxes, runtime: str
+) -> None:
+    """Before, half of them in JavaScript cost the worker, after two seconds."""
+    begun = threading.Event()
+
+    async def endless() -> None:
+        begun.set()
+        await asyncio.sleep(PATIENCE)
+
+    sandbox = offering(endless, runtime=runtime)
+    for _ in range(8):
+        begun.clear()
+        future: Future[SandboxResult] = sandbox.submit("await endless()")
+        assert begun.wait(PATIENCE)
+        sandbox.interrupt()
+        error = future.result(PATIENCE).error
+        assert error is not None and error.ename == "KeyboardInterrupt"
+
+
+def test_a_sandbox_that_is_closed_during_a_call_keeps_its_variables(offering: Sandboxes) -> None:
+    """Before, closing it took 5 seconds, and its worker ended as after a crash."""
+    door = Door()
+    sandbox = offering(door.knock, session_id="one")
+    says(sandbox, "x = 7")
+    future: Future[SandboxResult] = sandbox.submit("x = 8; knock()")
+    assert door.knocked.wait(PATIENCE)
+    sandbox.close()
+    with pytest.raises(GuestClosed):
+        future.result(PATIENCE)
+    again = offering(session_id="one")
+    result = again.execute("print(x)")
+    assert (result.stdout, "after a break" in result.stderr) == ("7\n", False)
+    door.opened.set()
+
+
+def test_functions_are_there_after_a_lost_guest_and_in_a_fork(offering: Sandboxes) -> None:
+    sandbox = offering(echo, policy=ExecutionPolicy(cell_timeout=PATIENCE))
+    says(sandbox, "x = 3")
+    assert not sandbox.execute("import os; os.abort()").success
+    assert says(sandbox, "print(echo(x))") == "3"
+    [fork] = sandbox.fork()
+    with fork:
+        assert says(fork, "print(echo(x + 1))") == "4"
+
+
+def test_another_program_offers_others_to_the_same_variables(offering: Sandboxes) -> None:
+    first = offering(echo, put_off, session_id="one")
+    says(first, "mine = echo; x = 1")
+    first.close()
+    again = offering(HostFunction(put_off, name="echo"), session_id="one")
+    assert "put_off" not in says(again, "print(x, echo is mine, 'put_off' in dir(__builtins__))")
+    assert says(again, "print(echo({'number': 1, 'due': '2026-01-01'})['number'])") == "1"
+
+
+def test_functions_that_are_offered_again_change_nothing_in_a_running_cell(
+    offering: Sandboxes,
+) -> None:
+    """Before, the cell's streams ended, and its limits began anew."""
+    door = Door()
+    sandbox = offering(door.knock, Streams().numbers, HostFunction(echo, calls_a_minute=2))
+    code = "s = numbers(3); a = next(s); echo(1); knock(); print(a, next(s), echo(2))"
+    future: Future[SandboxResult] = sandbox.submit(code)
+    assert door.knocked.wait(PATIENCE)
+    sandbox.offer_functions([HostFunction(echo, calls_a_minute=2)])
+    door.opened.set()
+    assert future.result(PATIENCE).stdout == "0 1 2\n"
+    assert "2 times a minute" in fails(sandbox, "echo(3)")
+    sandbox.offer_functions([HostFunction(echo, calls_a_minute=3)])
+    assert says(sandbox, "print(echo(3))") == "3"
+    assert "3 times a minute" in fails(sandbox, "echo(4)")
+
+
+def test_a_worker_that_was_taken_over_gets_no_more_than_a_cell() -> None:
+    """It may ask at any time, and for anything."""
+    cell, called = [0], list[Any]()
+    note = HostFunction(called.append, name="note", calls_a_cell=2)
+    calls = FunctionCalls(bound_by_name([note]), lambda: cell[0], SandboxLogger)
+    ask = calls.handlers[CallFunction]
+    with pytest.raises(CallRefused, match="by a cell that runs"):
+        ask(CallFunction("note", ["between cells"]), QUIET)
+    with pytest.raises(CallRefused, match="by a cell that runs"):
+        calls.handlers[FinishedCalls](FinishedCalls(60), QUIET)
+    cell[0] = 1
+    for n in range(2):
+        ask(CallFunction("note", [n]), QUIET)
+    with pytest.raises(CallRefused, match="2 times"):
+        ask(CallFunction("note", [2]), QUIET)
+    assert called == [0, 1]
+    calls.close()
