@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from tests.execution.conftest import Forking, Opening
 from tests.faces import says
 from tests.private import private_of
 from wasm_kernel import Sandbox
-from wasm_kernel.linux import trees
 from wasm_kernel.policy import Mount
 
 
@@ -87,40 +85,6 @@ def test_mounted_folders_are_the_same_for_both(
     assert says(fork, "f.seek(0); print(f.read())") == "hello"
     fork.execute("open('/shared/g', 'w').close()")
     assert says(parent, "import os; print(sorted(os.listdir('/shared')))") == "['f', 'g']"
-
-
-def test_the_workspace_is_copied_with_all_that_can_lie_in_it(
-    parent: Sandbox, forked: Forking, tmp_path: Path
-) -> None:
-    app = parent.workspace
-    (tmp_path / "secret").write_text("secret")
-    (app / "out").symlink_to(tmp_path / "secret")
-    (app / "up").symlink_to("..")
-    os.mkfifo(app / "pipe")
-    with (app / "sparse").open("wb") as file:
-        file.truncate(1 << 40)
-    parent.execute(
-        "import os\nfd = os.open('/app', os.O_RDONLY)\nfor _ in range(300):\n"
-        "    os.mkdir('d', dir_fd=fd)\n"
-        "    deeper = os.open('d', os.O_RDONLY, dir_fd=fd); os.close(fd); fd = deeper\n"
-        "os.close(os.open('end', os.O_CREAT | os.O_WRONLY, dir_fd=fd)); os.close(fd)"
-    )
-    fork = forked(parent)
-    names = sorted(path.name for path in fork.workspace.iterdir())
-    assert names == ["d", "out", "pipe", "sparse", "up"]
-    assert (fork.workspace / "out").readlink() == tmp_path / "secret"
-    assert (fork.workspace / "sparse").stat().st_blocks == 0
-    assert fork.execute("open('out')").error is not None
-    counting = (
-        "fd, levels = os.open('/app', os.O_RDONLY), 0\nwhile True:\n"
-        "    try: deeper = os.open('d', os.O_RDONLY, dir_fd=fd)\n"
-        "    except FileNotFoundError: break\n"
-        "    os.close(fd); fd = deeper; levels += 1\n"
-        "print(levels, os.stat('end', dir_fd=fd).st_size); os.close(fd)"
-    )
-    assert says(fork, counting) == "300 0"
-    trees.remove_tree(fork.workspace / "d")
-    trees.remove_tree(app / "d")
 
 
 def test_what_can_not_be_copied_is_named_in_the_first_cell(

@@ -54,14 +54,6 @@ def down(folder: Path, levels: int) -> FolderWalk:
     return way
 
 
-def test_a_copy_that_is_cancelled_stops_between_two_files(here: Path, there: Path) -> None:
-    for name in "abc":
-        (here / name).write_text(name)
-    with pytest.raises(Cancelled):
-        copied(here, there, cancelled_after(2))
-    assert sum(file.stat().st_size for file in there.iterdir()) == 2
-
-
 def test_a_copy_stops_in_a_file(here: Path, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "STEP", 4096)
     monkeypatch.setattr(files.FileCopier, "clone", lambda *files: False)
@@ -125,23 +117,6 @@ def test_a_very_deep_folder_is_copied_with_few_files_open(here: Path, there: Pat
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     with down(there, DEEP) as way:
         assert way.names() == ["f"]
-
-
-def test_an_unreadable_file_is_left_out_also_for_root(
-    here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (here / "closed").write_text("x")
-    (here / "open").write_text("y")
-    opened = os.open
-
-    def refused(path: object, *args: object, **options: object) -> int:
-        if path == "closed":
-            raise PermissionError(13, "Permission denied")
-        return opened(path, *args, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(os, "open", refused)
-    assert copied(here, there) == {"closed": "Permission denied"}
-    assert [path.name for path in there.iterdir()] == ["open"]
 
 
 def test_a_walk_whose_way_is_gone_ends(here: Path) -> None:

@@ -20,13 +20,8 @@ from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.state import file_contents, file_journal, file_ledger
 from wasm_kernel.state.file_journal import (
     VERSION,
-    Absent,
-    FileChanged,
     KeptFile,
-    KeptFolder,
-    KeptLink,
     NotKept,
-    PreImage,
     Reason,
     read_journal,
 )
@@ -47,25 +42,6 @@ def chained(*texts: bytes) -> bytes:
         digest = hashlib.blake2b(text, digest_size=16, key=digest).hexdigest().encode()
         lines.append(b"%s %s\n" % (digest, text))
     return b"".join(lines)
-
-
-@pytest.mark.parametrize(
-    "was",
-    [
-        Absent(),
-        KeptFolder(),
-        KeptLink("../there"),
-        KeptLink("../no \udcff UTF-8"),
-        KeptFile(7, 5, 1_700_000_000_123_456_789, 0o640, "12:3.000000004", 99),
-        KeptFile(7, 5, 1, 0o640, ""),
-        NotKept("large", 10**12),
-    ],
-)
-def test_a_record_is_read_as_it_was_written(workspace: Workspace, was: PreImage) -> None:
-    name = "d/näme\n \x1b \udcff"
-    workspace.versions.ledger.add(name, was)
-    journal = (workspace.private / "files" / "journal").read_bytes()
-    assert read_journal(journal)[1] == [FileChanged(1, name, was)]
 
 
 def raw(**fields: object) -> dict[str, object]:
