@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import guest
+from tests.engine.tiny import Guest
 from tests.faces import PATIENCE, process_of, put_back
 from tests.faults import faulty
 from tests.listening import Page
@@ -23,6 +24,8 @@ from wasm_kernel import (
     create_sandbox,
 )
 from wasm_kernel.linux import trees
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.state.file_versions import FileVersions
 
 __all__ = ["guest"]
 
@@ -187,3 +190,18 @@ def root(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "outside" / "secret").write_text("secret")
     yield tmp_path / "sessions"
     trees.remove_tree(tmp_path / "sessions")
+
+
+@pytest.fixture
+def keeping(tmp_path: Path) -> Iterator[tuple[Guest, FileVersions]]:
+    """A guest whose files are kept."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "private").mkdir()
+    with Folder.open(tmp_path / "app") as app, Folder.open(tmp_path / "private") as private:
+        versions = FileVersions(app, private, most_bytes=1 << 20, copy_bytes=1 << 20)
+        versions.begin_anew()
+        versions.commit(1, [1])
+        made = Guest(tmp_path, history=versions)
+        yield made, versions
+        made.close()
+        versions.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from tests.private import kept_sandbox
 from wasm_kernel import ExecutionPolicy, create_sandbox, create_session_sandbox
 from wasm_kernel.engine import abi
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.linux.trees import remove_tree
 from wasm_kernel.policy import Mount
@@ -33,21 +31,6 @@ from wasm_kernel.wasi_files.open_files import OpenFile
 
 READ_WRITE = abi.RIGHT_READ | abi.RIGHT_WRITE
 KEPT = "files"
-
-
-@pytest.fixture
-def keeping(tmp_path: Path) -> Iterator[tuple[Guest, FileVersions]]:
-    """A guest whose files are kept."""
-    (tmp_path / "app").mkdir()
-    (tmp_path / "private").mkdir()
-    with Folder.open(tmp_path / "app") as app, Folder.open(tmp_path / "private") as private:
-        versions = FileVersions(app, private, most_bytes=1 << 20, copy_bytes=1 << 20)
-        versions.begin_anew()
-        versions.commit(1, [1])
-        made = Guest(tmp_path, history=versions)
-        yield made, versions
-        made.close()
-        versions.close()
 
 
 def file(fd: int, **fields: object) -> OpenFile:

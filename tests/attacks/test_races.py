@@ -18,7 +18,6 @@ import pytest
 
 from tests.engine.tiny import APP, RIGHTS, Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.file_restore import restore_files
 from wasm_kernel.state.file_versions import FileVersions
 
@@ -55,16 +54,9 @@ def outside(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def guest(tmp_path: Path) -> Iterator[tuple[Guest, FileVersions]]:
-    (tmp_path / "app" / "d" / "sub").mkdir(parents=True)
-    (tmp_path / "private").mkdir()
-    with Folder.open(tmp_path / "app") as app, Folder.open(tmp_path / "private") as private:
-        versions = FileVersions(app, private, most_bytes=1 << 20, copy_bytes=1 << 20)
-        versions.begin_anew()
-        made = Guest(tmp_path, history=versions)
-        yield made, versions
-        made.close()
-        versions.close()
+def guest(keeping: tuple[Guest, FileVersions]) -> tuple[Guest, FileVersions]:
+    (keeping[0].app / "d" / "sub").mkdir(parents=True)
+    return keeping
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
@@ -126,8 +118,8 @@ def test_kept_versions_are_never_other_peoples_files(
         (tiny.app / "d" / "sub" / str(number)).write_text("own")
     (tiny.app / "d" / "sub" / "key").write_text("own")
     (tiny.app / "way").symlink_to("../outside")
-    before, one, until = snapshot(outside), 1, time.monotonic() + SECONDS
-    versions.commit(one, [one])
+    before, one, until = snapshot(outside), 2, time.monotonic() + SECONDS
+    versions.commit(one, [1, one])
     with swapping(tiny.app / "d", tiny.app / "way"):
         while time.monotonic() < until:
             tiny.rename("d/sub", "d/sub2")
@@ -143,7 +135,7 @@ def test_kept_versions_are_never_other_peoples_files(
             kept = tiny.app.parent / "private"
             for path in kept.rglob("[0-9]*"):
                 assert SECRET not in path.read_text()
-        restore_files(versions, 1, lambda path, found: None, ())
+        restore_files(versions, 2, lambda path, found: None, ())
     assert snapshot(outside) == before
     inside = [path for path in tiny.app.rglob("*") if path.is_file()]
     assert SECRET not in "".join(path.read_text() for path in inside if not path.is_symlink())

@@ -91,14 +91,6 @@ def test_fuel_that_runs_out_before_the_turn_begins_is_told_as_such(metered: Gues
     assert isinstance(stopped(metered, "nothing", fuel=1), OutOfFuel)
 
 
-def test_lowering_fuel_says_what_it_took(metered: Guest) -> None:
-    metered.call("nothing", fuel=1000)
-    left = metered.instance.fuel_left
-    assert left is not None
-    assert metered.instance.lower_fuel(10) == left - 10
-    assert metered.instance.lower_fuel(10_000) == 0
-
-
 def test_another_thread_may_not_call_an_instance(guest: Guest) -> None:
     def call() -> None:
         guest.call("nothing")

@@ -6,14 +6,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.errors import CompileError
-from wasm_kernel.execution.cell_output import never_ran
 from wasm_kernel.execution.jobs import GuestJobs
 
 Begin = Callable[[], None]
@@ -90,19 +87,3 @@ def test_its_end_does_not_wait_for_a_start(
     assert not started.done()
     go_on.set()
     started.result(SECONDS)
-
-
-def test_an_interrupt_that_finds_nothing_running_is_for_the_first_cell_that_waits(
-    made: Callable[[Begin], GuestJobs],
-) -> None:
-    """Such as one that comes while the effects of the cell before are kept."""
-    jobs, gate = made(lambda: None), threading.Event()
-    jobs.start().result(SECONDS)
-    jobs.submit(lambda: gate.wait(SECONDS))
-    unrun = never_ran(Path("app"), "")
-    first, second = (jobs.queue(lambda: replace(unrun, success=True)) for _ in range(2))
-    assert jobs.interrupt()
-    gate.set()
-    assert second.result(SECONDS).success
-    assert first.cancelled()
-    assert not jobs.interrupt()

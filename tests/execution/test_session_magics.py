@@ -102,14 +102,11 @@ def test_the_same_files_as_from_outside(run: Run, module_sandbox: BaseSandbox) -
 
 def from_outside(workspace: Path, link: Path, pattern: str | None) -> list[str]:
     """The files that the Python API lists for a session whose folder is named by its id."""
-    session = workspace.parent / "as-session"
-    if workspace != session:
-        workspace.rename(session)
-        try:
-            return list_session_files("as-session", workspace.parent, pattern)
-        finally:
-            session.rename(workspace)
-    return list_session_files("as-session", workspace.parent, pattern)
+    workspace.rename(link)
+    try:
+        return list_session_files(link.name, link.parent, pattern)
+    finally:
+        link.rename(workspace)
 
 
 def test_a_file_is_written_read_and_deleted(run: Run, module_sandbox: BaseSandbox) -> None:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.nobody import as_nobody
@@ -123,23 +122,3 @@ def test_what_is_not_ours_to_open_is_an_error(here: Path) -> None:
 
 names = st.sampled_from(["a", "b", "c", "\udcff", "new\nline", ".hidden", "-", "ä"])
 paths = st.lists(names, min_size=1, max_size=4).map(tuple)
-
-
-@given(files=st.dictionaries(paths, st.binary(max_size=20), max_size=12))
-def test_every_tree_is_walked_measured_and_emptied(
-    tmp_path_factory: pytest.TempPathFactory, files: dict[tuple[str, ...], bytes]
-) -> None:
-    root = tmp_path_factory.mktemp("tree")
-    made = 0
-    for way, content in files.items():
-        path = root.joinpath(*way)
-        if any(parent.is_file() for parent in path.parents) or path.exists():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        made += len(content)
-    assert sorted(names_in(root)) == sorted(str(p.relative_to(root)) for p in root.rglob("*"))
-    assert size_of(root) == made
-    with open_folder_at(root) as folder:
-        trees.remove_contents(folder)
-    assert list(root.iterdir()) == []

@@ -46,7 +46,6 @@ def javascript(
 @pytest.mark.parametrize(
     ("code", "shown"),
     [
-        ("await (await fetch(S + '/csv')).text()", r"'a,b\n1,2\n3,4\n'"),
         ("(await (await fetch(H + '/echo', { headers: { A: 'b' } })).json())[1].join()", "'a,b'"),
         ("(await (await fetch(S + '/zeros/1000000')).arrayBuffer()).byteLength", "1000000"),
         (
@@ -74,12 +73,10 @@ def test_fetch_works(javascript: Sandbox, code: str, shown: str) -> None:
                 "allows it. The setting is network."
             ),
         ),
-        ("await fetch('http://[::ffff:7f00:1]/')", "no rule of this sandbox's network"),
         ("await fetch('http://2130706433/')", "127.0.0.1 can't be reached"),
         ("await fetch(S + '/to?http://169.254.169.254/')", "169.254.169.254 can't be reached"),
         ("await fetch('https://user:word@localhost/')", "has no user"),
         ("await fetch(S, { headers: { A: 'b\\r\\nHost: c' } })", "is not valid"),
-        ("await fetch(S, { method: 'GET / HTTP/1.1\\r\\nA: b' })", "is not valid"),
         ("await (await fetch(S + '/cut')).text()", "fetch failed"),
         ("await fetch(S + '/slow/9', { signal: AbortSignal.timeout(100) })", "time is over"),
     ],

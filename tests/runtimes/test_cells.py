@@ -16,15 +16,6 @@ def test_the_namespace_starts_empty(serve: Serve) -> None:
     assert first.text == "['In', 'Out', 'exit', 'get_ipython', 'open', 'quit']"
 
 
-def test_a_traceback_names_the_cell_and_no_agent_frame(serve: Serve) -> None:
-    [_, turn] = serve("1", "input()")
-    [error] = turn.sent("error")
-    assert (turn.reply["status"], turn.reply["traceback"]) == ("error", error["traceback"])
-    text = "\n".join(error["traceback"])
-    assert "In[2]" in text
-    assert "wasm_kernel_agent" not in text
-
-
 def test_an_unprintable_error_still_gets_a_reply(serve: Serve) -> None:
     code = "class E(Exception):\n    def __str__(self): raise KeyError(1)\nraise E"
     [turn, after] = serve(code, "1")

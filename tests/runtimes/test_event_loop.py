@@ -23,17 +23,6 @@ def loop() -> Iterator[GuestLoop]:
     made.close()
 
 
-def test_timers_fire_in_order(loop: GuestLoop) -> None:
-    async def late(seconds: float) -> float:
-        await asyncio.sleep(seconds)
-        return seconds
-
-    async def both() -> list[float]:
-        return [await each for each in asyncio.as_completed([late(0.02), late(0.01)])]
-
-    assert loop.run_until_complete(both()) == [0.01, 0.02]
-
-
 @pytest.mark.parametrize("number", range(4, 10))  # from the second look on, when the task runs
 def test_an_interrupt_at_any_line_of_the_look_for_interrupts_ends_the_run(
     loop: GuestLoop, number: int

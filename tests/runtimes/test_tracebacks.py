@@ -30,11 +30,6 @@ def test_the_agents_frames_are_left_out() -> None:
     assert names(tracebacks.without_agent(trace)[0]) == ["caught", "<lambda>"]
 
 
-def test_a_traceback_of_others_is_left_alone() -> None:
-    trace = caught(ZeroDivisionError, lambda: 1 / 0)
-    assert tracebacks.without_agent(trace) == (trace, 0)
-
-
 def test_causes_are_shortened_and_circles_end() -> None:
     cause, error = ValueError(), KeyError()
     cause.__traceback__ = caught(NotSendable, lambda: jsonable(object()))

@@ -55,16 +55,6 @@ def test_reading_is_no_change(watch: Making, stretch: Stretch) -> None:
     assert tracker.changed(SIZE) == []
 
 
-def test_ranges_are_sorted_and_apart(watch: Making, stretch: Stretch) -> None:
-    tracker = watch()
-    for page in (250, 3, 4, 100):
-        stretch.touch(page)
-    ranges = tracker.changed(SIZE)
-    assert ranges == sorted(ranges)
-    assert pages_of(ranges) == {3, 4, 100, 250}
-    assert sum(end - start for start, end in ranges) == 4 * PAGE
-
-
 def test_memory_can_be_tracked_again_after_a_close(watch: Making, stretch: Stretch) -> None:
     first = watch()
     first.close()

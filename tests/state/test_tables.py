@@ -78,10 +78,6 @@ def test_html_nests_the_branches_and_escapes_labels() -> None:
     assert "<script>" not in html
 
 
-def test_nothing_yet_is_an_empty_tree() -> None:
-    assert (HistoryTree([]).text(), HistoryTree([]).html()) == ("", "")
-
-
 def test_the_table_lists_each_name() -> None:
     text = CheckpointTable(BRANCHED).text()
     assert [line.split()[0] for line in text.splitlines()[2:4]] == ["one", "two"]
