@@ -275,6 +275,9 @@ def test_a_choice_of_tests_ends_with_its_program(shell: BaseSandbox) -> None:
     said(shell, f"open('cases.py', 'w').write({case!r})")
     ran = said(shell, "!python -m unittest -k test_a cases; python -m unittest cases").stderr
     assert [line[:5] for line in ran.splitlines() if "Ran" in line] == ["Ran 1", "Ran 2"]
+    said(shell, "!python -m unittest -k test_a cases")
+    count = "unittest.defaultTestLoader.loadTestsFromName('cases').countTestCases()"
+    assert said(shell, f"import unittest\nprint({count})").stdout == "2\n"
 
 
 def test_folders_and_archives_are_programs(shell: BaseSandbox) -> None:

@@ -108,6 +108,7 @@ class Process:
         module.register = self._register
         self._give_loggers(self._loggers)
         logging.disable(self._silenced)
+        _forget_patterns_of_tests()
         os.environ = self._environ  # noqa: B003 - a program may have set another
         os.environ.clear()
         os.environ.update(self._variables)
@@ -137,7 +138,7 @@ def _new_state(logger: logging.Logger) -> dict[str, Any]:
 
 
 def _forget_patterns_of_tests() -> None:
-    """Makes `python -m unittest` look for all tests, although a program before it had `-k`."""
+    """Makes `unittest` look for all tests, although a program before had `-k`."""
     if loader := sys.modules.get("unittest.loader"):
         loader.defaultTestLoader.testNamePatterns = None
 
