@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 from zipfile import ZipFile
@@ -19,6 +20,7 @@ import pytest
 
 from tests.frontends.batch.conftest import Making, Running, code, executed
 from tests.guests.python.packages.conftest import fork_pip, index_in
+from wasm_kernel import grade_notebooks, run_notebooks
 from wasm_kernel.errors import BATCH_OPTIONS
 from wasm_kernel.frontends.batch import notebook_run
 from wasm_kernel.frontends.batch.batch_session import BatchSession
@@ -223,6 +225,25 @@ def test_parameters_reach_the_notebook_and_an_unknown_one_runs_nothing(
     with pytest.raises(BatchError, match="no hook on_cell; there are on_cell_start"):
         run(hooks={"on_cell": print})
     assert executed(tmp_path / "out" / "report.ipynb")[-1][1] == "ran on tue\n"
+
+
+@pytest.mark.parametrize("wrong", ["./a.ipynb", Path("a.ipynb"), 5])
+def test_one_path_is_no_list_of_paths(make: Making, tmp_path: Path, wrong: Any) -> None:
+    """Before, each letter was one: `.` and `/` had every notebook of the machine searched for."""
+    one, out = make("a.ipynb", "1"), tmp_path / "out"
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: run_notebooks(wrong, out),
+        lambda: run_notebooks([one], out, inputs=wrong),
+        lambda: run_notebooks([one], out, requirements=wrong),
+        lambda: grade_notebooks(wrong, [one], out),
+        lambda: grade_notebooks([], wrong, out),
+    )
+    for call in calls:
+        with pytest.raises(BatchError, match=r"is a list of paths.*Nothing was run"):
+            call()
+    with pytest.raises(BatchError, match="jobs is a whole number above 0, not '2'"):
+        run_notebooks([one], out, jobs="2")  # type: ignore[arg-type]
+    assert not out.exists()
 
 
 def test_a_kernel_that_does_not_start_says_why_and_what_a_killed_run_left_goes(

@@ -17,7 +17,7 @@ from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFi
 from wasm_kernel.frontends.batch.local_run import jobs_of, run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import Source, find_sources, source_of
-from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, paths_in
 from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.probing import CleanGuest, NotJudged, SubmissionCopy
 from wasm_kernel.frontends.batch.reporting import Progress
@@ -140,7 +140,8 @@ def grade_notebooks(
     Raises:
         BatchError: the tests can't be read, or the run can't begin.
     """
-    files = read_tests([Path(each) for each in tests])
+    files = read_tests([Path(each) for each in paths_in("tests", tests)])
+    named = [str(each) for each in paths_in("submissions", submissions)]
     count = jobs_of(jobs)
     if not 0 < test_seconds < math.inf:
         raise BatchError(f"A test may take some seconds, not {test_seconds:g}. Nothing was run.")
@@ -153,7 +154,7 @@ def grade_notebooks(
         network=tuple(network),
         network_mode=(NetworkMode.LIVE if replay is None else NetworkMode.REPLAY).value,
         exchanges=None if replay is None else Path(replay),
-        inputs=tuple(Path(each) for each in inputs),
+        inputs=tuple(Path(each) for each in paths_in("inputs", inputs)),
         is_graded=True,
         keeps_session=True,
         lasts=False,
@@ -166,7 +167,7 @@ def grade_notebooks(
         closing(_Grading(service, with_packages, files, test_seconds, count)) as grading,
     ):
         notes = grading.check()
-        sources = find_sources([str(each) for each in submissions], Path(out))
+        sources = find_sources(named, Path(out))
         told = progress or Progress()
         for note in (*files.notes, *notes):
             told.noted(note)

@@ -61,8 +61,8 @@ def run_sources(
 def jobs_of(jobs: int | None) -> int:
     """Returns how many run at a time, by default one per processor; `BatchError` if below 1."""
     count = len(os.sched_getaffinity(0)) if jobs is None else jobs
-    if count < 1:
-        raise BatchError(f"jobs is a number above 0, not {jobs}. Nothing was run.")
+    if not isinstance(count, int) or count < 1:
+        raise BatchError(f"jobs is a whole number above 0, not {jobs!r}. Nothing was run.")
     return count
 
 

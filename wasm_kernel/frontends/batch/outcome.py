@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
@@ -60,6 +61,13 @@ class KernelLost(WasmKernelError):
 
 class BatchError(WasmKernelError):
     """A run that can't begin; nothing was run."""
+
+
+def paths_in(name: str, given: Iterable[Path | str]) -> list[Path | str]:
+    """Returns the paths in an argument; `BatchError` for one path, whose letters are no paths."""
+    if isinstance(given, str | Path) or not isinstance(given, Iterable):
+        raise BatchError(f"{name} is a list of paths, not {given!r}. Nothing was run.")
+    return [*given]
 
 
 class BatchStopped(BatchError):

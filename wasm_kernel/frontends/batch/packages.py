@@ -18,7 +18,7 @@ from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.local_run import run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import source_of
-from wasm_kernel.frontends.batch.outcome import BatchError
+from wasm_kernel.frontends.batch.outcome import BatchError, paths_in
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.run_folder import run_folder
 from wasm_kernel.guests.python.packages.pip_line import words_of
@@ -30,7 +30,9 @@ def read_requirements(files: Sequence[Path | str]) -> tuple[str, ...]:
     Raises `BatchError` if a file can't be read, or asks for more than `%pip` can do.
     """
     try:
-        return tuple(word for file in files for word in words_of(Path(file)))
+        return tuple(
+            word for file in paths_in("requirements", files) for word in words_of(Path(file))
+        )
     except PackageError as problem:
         raise BatchError(f"{problem} Nothing was run.") from None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wasm_kernel.frontends.batch.local_run import check, locked, run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import find_sources
-from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, require
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, paths_in, require
 from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.policy import NetworkMode
@@ -90,7 +90,7 @@ def run_notebooks(
         PolicyError: a budget is not valid.
         TypeError, ValueError: a function can't be offered.
     """
-    sources = find_sources([str(each) for each in notebooks], Path(out))
+    sources = find_sources([str(each) for each in paths_in("notebooks", notebooks)], Path(out))
     settings = RunSettings(
         root=SessionsRoot(workspace_root, private_root),
         budgets=budgets or Budgets(),
@@ -99,7 +99,7 @@ def run_notebooks(
         network=tuple(network),
         network_mode=_mode_of(record, replay),
         exchanges=None if record is replay is None else Path(record or replay or ""),
-        inputs=tuple(Path(each) for each in inputs),
+        inputs=tuple(Path(each) for each in paths_in("inputs", inputs)),
         parameters=dict(parameters or {}),
         resume=resume,
         compare=compare,
