@@ -23,6 +23,7 @@ from guest import (
     int64,
     matrix_products,
     positions,
+    random_draws,
     scalar_errors,
     silent_lapack,
 )
@@ -98,6 +99,7 @@ PATCHES = (
             positions.index_of(module, "of_longdouble"),
         ),
     ),
+    Patch("random_draws", "random numbers above 2**31", find=random_draws.edits),
     Patch("matrix_products", "faster products of matrices", find=matrix_products.edits),
     Patch(
         "silent_lapack",

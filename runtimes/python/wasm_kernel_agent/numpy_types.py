@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy
+from numpy import _array_api_info
 from numpy._core import _internal, _methods, arrayprint, numeric, numerictypes
 from numpy.lib import _iotools
 
@@ -30,6 +31,8 @@ def install() -> None:
                 setattr(module, name, kind)
     types: Any = numerictypes.sctypeDict
     types |= {"int": numpy.int64, "int_": numpy.int64, "uint": numpy.uint64}
+    interface: Any = _array_api_info.__array_namespace_info__
+    interface.default_dtypes = _with_wide_integers(interface.default_dtypes)
     printing: Any = arrayprint
     printing._typelessdata[0] = numpy.int64  # the integers whose arrays are shown without `dtype=`
     printing._typelessdata.append(numpy.intp)
@@ -45,6 +48,16 @@ def install() -> None:
         widen_argument(numpy, name)
     reading: Any = _iotools.StringConverter  # tries types in turn, the narrowest first
     reading._mapper = [row for row in reading._mapper if row[0] is not numpy.intp]
+
+
+def _with_wide_integers(default_dtypes: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that names int64 as the default integer, in place of positions."""
+
+    @functools.wraps(default_dtypes)
+    def named(self: Any, **settings: Any) -> Any:
+        return {**default_dtypes(self, **settings), "integral": numpy.dtype(numpy.int64)}
+
+    return named
 
 
 def _widen_arrays_like_positions() -> None:

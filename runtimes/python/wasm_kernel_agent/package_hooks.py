@@ -284,6 +284,14 @@ def tell_positions_from_int32(module: ModuleType) -> None:
     types.getdtype = _without_positions(types.getdtype)
 
 
+def downcast_to_no_positions(numeric: Any) -> None:
+    """Lets `to_numeric(downcast=...)` try no positions, which refuse what does not fit them."""
+    downcast = numeric.maybe_downcast_numeric
+    numeric.maybe_downcast_numeric = lambda values, dtype: (
+        values if dtype.char in "lL" else downcast(values, dtype)
+    )
+
+
 def read_positions_as_int64(module: ModuleType) -> None:
     """Lets pandas take `np.intp` as int64: its columns and indexes hold no positions."""
     types: Any = module
@@ -397,6 +405,7 @@ CHANGES: dict[str, Change] = {
     "pandas.core.dtypes.common": read_positions_as_int64,
     "pandas.core.indexes.base": agents("numpy_types", "widen_indexes"),
     "pandas.core.internals.blocks": widening("maybe_coerce_values"),
+    "pandas.core.tools.numeric": downcast_to_no_positions,
     "pandas.io.feather_format": read_feather,
     "pandas.io.parquet": read_parquet,
     "plotly.io._base_renderers": name_plotlys_renderer,
@@ -410,11 +419,11 @@ CHANGES: dict[str, Change] = {
     "scipy.sparse.csgraph._laplacian": widening("laplacian"),
     "scipy.sparse._sputils": tell_positions_from_int32,
     "scipy.special._ufuncs": take_orders_as_int32,
-    "scipy.spatial._ckdtree": agents("pickled_trees", "keep_trees_of_scipy"),
+    "scipy.spatial._ckdtree": agents("neighbour_trees", "widen_trees_of_scipy"),
     "sklearn.cluster._hdbscan.hdbscan": keep_wide_hierarchies,
     "sklearn.cluster._hdbscan._tree": take_wide_hierarchies,
-    "sklearn.neighbors._ball_tree": agents("pickled_trees", "keep_trees_of_sklearn"),
-    "sklearn.neighbors._kd_tree": agents("pickled_trees", "keep_trees_of_sklearn"),
+    "sklearn.neighbors._ball_tree": agents("neighbour_trees", "widen_trees_of_sklearn"),
+    "sklearn.neighbors._kd_tree": agents("neighbour_trees", "widen_trees_of_sklearn"),
     "sklearn.tree._tree": name_the_fields_of_trees,
     "sklearn.utils._random": sample_by_positions,
     "tqdm": start_no_monitor,

@@ -1,12 +1,13 @@
-"""Pickles of nearest-neighbour trees: they are read and written with positions of 64 bits.
+"""Nearest-neighbour trees whose pickles and counts of pairs have 64 bits.
 
 scipy and scikit-learn pickle a tree's nodes as records of compiled code, whose positions have 32
 bits here. They become the records of x86-64, so trees pickled there can be read here, and vice
-versa.
+versa. Their compiled code also counts pairs of points with 32 bits, and would wrap around.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,9 @@ from typing import Any
 import numpy
 
 State = tuple[Any, ...]
+
+_MOST = 2**31 - 1
+"""The most that compiled code counts."""
 
 _NO_NODES = (
     "this pickle does not hold the nodes of a k-d tree as scipy writes them, on x86-64 or here: "
@@ -33,10 +37,23 @@ _SCIPYS_HERE = _records(numpy.int32, *_SCIPYS)  # the addresses of nodes wrap ar
 _SKLEARNS = ("idx_start idx_end is_leaf radius", "radius")
 
 
-def keep_trees_of_scipy(module: ModuleType) -> None:
+def widen_trees_of_scipy(module: ModuleType) -> None:
     """Changes `scipy.spatial._ckdtree`. Its class is compiled and can't change: a child does."""
     trees: Any = module
-    trees.cKDTree = _child(trees.cKDTree, _scipys_for_others, _scipys_for_here)
+    compiled = trees.cKDTree
+    trees.cKDTree = _child(compiled, _scipys_for_others, _scipys_for_here)
+
+    @functools.wraps(compiled.count_neighbors)
+    def count_neighbors(  # noqa: PLR0917 - scipy's own arguments
+        self: Any, other: Any, r: Any, p: Any = 2.0, weights: Any = None, cumulative: Any = True
+    ) -> Any:
+        if weights is not None or self.n * other.n <= _MOST:
+            return compiled.count_neighbors(self, other, r, p, weights, cumulative)
+        ones = numpy.ones(self.n), numpy.ones(other.n)  # sums of weights are floats of 64 bits
+        counts = compiled.count_neighbors(self, other, r, p, ones, cumulative)
+        return int(counts) if numpy.ndim(counts) == 0 else counts.astype(numpy.int64)
+
+    trees.cKDTree.count_neighbors = count_neighbors
 
 
 def _scipys_for_others(state: State) -> State:
@@ -55,7 +72,7 @@ def _scipys_for_here(state: State) -> State:
     raise ValueError(_NO_NODES)
 
 
-def keep_trees_of_sklearn(module: ModuleType) -> None:
+def widen_trees_of_sklearn(module: ModuleType) -> None:
     """Changes `sklearn.neighbors._kd_tree`, or `_ball_tree`: children take the place of the two
     compiled classes, and of the Python class that is a child of one.
     """
@@ -64,9 +81,23 @@ def keep_trees_of_sklearn(module: ModuleType) -> None:
     for width in ("32", "64"):
         compiled = getattr(trees, name + width)
         child = _child(compiled, _sklearns_as(numpy.int64), _sklearns_as(numpy.intp))
+        child.two_point_correlation = _counting_in_parts(compiled.two_point_correlation)
         setattr(trees, name + width, child)
     body = {key: each for key, each in vars(getattr(trees, name)).items() if key != "__dict__"}
     setattr(trees, name, type(name, (getattr(trees, f"{name}64"),), body))
+
+
+def _counting_in_parts(count: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a count of pairs that takes a part of the points at a time, and adds up 64 bits."""
+
+    @functools.wraps(count)
+    def two_point_correlation(self: Any, X: Any, r: Any, dualtree: Any = False) -> Any:  # noqa: N803
+        points = numpy.asarray(X)
+        step = max(_MOST // max(len(self.data), 1), 1)
+        parts = [points[at : at + step] for at in range(0, len(points), step)] or [points]
+        return sum(count(self, each, r, dualtree).astype(numpy.int64) for each in parts)
+
+    return two_point_correlation
 
 
 def _sklearns_as(integer: Any) -> Callable[[State], State]:
