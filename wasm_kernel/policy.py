@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
@@ -432,8 +433,8 @@ def size_of(text: str, *, plain: int = 1) -> int:
 
 def field_meanings() -> dict[str, str]:
     """Returns the meaning of each field of a policy, from the class's own docstring."""
-    text = ExecutionPolicy.__doc__ or ""
-    found = re.findall(r"^ {4,8}(\w+): (.+?)(?=^ {4,8}\w+: |\Z)", text, re.MULTILINE | re.DOTALL)
+    text = inspect.cleandoc(ExecutionPolicy.__doc__ or "")
+    found = re.findall(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |\Z)", text, re.MULTILINE | re.DOTALL)
     return {name: " ".join(words.split()) for name, words in found}
 
 

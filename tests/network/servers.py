@@ -239,6 +239,7 @@ def _certificate(
     signer: ec.EllipticCurvePrivateKey,
     key: ec.EllipticCurvePublicKey,
 ) -> x509.Certificate:
+    """Returns a certificate with all that Python 3.13 and later ask for."""
     now, is_ca = datetime.datetime.now(datetime.UTC), subjects[0] == issuer
     both = (subjects[0], issuer)
     names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in both]
@@ -252,5 +253,10 @@ def _certificate(
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.BasicConstraints(is_ca, None), critical=True)
         .add_extension(x509.SubjectAlternativeName([*map(x509.DNSName, subjects)]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+        )
+        .add_extension(x509.KeyUsage(True, *[False] * 4, is_ca, *[False] * 3), critical=True)
         .sign(signer, hashes.SHA256())
     )

@@ -353,7 +353,7 @@ def test_the_walls_of_a_worker_hold_against_native_code(
         b'{"kind":"shown","call":1,"output":{"op":"display","data":{"text/html":[1]}}}',
         b'{"kind":"shown","call":1,"output":{"op":"next"}}',
         b'{"kind":"close"}',
-        b'{"kind":"ended","call":1,"value":' + b"[" * 2000 + b"]" * 2000 + b',"figures":{}}',
+        b'{"kind":"ended","call":1,"value":' + b"[" * 10**5 + b"]" * 10**5 + b',"figures":{}}',
         b'{"kind":"event","name":"' + b"x" * 2000 + b'","fields":{}}',
         b"[" * 10**6,
         b'{"kind":"text","call":1,"name":"stdout","text":"' + b"x" * 65 * 2**20 + b'"}',
