@@ -15,6 +15,29 @@ export function once(make) {
   };
 }
 
+/** Returns the places and values of an array in order; they are kept until it changes. */
+export function entriesOf(array) {
+  if (array === undefined) return [];
+  if (array.entries === undefined) {
+    array.entries = [...array.elements].map(([place, value]) => [Number(place), value]);
+    if (array.entries.some(([place], at) => at > 0 && place < array.entries[at - 1][0])) array.entries.sort(([a], [b]) => a - b);
+  }
+  return array.entries;
+}
+
+/** Returns the place behind an array's last element. */
+export function nextPlace(array) {
+  array.last ??= entriesOf(array).at(-1)[0];
+  return array.last + 1;
+}
+
+/** Forgets what is kept of an array: an element has got a value, or, without a place, some have gone. */
+export function changed(array, place) {
+  if (array === undefined) return;
+  array.entries = undefined;
+  array.last = place === undefined || array.last === undefined ? undefined : Math.max(array.last, place);
+}
+
 /** Replaces a file, for `sed -i`; without enough space it stays as it was. */
 export async function replaceFile(fs, path, text) {
   const beside = `${path.replace(/[^/]*$/, "")}sed${Math.random().toString(36).slice(2, 8)}`;

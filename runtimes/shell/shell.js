@@ -13,8 +13,9 @@ import { TRAP } from "wasm-kernel:pieces";
 import { nextDue, takeDue } from "wasm-kernel:timers";
 
 const UNLIMITED = [
-  "maxCommandCount", "maxLoopIterations", "maxAwkIterations", "maxSedIterations", "maxJqIterations", "maxWorkUnits",
-  "maxTraversalWork", "maxTraversalEntries", "maxGlobOperations", "maxExecutionTimeMs", "maxInputBytes", "maxLiveBytes",
+  "CommandCount", "LoopIterations", "AwkIterations", "SedIterations", "JqIterations", "WorkUnits", "TraversalWork",
+  "TraversalEntries", "GlobOperations", "ExecutionTimeMs", "InputBytes", "LiveBytes", "StringLength", "ArrayElements",
+  "OutputSize", "BraceExpansionResults", "QueryElements", "QueryTokens", "CsvRows", "CsvCells", "HeredocSize", "SourceBytes",
 ]; // the cell's own limits hold instead
 const BY_PYTHON = [
   "python", "python3", "pip", "pip3", "gzip", "gunzip", "zcat", "tar", "zip", "unzip",
@@ -296,7 +297,7 @@ const bash = new Bash({
     ...[...BY_PYTHON, ...Object.keys(PARTLY_BY_PYTHON)].map(byPython), ...LEFT_OUT.map(missing),
   ],
   executionLimits: {
-    ...Object.fromEntries(UNLIMITED.map((name) => [name, Number.MAX_SAFE_INTEGER])),
+    ...Object.fromEntries(UNLIMITED.map((name) => [`max${name}`, Number.MAX_SAFE_INTEGER])),
     maxCallDepth: 1000, // more could take the stack of the guest
   },
   defenseInDepth: false, // the sandbox itself is the defence

@@ -15,12 +15,23 @@ from "wasm-kernel:bytes";
 """
 _REGEX = b"""
 import {createUserRegex as ie} from "wasm-kernel:regex";
-import {awkNumber, once, replaceFile, runWithTrap, strftime} from "wasm-kernel:pieces";
+import {awkNumber, changed, entriesOf, nextPlace, once, replaceFile, runWithTrap, strftime} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 _STRFTIME = b"""["strftime",async (e,t,n)=>{const found=[];
 for(const each of e)found.push(await n.evalExpr(each));return strftime(...found)}]"""
 
 _EXPONENT = rb"let S=y.toExponential(x).replace(/e([+-])(\d)$/,'e$10$2');"
+
+_COUNTS = b"""consumeLimited(){return 0}consumeInput(){return 0}consume(){this.assertUsable();return 0}
+reserveBytes(){return{release(){}}}appendOutput(){return 0}accountResult(t){return t}relinquishOutput(){}"""
+
+_KEPT = b"""n&&(t==="stdout"?this.stdoutChunks:this.stderrChunks).push(n)}"""
+_APPENDED = b"""n&&this.stdoutChunks.push(n);t.stderr&&this.stderrChunks.push(t.stderr)}"""
+
+_LINE = b"""{let q=b.indexOf(x);let k=q<0?b:b.slice(0,q);if(s||!k.includes("\\\\"))A(k),F=k.length}"""
+
+_LENGTH = b"i=Bt(e,s)?.elements.size||xe(e,s).length;return i>0?String(i)"
+_LENGTH_FIRST = rb'if(s?.type==="Length"&&/\[[@*]\]$/.test(r))return q7(e,r,"");let o=s&&(s.type'
 
 _FULL = b"""replaceFile(t.fs,g,w.output))}catch(b){if(/ENOSPC/.test(b.message))
 return{stdout:"",stderr:`sed: couldn't write ${m}: No space left on device\n`,exitCode:4};"""
@@ -40,6 +51,19 @@ _PARTS = (
     (b"function $3(e){", b"function XO(", b"function $3(e){return e}"),
     # guards against scripts, with a promise for each expression: the sandbox is the guard
     (b"function vt(e,t,n){", b"var br=L(", b"function vt(){}function sn(e,t,n,r){return r()}"),
+    # guards around each command: copies of all that it may use, a timer, counts of its output
+    (b"function c3(e,t){", b"async function pO(", b"function c3(e){return{context:e,revoke(){}}}"),
+    (b"let o=s.remainingTimeMs()", b"??t.limits.maxExec", b"if(!i)return e();let o=s.remainingTimeMs()"),
+    (b"consumeLimited(t,n,r,s=t){", b"enterDepth(t,n=", _COUNTS),
+    (b"append(t){let n=_(t);", b"repeat(t,n){jr(n", b"append(t){t&&this.chunks.push(t);return this}"),
+    (b"let r=_(t)+_(n);r>this.ctx", b"t&&this.stdoutChunks", b""),
+    (b",this.totalBytes+=r}", b"appendUnaccounted(", b"}"),
+    (b"let i;try{i=this.scope.appendOutput(t,n", b"prependTo(t){t instanceof yt", _KEPT),
+    (b"let r=t.stdoutKind===\"bytes\"||t.stdout", b"build(t,n){return{stdout:this.stdoutC", _APPENDED),
+    # ranges such as {1..20000}
+    (b"var Uo=1e4", b",md={", b"var Uo=1/0"),
+    (b"maxStringBytes:10*1024*1024};function Ll(", b"e,t,n,r){if(", b"maxStringBytes:1/0};function Ll("),
+    (b"var Hw=1e5", b";async function Kw(", b"var Hw=1/0"),
     # counts of lines by loops over all characters, for limits that there are not
     (b"I=1;for(let D=0;D<e.length;", b"let T=e.split(`", b"I=1;"),
     (b"let O=E.length>0?1:0;for(", b"let R=E.split(`", b""),
@@ -68,8 +92,19 @@ _PARTS = (
     (
         b"let a=xe(e,t);if(a.length>0)o=",
         b"else{let l=e.state.env.get(t)",
-        b"let a=Bt(e,t)?.elements;if(a?.size>0)for(let c of a.keys())o=Math.max(o,+c+1);",
+        b"let a=Bt(e,t);if(a?.elements.size>0)o=nextPlace(a);",
     ),
+    # arrays: their sorted elements and last place, which each use of them looked for
+    (b"i.elements.set(o,r)}", b"function Us(", b"i.elements.set(o,r);changed(i,+o)}"),
+    (b"return Bt(e,t)?.elements.delete(", b"String(n))??!1", b"changed(Bt(e,t));return Bt(e,t)?.elements.delete("),
+    (b"function Lt(e,t){return Array", b"function kt(e,t){", b"function Lt(e,t){return entriesOf(Bt(e,t)).map(([i])=>i)}"),
+    (b"function kt(e,t){", b"$o(e,t,e.state", b"function kt(e,t){changed(Bt(e,t));"),
+    (b"Lt(e,t).map(s=>[s,Xe(e,t,s)??", b"}function lr(e,t){", b"entriesOf(Bt(e,t))"),
+    (b"i=xe(e,s);return i.length>0?String(i.length)", b':e.state.env.get(s)!==void 0?"1"', _LENGTH),
+    (b"m=xe(e,h);return String(m.length)", b"}", b"m=Bt(e,h)?.elements.size||xe(e,h).length;return String(m)"),
+    (b"let o=s&&(s.type", b'==="DefaultValue"||s.type==="Assign', _LENGTH_FIRST),
+    # `read`: a loop over the characters of a line
+    (b"R=0;let F=0;for(;F<b.length;)", b"{let z=b[F];if(z===x){R=F", b"R=0;let F=0;" + _LINE + b"for(;F<b.length;)"),
     # `trap COMMAND EXIT`
     (
         b"await new Yo(E,m).executeScript(x);",
