@@ -9,13 +9,14 @@ import { Bash, InMemoryFs, MountableFs, defineCommand } from "just-bash";
 import { latin1, send } from "wasm-kernel:host";
 import { bytesOfText, textOfBytes, textOfLatin1, withBytes } from "wasm-kernel:bytes";
 import { SessionFolder } from "wasm-kernel:folders";
-import { TRAP } from "wasm-kernel:pieces";
+import { MACHINE, memory } from "wasm-kernel:machine";
+import { TRAP, general } from "wasm-kernel:pieces";
 import { nextDue, takeDue } from "wasm-kernel:timers";
 
 const UNLIMITED = [
   "CommandCount", "LoopIterations", "AwkIterations", "SedIterations", "JqIterations", "WorkUnits", "TraversalWork",
   "TraversalEntries", "GlobOperations", "ExecutionTimeMs", "InputBytes", "LiveBytes", "StringLength", "ArrayElements",
-  "OutputSize", "BraceExpansionResults", "QueryElements", "QueryTokens", "CsvRows", "CsvCells", "HeredocSize", "SourceBytes",
+  "OutputSize", "BraceExpansionResults", "CsvRows", "CsvCells", "HeredocSize", "SourceBytes",
 ]; // the cell's own limits hold instead
 const BY_PYTHON = [
   "python", "python3", "pip", "pip3", "gzip", "gunzip", "zcat", "tar", "zip", "unzip",
@@ -24,9 +25,12 @@ const BY_PYTHON = [
 const hasSign = (word) => /^(-[nc]|--(lines|bytes)=)-/.test(word);
 const PARTLY_BY_PYTHON = {
   head: (args) => args.some((word, at) => hasSign(word) || (/^-[nc]$/.test(word) && args[at + 1]?.startsWith("-"))),
+  cut: (args) => args.some((word) => /^--(complement|output-delimiter)|^-b/.test(word)),
   du: (args) => args.some((word) => /^-[a-zA-Z]*b|^--(bytes|apparent-size)$/.test(word)),
 };
 const LEFT_OUT = ["html-to-markdown", "sqlite3"];
+const MOST = 2 ** 31 - 2; // a larger number would be none for `split` of texts
+const SEQUENCE_MOST = 500_000_000; // characters
 const READ_ONLY = ["writeFile", "appendFile", "mkdir", "rm", "cp", "mv", "chmod", "symlink", "link", "utimes"];
 
 let script; // the one that runs
@@ -118,6 +122,11 @@ const search = (name) =>
       const at = words.findIndex((word, index) => !word.startsWith("-") && !/^-[mABC]$/.test(words[index - 1] ?? ""));
       if (patterns.length === 0 && at >= 0) patterns.push(...words.splice(at, 1));
       patterns.forEach((pattern, index) => (patterns[index] = intervals(pattern)));
+    }
+    if (name === "grep" && words.some((word) => /^-[a-zA-Z]*[rR]|^--recursive$/.test(word))) {
+      const operands = words.filter((word, at) => !/^-./.test(word) && !/^-[efmABC]$/.test(words[at - 1] ?? ""));
+      const isGiven = patterns.length > 0 || words.some((word) => /^-[a-zA-Z]*[ef]/.test(word));
+      if (operands.length === (isGiven ? 0 : 1)) words.push(""); // this folder
     }
     if (patterns.length > 0) words.unshift("-e", patterns.join("\n"));
     if (named && name === "grep") words.push("/dev/null"); // with several files, grep names the one with a match
@@ -212,8 +221,57 @@ const paste = defineCommand("paste", (args, context) => {
     const found = /^-(s?)d(.*)$/.exec(word);
     return found ? [...(found[1] ? ["-s"] : []), "-d", ...(found[2] ? [found[2]] : [])] : [word];
   });
+  const ends = words.indexOf("-d") + 1;
+  if (ends > 0) words[ends] = words[ends]?.replace(/\\(.)/g, (_, letter) => ({ t: "\t", n: "\n" })[letter] ?? letter);
   const isNamed = words.some((word, at) => (!word.startsWith("-") || word === "-") && words[at - 1] !== "-d");
   return context.origCommand(isNamed ? words : [...words, "-"]);
+});
+
+const SEPARATORS = /^(FS|OFS|ORS|RS|OFMT|SUBSEP)=([^]*)$/; // which just-bash takes from programs alone
+
+/** Takes programs in files (`-f`), and variables from options and between the names of files. */
+const awk = defineCommand("awk", async (args, context) => {
+  const words = [...args], options = [], programs = [], begin = [];
+  const set = (word) => {
+    const [found, name, value] = SEPARATORS.exec(word) ?? [];
+    if (name === "FS") options.push("-F", value);
+    else if (found) begin.push(`BEGIN { ${name} = "${value.replaceAll('"', '\\"')}" }\n`);
+    else options.push("-v", word);
+  };
+  while (/^-./.test(words[0])) {
+    const [, name, value] = /^(-[Fvf]|-)([^]*)$/.exec(words.shift());
+    if (name === "-" && value === "-") break;
+    if (name === "-") options.push(`-${value}`);
+    else if (name === "-F") options.push("-F", value || (words.shift() ?? ""));
+    else if (name === "-v") set(value || (words.shift() ?? ""));
+    else {
+      const file = value || (words.shift() ?? ""), path = context.fs.resolvePath(context.cwd, file);
+      if (!(await context.fs.exists(path))) return { stdout: "", stderr: `awk: ${file}: No such file or directory\n`, exitCode: 2 };
+      programs.push(`${await context.fs.readFile(path)}\n`);
+    }
+  }
+  if (programs.length === 0 && words.length > 0) programs.push(words.shift());
+  while (/^[A-Za-z_]\w*=/.test(words[0])) set(words.shift());
+  const program = [...begin, ...programs].join("");
+  if (/\bRS\s*=(?!=|\s*"\\n")/.test(program)) return { stdout: "", stderr: "awk: records other than lines (RS) are not known here\n", exitCode: 2 };
+  return context.origCommand([...options, ...(programs.length > 0 ? [program] : []), ...words]);
+});
+
+/** Prints the ends of files, also from a byte on; what would follow (`-f`) does not come. */
+const tail = defineCommand("tail", async (args, context) => {
+  const isToFollow = (word) => /^-[fF]$|^--follow/.test(word), follows = args.some(isToFollow);
+  const given = args.filter((word) => !isToFollow(word)).flatMap((word) => {
+    const [, name, value] = /^(-[nc]|--lines=|--bytes=)(.+)$/.exec(word) ?? [];
+    return name === undefined ? [word] : [name.replace(/^--(.).*/, (_, letter) => (letter === "l" ? "-n" : "-c")), value];
+  });
+  const words = given.map((word, at) => (/^-[nc]$/.test(given[at - 1]) ? word.replace(/^-/, "") : word)), at = words.indexOf("-c");
+  let found;
+  if (at < 0 || !words[at + 1]?.startsWith("+")) found = await context.origCommand(words);
+  else {
+    const { stdout, ...rest } = await context.exec("cat", { cwd: context.cwd, stdin: context.stdin, stdinKind: "bytes", args: words.toSpliced(at, 2) });
+    found = { ...rest, stdout: stdout.slice(Math.max(0, Number(words[at + 1]) - 1)) };
+  }
+  return follows ? { ...found, stderr: `${found.stderr}tail: nothing follows: commands run one after another\n` } : found;
 });
 
 /** Takes parts of a second without a zero, such as `.3`. */
@@ -283,6 +341,56 @@ const measure = defineCommand("wc", async (args, context) => {
   return result;
 });
 
+const FORMAT = /^((?:[^%]|%%)*)%([-0+]*)(\d*)(?:\.(\d+))?([fge])((?:[^%]|%%)*)$/;
+
+/** Returns the function that writes a number in a format such as `%03g` or `%.2f`; undefined if it is none. */
+function formatter(format) {
+  const [found, before, flags, width, places, kind, after] = FORMAT.exec(format) ?? [];
+  if (found === undefined) return undefined;
+  const digits = Number(places ?? 6), plain = (text) => text.replaceAll("%%", "%");
+  return (number) => {
+    const text = kind === "f" ? number.toFixed(digits) : kind === "e" ? number.toExponential(digits) : general(number, digits);
+    const signed = flags.includes("+") && number >= 0 ? `+${text}` : text;
+    const padded = flags.includes("-") ? signed.padEnd(width) : flags.includes("0") ? zeroed(signed, Number(width)) : signed.padStart(width);
+    return plain(before) + padded + plain(after);
+  };
+}
+
+const zeroed = (text, width) => text.replace(/\d.*/, (digits) => digits.padStart(width - (text.length - digits.length), "0"));
+
+/** Counts. Numbers that can't fit into memory are refused at once. */
+const sequence = defineCommand("seq", async (args) => {
+  const wrong = (why) => ({ stdout: "", stderr: `seq: ${why}\n`, exitCode: 1 }), numbers = [];
+  let separator = "\n", isEven = false, format;
+  for (let at = 0; at < args.length; at += 1) {
+    const word = args[at], [, name, value] = /^(-w?[sf]|--separator=|--format=)([^]*)$/.exec(word) ?? [];
+    isEven ||= /^(-w.*|--equal-width)$/.test(word);
+    if (name === undefined && /^(-w|--equal-width)$/.test(word)) continue;
+    if (name === undefined && word !== "--") numbers.push(word);
+    else if (name?.includes("s")) separator = value || (args[(at += 1)] ?? "");
+    else if (name !== undefined) format = value || (args[(at += 1)] ?? "");
+  }
+  const odd = numbers.find((word) => word.trim() === "" || !Number.isFinite(Number(word)));
+  if (odd !== undefined) return wrong(`invalid floating point argument: '${odd}'`);
+  if (numbers.length === 0 || numbers.length > 3) return wrong(numbers.length === 0 ? "missing operand" : `extra operand '${numbers[3]}'`);
+  const first = numbers.length > 1 ? numbers[0] : "1", step = numbers.length > 2 ? numbers[1] : "1", begin = Number(first), by = Number(step);
+  if (by === 0) return wrong(`invalid Zero increment value: '${step}'`);
+  const places = Math.max(...[first, step].map((word) => word.split(".")[1]?.length ?? 0));
+  const count = Math.floor((Number(numbers.at(-1)) - begin) / by + 1e-10) + 1;
+  let write = format === undefined ? (number) => (places > 0 ? number.toFixed(places) : String(number)) : formatter(format);
+  if (write === undefined) return wrong(`format '${format}' is not known here`);
+  if (count <= 0) return { stdout: "", stderr: "", exitCode: 0 };
+  const plain = write, width = Math.max(plain(begin).length, plain(begin + (count - 1) * by).length);
+  if (count * (width + separator.length) > SEQUENCE_MOST) return wrong(`${count} numbers do not fit into memory`);
+  if (isEven) write = (number) => zeroed(plain(number), width);
+  const pieces = [];
+  for (let start = 0; start < count; start += 10_000) {
+    const piece = Array.from({ length: Math.min(10_000, count - start) }, (_, at) => write(begin + (start + at) * by));
+    pieces.push(piece.join(separator));
+  }
+  return { stdout: `${pieces.join(separator)}\n`, stderr: "", exitCode: 0 };
+});
+
 /** Stands in for a command of just-bash that can't work here. */
 const missing = (name) =>
   defineCommand(name, async () => ({ stdout: "", stderr: `bash: ${name}: command not found\n`, exitCode: 127 }));
@@ -293,11 +401,11 @@ const bash = new Bash({
   fs: files,
   cwd: "/",
   customCommands: [
-    list, repeat, copy, agree, compare, count, paste, edit, rest, trap, withVariables, measure, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
+    ...MACHINE, sequence, awk, tail, list, repeat, copy, agree, compare, count, paste, edit, rest, trap, withVariables, measure, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
     ...[...BY_PYTHON, ...Object.keys(PARTLY_BY_PYTHON)].map(byPython), ...LEFT_OUT.map(missing),
   ],
   executionLimits: {
-    ...Object.fromEntries(UNLIMITED.map((name) => [`max${name}`, Number.MAX_SAFE_INTEGER])),
+    ...Object.fromEntries(UNLIMITED.map((name) => [`max${name}`, MOST])),
     maxCallDepth: 1000, // more could take the stack of the guest
   },
   defenseInDepth: false, // the sandbox itself is the defence
@@ -345,6 +453,8 @@ function begin(request) {
   script = { result: undefined };
   for (const folder of request.folders) files.mount(folder, new SessionFolder(folder));
   const { cwd, env, stdin } = request;
+  Object.assign(memory, request.memory);
+  bash.state.startTime = Date.now(); // of $SECONDS
   const all = { ...env, PATH: "/usr/bin:/bin", PWD: cwd, OLDPWD: cwd, IFS: " \t\n", OPTIND: "1" };
   for (const name of Object.keys(env)) {
     if (!name.includes("COLOR")) bash.state.exportedVars.add(name); // colours are for cells, not for pipes

@@ -46,6 +46,44 @@ SCRIPTS = {
         "date: invalid date '9999999 years'\nshuf: a number is out of range\n"
         "shuf: can't use this: list index out of range\n"
     ),
+    "uname -sm; nproc; id -un; id -u; echo $BASH; more c.txt; cat c.txt | less -N": (
+        "wasi wasm32\n1\nuser\n1000\n/bin/bash\nc.txt\nc.txt\n"
+    ),
+    "seq -f '%03g' 2; seq -ws, 9 .5 10; seq 1000001 | tail -1; seq 1 9999999999999 2>&1": (
+        "001\n002\n09.0,09.5,10.0\n1000001\nseq: 9999999999999 numbers do not fit into memory\n"
+    ),
+    "echo '1/0' | bc 2>&1; echo '2*(' | bc 2>&1; echo 'obase=2' | bc 2>&1; echo 'sqrt(9)' | bc": (
+        "bc: can't calculate '1/0': division by zero\nbc: can't calculate '2*(': syntax error\n"
+        "bc: numbers of other bases than 10 are not known here\n3\n"
+    ),
+    "echo {1..20000} | wc -w; set -- a b c; echo ${#@}; mkdir d; echo */": "20000\n3\nd/\n",
+    "mkdir d; cp a.csv d/.h; grep -r a.c; grep -rl a.c .; grep -rn b.c d b.csv": (
+        "a.csv:a.csv\nd/.h:a.csv\n./a.csv\n./d/.h\nb.csv:1:b.csv\n"
+    ),
+    """jq -nr '["a b", 1, "c"] | @csv'; tail -c +3 a.csv; tail -n -1 c.txt""": (
+        '"a b",1,"c"\ncsv\nc.txt\n'
+    ),
+    r"paste -d'\t,' a.csv b.csv c.txt; echo a,b,c | cut -d, --complement -f2; cut -b2- a.csv": (
+        "a.csv\tb.csv,c.txt\na,c\n.csv\n"
+    ),
+    "tar cf x --exclude='*.csv' *; tar tf x; gzip -c a.csv > g; gzip -t g && sort -m a.csv": (
+        "c.txt\na.csv\n"
+    ),
+    r"sed '1i\x' a.csv; seq 5 | sed '2a\y' | head -3": "x\na.csv\n1\n2\ny\n",
+    "set -e; f() { false; echo in; }; f && echo and; ! false; f || echo no; false; echo not": (
+        "in\nand\nin\n"
+    ),
+    'set -u; a=(); echo "${b:-c}" "${1-d}" "${b:+e}"; echo "${a[@]}${#a[@]}"': "c d \n0\n",
+    """echo a b | awk -v OFS=- '{$1=$1; print $0, length, int(-1.5), substr("abc", 0, 2)}'""": (
+        "a-b-3--1-a\n"
+    ),
+    """awk 'BEGIN {x[1] = 1; printf "%g %G %.2g ", 1e10, 1e-7, 9.99; print length(x), 1e-7}'""": (
+        "1e+10 1E-07 10 1 1e-07\n"
+    ),
+    """echo 'a.b|c' > p; awk -F. '{print $1}' p; awk 'BEGIN {FS = "|"} {print $2}' p""": "a\nc\n",
+    "echo '{print $1}' > p; awk -f p OFS=x a.csv; awk '{print $2}' FS=. a.csv; awk 'RS=1' 2>&1": (
+        "a.csv\ncsv\nawk: records other than lines (RS) are not known here\n"
+    ),
     "printf '(%.0s' {1..9999} | bc 2>&1 | cut -c-24; shuf -i 1-999999999 2>&1": (
         "bc: can't calculate '(((\nshuf: memory exhausted\n"
     ),
@@ -87,6 +125,31 @@ def all_run(sandbox: BaseSandbox, scripts: list[str]) -> list[tuple[str, str]]:
     """The output and errors of scripts, each with three files only."""
     asked = f"{ANEW}\nimport json\nprint(json.dumps([run(script) for script in {scripts}]))"
     return [(out, error) for out, error in json.loads(said(sandbox, asked).stdout)]
+
+
+MANY = """
+a=($(seq 20000))
+for i in {1..50}; do a+=($i); x=${#a[@]}; ((x == ${#a[@]})) || echo "$x"; done
+i=0
+while read -r line && ((i < 50)); do ((i += 1)); done <<< "$(seq 20000)"
+echo "${#a[@]} ${a[-1]} $i"
+"""
+
+
+def test_a_long_array_is_no_slower_to_use_than_a_short_one(shell: BaseSandbox) -> None:
+    """Each step looked at all elements, which took a third of a second."""
+    result = said(shell, f"import subprocess; print(subprocess.getoutput({MANY!r}))")
+    assert result.stdout == "20050 50 50\n"
+    assert result.duration < 15
+
+
+def test_df_and_free_tell_the_limits_of_the_sandbox(tmp_path: Path) -> None:
+    mib = 1024 * 1024
+    policy = ExecutionPolicy(workspace_bytes=64 * mib, memory_bytes=512 * mib)
+    with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:
+        said(sandbox, f"open('big', 'wb').write(bytes({16 * mib}))")
+        script = "df -m | tail -1 | tr -s ' '; free -m | awk 'NR == 2 {print $2, ($3 + $4 <= 513)}'"
+        assert said(sandbox, f"!{script}").stdout == "session 64 16 48 25% /app\n512 1\n"
 
 
 def test_a_script_prints_what_bash_would(shell: BaseSandbox) -> None:

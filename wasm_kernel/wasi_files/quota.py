@@ -74,6 +74,11 @@ class Quota:
             return ""
         return "workspace_files" if self.used_files >= self.most_files else "workspace_bytes"
 
+    def space(self) -> tuple[int, int]:
+        """Returns the limit of bytes, and the number in use."""
+        self._check()
+        return self.most_bytes, self.used_bytes
+
     def reserve(self, files: int, size: int = 0) -> None:
         """Raises `Full` unless this many files and bytes more fit; `added` counts them later."""
         self._check()

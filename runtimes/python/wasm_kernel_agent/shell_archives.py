@@ -7,13 +7,14 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from wasm_kernel_agent.shell_options import Usage, options_of
 
 _PACKERS = {"z": "gz", "j": "bz2", "J": "xz"}
-_STRIP = "--strip-components="
+_STRIP, _EXCLUDE = "--strip-components=", "--exclude="
 
 
 def tar(words: list[str]) -> None:
@@ -21,6 +22,7 @@ def tar(words: list[str]) -> None:
     if words and not words[0].startswith("-"):
         words = [f"-{words[0]}", *words[1:]]
     strip = sum(int(word.removeprefix(_STRIP)) for word in words if word.startswith(_STRIP))
+    left_out = [word.removeprefix(_EXCLUDE) for word in words if word.startswith(_EXCLUDE)]
     words = [word for word in words if not word.startswith("--")]
     options, names = options_of(words, "cxtzjJvkf:C:")
     packer = next((_PACKERS[letter] for letter in _PACKERS if letter in options), "")
@@ -31,14 +33,25 @@ def tar(words: list[str]) -> None:
         mode: Any = f"w|{packer}"
         with tarfile.open(**_opened(name, "wb"), mode=mode) as archive:
             for each in names:
-                archive.add(where / each, PurePosixPath(each).as_posix().lstrip("/"))
+                name_in_there = PurePosixPath(each).as_posix().lstrip("/")
+                archive.add(where / each, name_in_there, filter=lambda it: _unless(it, left_out))
         return
     with tarfile.open(**_opened(name, "rb"), mode="r|*") as archive:
         for member in _wanted(archive, names, strip):
+            if _unless(member, left_out) is None:
+                continue
             if "t" in options or "v" in options:
                 print(member.name + "/" * member.isdir())
             if "x" in options:
                 archive.extract(member, where, filter="data")
+
+
+def _unless(member: tarfile.TarInfo, left_out: list[str]) -> tarfile.TarInfo | None:
+    """Returns a member; None if a pattern leaves it, or a folder that it is in, out."""
+    path = PurePosixPath(member.name)
+    places = [path, *path.parents]
+    found = any(fnmatch(str(p), each) or fnmatch(p.name, each) for p in places for each in left_out)
+    return None if found else member
 
 
 def _opened(name: str, mode: str) -> dict[str, Any]:
@@ -96,11 +109,14 @@ def zip_up(words: list[str]) -> None:
 
 def gzip_up(words: list[str]) -> None:
     """Packs files, or unpacks them with `-d`."""
-    options, names = options_of(words, "dckfnqv123456789")
+    options, names = options_of(words, "dctkfnqv123456789", "test t decompress d keep k stdout c")
     level = max((int(letter) for letter in options if letter.isdigit()), default=6)
     for name in names or ["-"]:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        found = gzip.decompress(data) if "d" in options else gzip.compress(data, level, mtime=0)
+        unpacks = options.keys() & {"d", "t"}
+        found = gzip.decompress(data) if unpacks else gzip.compress(data, level, mtime=0)
+        if "t" in options:
+            continue
         if name == "-" or "c" in options:
             sys.stdout.buffer.write(found)
             continue

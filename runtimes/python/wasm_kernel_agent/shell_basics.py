@@ -189,6 +189,43 @@ def head(words: list[str]) -> None:
         sys.stdout.buffer.write(kept)
 
 
+_CUT = "bytes b characters c fields f delimiter d complement C only-delimited s output-delimiter O"
+
+
+def cut(words: list[str]) -> None:
+    """Prints parts of lines: bytes, characters or fields; with `--complement` all others."""
+    values, names = options_of(words, "b:c:f:d:CsO:", _CUT)
+    kind = next((letter for letter in "bcf" if letter in values), "")
+    if not kind:
+        raise Usage("one of -b, -c and -f is needed")
+    end = values.get("d", "\t")
+    between = values.get("O", end if kind == "f" else "").encode()
+    spans = [part.partition("-") for part in values[kind].split(",")]
+    ranges = [(int(a or 1), int(b or sys.maxsize) if dash else int(a)) for a, dash, b in spans]
+    for line in lines_of(names):
+        data = line.encode("utf-8", "surrogateescape")
+        if kind == "f" and end not in line:
+            parts = [] if "s" in values else [data]
+            kept = parts
+        else:
+            parts = _parts(line, data, kind, end)
+            places = (any(a <= at <= b for a, b in ranges) for at in range(1, len(parts) + 1))
+            kept = [
+                part for part, is_in in zip(parts, places, strict=True) if is_in != ("C" in values)
+            ]
+        if parts or kind != "f":
+            sys.stdout.buffer.write(between.join(kept) + b"\n")
+
+
+def _parts(line: str, data: bytes, kind: str, end: str) -> list[bytes]:
+    """Returns the bytes of a line (`b`), its characters (`c`), or its fields."""
+    if kind == "b":
+        return [data[at : at + 1] for at in range(len(data))]
+    if kind == "c":
+        return [letter.encode("utf-8", "surrogateescape") for letter in line]
+    return data.split(end.encode())
+
+
 _SHUF = "echo e head-count n input-range i repeat r"
 
 
@@ -227,7 +264,14 @@ _SUMS: dict[type[ast.AST], Callable[[Decimal, Decimal, Decimal], Decimal | bool]
     ast.NotEq: lambda a, b, scale: a != b,
 }
 _DIGITS = 1000  # of a result
-_NO_SUM = (ArithmeticError, LookupError, MemoryError, RecursionError, SyntaxError, ValueError)
+_NO_SUMS: dict[type[Exception], str] = {
+    ZeroDivisionError: "division by zero",
+    ArithmeticError: f"there is no result of {_DIGITS:,} digits or fewer",
+    SyntaxError: "syntax error",
+    **dict.fromkeys((MemoryError, RecursionError), "it is too deep"),
+    **dict.fromkeys((LookupError, ValueError), "it is not known here"),
+}
+"""Errors of a sum, and what `bc` says of each; the first that fits."""
 
 
 def calculate(words: list[str]) -> None:
@@ -244,8 +288,11 @@ def calculate(words: list[str]) -> None:
                         (rest if given else text).strip().replace("^", "**"), mode="eval"
                     )
                     found = _calculated(tree.body, known)
-            except _NO_SUM as problem:
-                raise Usage(f"can't calculate {text[:100]!r}: {type(problem).__name__}") from None
+            except tuple(_NO_SUMS) as problem:
+                why = next(why for kind, why in _NO_SUMS.items() if isinstance(problem, kind))
+                raise Usage(f"can't calculate {text[:100]!r}: {why}") from None
+            if given and name.strip() in ("ibase", "obase") and found != 10:
+                raise Usage("numbers of other bases than 10 are not known here")
             if given:
                 known[name.strip()] = found
             else:
@@ -260,6 +307,9 @@ def _calculated(node: ast.expr, known: dict[str, Decimal]) -> Decimal:
             return known.get(name, Decimal(0))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_calculated(operand, known)
+        case ast.Call(func=ast.Name(id="sqrt"), args=[argument]):
+            root = _calculated(argument, known).sqrt()
+            return root.quantize(Decimal(1).scaleb(-int(known["scale"])), "ROUND_DOWN")
         case (
             ast.BinOp(left=left, op=op, right=right)
             | ast.Compare(left=left, ops=[op], comparators=[right])
@@ -361,6 +411,7 @@ def _sizes(path: Path, level: int) -> Iterator[tuple[int, Path, int]]:
 PROGRAMS = {
     "date": date,
     "od": octal_dump,
+    "cut": cut,
     "head": head,
     "shuf": shuffle,
     "bc": calculate,

@@ -116,14 +116,14 @@ def _value_of(text: str, flags: str) -> Any:
 
 _SORT = """
 ignore-leading-blanks b check c dictionary-order d ignore-case f general-numeric-sort g
-human-numeric-sort h month-sort M numeric-sort n random-sort R reverse r stable s unique u
+human-numeric-sort h merge m month-sort M numeric-sort n random-sort R reverse r stable s unique u
 version-sort V zero-terminated z key k field-separator t output o buffer-size S parallel T
 """
 
 
 def sort(words: list[str]) -> int:
     """Sorts lines."""
-    values, names = options_of(words, "bcCdfghMnrRsuVzk:t:o:S:T:", _SORT)
+    values, names = options_of(words, "bcCdfghmMnrRsuVzk:t:o:S:T:", _SORT)
     separator = values.get("t")
     separator = "\0" if separator == "\\0" else separator
     flags = "".join(letter for letter in values if letter in "bdfghMnrV")

@@ -249,6 +249,7 @@ class AgentCalls:
             "link": lambda a, data: do.link(at(a[0]), at(a[1])),
             "symlink": lambda a, data: do.make_link(text(a[0]), at(a[1])),
             "readlink": lambda a, data: do.read_link(at(a[0])),
+            "space": lambda a, data: do.quota.space(),
         }
 
 

@@ -15,23 +15,44 @@ from "wasm-kernel:bytes";
 """
 _REGEX = b"""
 import {createUserRegex as ie} from "wasm-kernel:regex";
-import {awkNumber, changed, entriesOf, nextPlace, once, replaceFile, runWithTrap, strftime} from "wasm-kernel:pieces";
+import {awkNumber, general, strftime} from "wasm-kernel:pieces";
+import {changed, entriesOf, nextPlace, once, replaceFile, runWithTrap} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 _STRFTIME = b"""["strftime",async (e,t,n)=>{const found=[];
 for(const each of e)found.push(await n.evalExpr(each));return strftime(...found)}]"""
 
 _EXPONENT = rb"let S=y.toExponential(x).replace(/e([+-])(\d)$/,'e$10$2');"
 
-_COUNTS = b"""consumeLimited(){return 0}consumeInput(){return 0}consume(){this.assertUsable();return 0}
-reserveBytes(){return{release(){}}}appendOutput(){return 0}accountResult(t){return t}relinquishOutput(){}"""
+_COUNTS = b"""consumeLimited(){return 0}consumeInput(){return 0}
+consume(){this.assertUsable();return 0}reserveBytes(){return{release(){}}}
+appendOutput(){return 0}accountResult(t){return t}relinquishOutput(){}"""
 
 _KEPT = b"""n&&(t==="stdout"?this.stdoutChunks:this.stderrChunks).push(n)}"""
 _APPENDED = b"""n&&this.stdoutChunks.push(n);t.stderr&&this.stderrChunks.push(t.stderr)}"""
 
-_LINE = b"""{let q=b.indexOf(x);let k=q<0?b:b.slice(0,q);if(s||!k.includes("\\\\"))A(k),F=k.length}"""
+_LINE = (
+    b"""{let q=b.indexOf(x);let k=q<0?b:b.slice(0,q);if(s||!k.includes("\\\\"))A(k),F=k.length}"""
+)
 
 _LENGTH = b"i=Bt(e,s)?.elements.size||xe(e,s).length;return i>0?String(i)"
-_LENGTH_FIRST = rb'if(s?.type==="Length"&&/\[[@*]\]$/.test(r))return q7(e,r,"");let o=s&&(s.type'
+_LENGTH_FIRST = rb"""if(s?.type==="Length"&&/\[[@*]\]$/.test(r))return q7(e,r,"");
+if(s?.type==="Length"&&/^[@*]$/.test(r))return We(e,"#");let o=s&&(s.type"""
+
+_QUOTED = b"""return'"'+i.replace(/"/g,'""')+'"'"""
+
+_SEGMENTS = b'r=t.split("/").filter((c,k,all)=>c!==""||(k>0&&k===all.length-1))'
+_LAST_SEGMENT = b'r.length===0)return[n];if(r[0]==="")return[`${n}/`];'
+_TEXT = rb"""readTextCommand(t,n,r){
+if(/^\\\S/.test(this.input.slice(this.pos,this.pos+2)))this.advance();"""
+
+_TA = b'function Ta(e,t){switch(t){case"length":return e.line.length;'
+_QX = b"""async function qx(e,t,n){let a=e[0]?.type==="variable"&&t.arrays[e[0].name];
+if(a)return Object.keys(a).length;"""
+_INT = b"Math.trunc(zn(await n.evalExpr(e[0])))}async function i9"
+_SUBSTR = b'i+=Math.min(0,s);return i>0?r.substr(Math.max(0,s),i):""'
+_TESTED = b"""let d=this.ctx.state.inCondition,f;
+this.ctx.state.inCondition=d||c.negated||l<t.pipelines.length-1;
+try{f=await this.executePipeline(c)}finally{this.ctx.state.inCondition=d}"""
 
 _FULL = b"""replaceFile(t.fs,g,w.output))}catch(b){if(/ENOSPC/.test(b.message))
 return{stdout:"",stderr:`sed: couldn't write ${m}: No space left on device\n`,exitCode:4};"""
@@ -53,16 +74,32 @@ _PARTS = (
     (b"function vt(e,t,n){", b"var br=L(", b"function vt(){}function sn(e,t,n,r){return r()}"),
     # guards around each command: copies of all that it may use, a timer, counts of its output
     (b"function c3(e,t){", b"async function pO(", b"function c3(e){return{context:e,revoke(){}}}"),
-    (b"let o=s.remainingTimeMs()", b"??t.limits.maxExec", b"if(!i)return e();let o=s.remainingTimeMs()"),
+    (
+        b"let o=s.remainingTimeMs()",
+        b"??t.limits.maxExec",
+        b"if(!i)return e();let o=s.remainingTimeMs()",
+    ),
     (b"consumeLimited(t,n,r,s=t){", b"enterDepth(t,n=", _COUNTS),
-    (b"append(t){let n=_(t);", b"repeat(t,n){jr(n", b"append(t){t&&this.chunks.push(t);return this}"),
+    (
+        b"append(t){let n=_(t);",
+        b"repeat(t,n){jr(n",
+        b"append(t){t&&this.chunks.push(t);return this}",
+    ),
     (b"let r=_(t)+_(n);r>this.ctx", b"t&&this.stdoutChunks", b""),
     (b",this.totalBytes+=r}", b"appendUnaccounted(", b"}"),
     (b"let i;try{i=this.scope.appendOutput(t,n", b"prependTo(t){t instanceof yt", _KEPT),
-    (b"let r=t.stdoutKind===\"bytes\"||t.stdout", b"build(t,n){return{stdout:this.stdoutC", _APPENDED),
+    (
+        b'let r=t.stdoutKind==="bytes"||t.stdout',
+        b"build(t,n){return{stdout:this.stdoutC",
+        _APPENDED,
+    ),
     # ranges such as {1..20000}
     (b"var Uo=1e4", b",md={", b"var Uo=1/0"),
-    (b"maxStringBytes:10*1024*1024};function Ll(", b"e,t,n,r){if(", b"maxStringBytes:1/0};function Ll("),
+    (
+        b"maxStringBytes:10*1024*1024};function Ll(",
+        b"e,t,n,r){if(",
+        b"maxStringBytes:1/0};function Ll(",
+    ),
     (b"var Hw=1e5", b";async function Kw(", b"var Hw=1/0"),
     # counts of lines by loops over all characters, for limits that there are not
     (b"I=1;for(let D=0;D<e.length;", b"let T=e.split(`", b"I=1;"),
@@ -77,7 +114,20 @@ _PARTS = (
     (b"function et(e){", b"function Su(e)", b"function et(e){return awkNumber(e)}"),
     (b"function Vt(e){", b"function xu(e)", b"function Vt(e){return awkNumber(e)}"),
     (b"let S=y.toExponential(x);", b'if(g==="E"', _EXPONENT),
+    (b"let S=y!==0?Math.floor(Math.log10(", b"f){let A=parseInt", b"let E=general(y,x,g);if("),
     (b'let y=w!==void 0?String(w):"";if(d', b"&&(y=y.sub", b'let y=awkNumber(w??"");if(d'),
+    # `awk`: `length` alone and of arrays, `int` of negative numbers, `substr` from before a text
+    (b"function Ta(e,t){switch(t){", b'case"FS":return e.FS;', _TA),
+    (b"async function qx(e,t,n){", b"return e.length===0?t.line.length", _QX),
+    (b"Math.floor(zn(await n.evalExpr(e[0])))}async function i9", b"(e,t,n){return", _INT),
+    (b"return r.substr(Math.max(0,s),i)", b"}return r.substr(", _SUBSTR),
+    # `awk`: one character that separates fields is no pattern
+    (
+        b'function Hm(e){if(e===" ")',
+        b'return ie("',
+        b'function Hm(e){if(e.length===1&&e!==" ")return ie(Vm(e));if(e===" ")',
+    ),
+    (b"else try{e.fieldSep=ie(t)}", b"catch{", b"else try{e.fieldSep=ie(t.length===1?Vm(t):t)}"),
     # `awk`: dates, appended files
     (b'["systime",bu("systime")]', b',["mktime"', b'["systime",()=>Math.floor(Date.now()/1e3)]'),
     (b'["strftime",bu("strftime")]', b"])});function on(e)", _STRFTIME),
@@ -96,15 +146,54 @@ _PARTS = (
     ),
     # arrays: their sorted elements and last place, which each use of them looked for
     (b"i.elements.set(o,r)}", b"function Us(", b"i.elements.set(o,r);changed(i,+o)}"),
-    (b"return Bt(e,t)?.elements.delete(", b"String(n))??!1", b"changed(Bt(e,t));return Bt(e,t)?.elements.delete("),
-    (b"function Lt(e,t){return Array", b"function kt(e,t){", b"function Lt(e,t){return entriesOf(Bt(e,t)).map(([i])=>i)}"),
+    (
+        b"return Bt(e,t)?.elements.delete(",
+        b"String(n))??!1",
+        b"changed(Bt(e,t));return Bt(e,t)?.elements.delete(",
+    ),
+    (
+        b"function Lt(e,t){return Array",
+        b"function kt(e,t){",
+        b"function Lt(e,t){return entriesOf(Bt(e,t)).map(([i])=>i)}",
+    ),
     (b"function kt(e,t){", b"$o(e,t,e.state", b"function kt(e,t){changed(Bt(e,t));"),
     (b"Lt(e,t).map(s=>[s,Xe(e,t,s)??", b"}function lr(e,t){", b"entriesOf(Bt(e,t))"),
     (b"i=xe(e,s);return i.length>0?String(i.length)", b':e.state.env.get(s)!==void 0?"1"', _LENGTH),
-    (b"m=xe(e,h);return String(m.length)", b"}", b"m=Bt(e,h)?.elements.size||xe(e,h).length;return String(m)"),
+    (
+        b"m=xe(e,h);return String(m.length)",
+        b"}",
+        b"m=Bt(e,h)?.elements.size||xe(e,h).length;return String(m)",
+    ),
     (b"let o=s&&(s.type", b'==="DefaultValue"||s.type==="Assign', _LENGTH_FIRST),
+    # $BASH
+    (
+        b'case"BASH_VERSION":return T6',
+        b";",
+        b'case"BASH":return"/bin/bash";case"BASH_VERSION":return T6',
+    ),
+    (b'"SECONDS","BASH_VERSION","!"', b',"BASHPID"', b'"SECONDS","BASH","BASH_VERSION","!"'),
+    # patterns that end in a slash: folders alone
+    (b'r=t.split("/").filter(c=>c!=="")', b",s=-1;for(let c=0;c<r.length", _SEGMENTS),
+    (b"r.length===0)return[n];", b"let[s,...i]=r,o=[];", _LAST_SEGMENT),
+    # `grep -r`: names below `.`, hidden files
+    (b'{if(Un(o),h.startsWith("."))continue;let m=e==="."', b"?h:", b'{Un(o);let m=e===""'),
+    # `sed`: a text behind `i\\`
+    (b"readTextCommand(t,n,r){", b"let s=!1;", _TEXT),
+    # `jq`: texts of @csv without quotes
+    (b'return i.includes(",")||i.includes', b'}).join(",")]:[null];case"@tsv"', _QUOTED),
     # `read`: a loop over the characters of a line
-    (b"R=0;let F=0;for(;F<b.length;)", b"{let z=b[F];if(z===x){R=F", b"R=0;let F=0;" + _LINE + b"for(;F<b.length;)"),
+    (
+        b"R=0;let F=0;for(;F<b.length;)",
+        b"{let z=b[F];if(z===x){R=F",
+        b"R=0;let F=0;" + _LINE + b"for(;F<b.length;)",
+    ),
+    # `set -e` in functions before `||`, `&&` and behind `!`; `set -u` and "${x:-y}"
+    (b"let f=await this.executePipeline(c);", b"n.appendResult(f,$c(f))", _TESTED),
+    (
+        b"c=await Cr(e,l),u=await We(e,l)",
+        b',f=u==="",d=s.checkE',
+        b"c=await Cr(e,l),u=await We(e,l,!1)",
+    ),
     # `trap COMMAND EXIT`
     (
         b"await new Yo(E,m).executeScript(x);",

@@ -156,6 +156,7 @@ class Shells:
         request = msgspec.to_builtins(asked)
         if isinstance(asked, _Script):
             shell, request["folders"] = self._opened(), self._folders()
+            request["memory"] = {"most": self._setup.memory_bytes, "used": self._guest.memory.size}
         else:
             shell = self._waiting.pop()
         ends = True
