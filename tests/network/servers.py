@@ -257,6 +257,20 @@ def _certificate(
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
         )
-        .add_extension(x509.KeyUsage(True, *[False] * 4, is_ca, *[False] * 3), critical=True)
+        .add_extension(_usage(is_ca=is_ca), critical=True)
         .sign(signer, hashes.SHA256())
+    )
+
+
+def _usage(*, is_ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_ca,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
     )
