@@ -77,12 +77,6 @@ def test_a_file_that_is_not_the_pinned_one_stops_the_build(upstream: Upstream, n
         upstream.checked()
 
 
-def test_a_file_that_is_missing_stops_the_build(upstream: Upstream) -> None:
-    (upstream.artifacts / "python-snapshot.wasm").unlink()
-    with pytest.raises(GuestFilesError, match=r"python-snapshot\.wasm .* can't be read"):
-        upstream.checked()
-
-
 def test_another_version_stops_the_build(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,6 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
     "wasm-python": (),
     "wasm-trusted": ("--WasmKernel.outputs=trusted",),
     "wasm-tomorrow": ("--WasmKernel.resume=always",),
-    "wasm-long": ("--WasmKernel.history_cells=1000",),
     "wasm-slow": ("--WasmKernel.confinement=off",),
     "wasm-plots": (f"--WasmKernel.mounts={sysconfig.get_path('purelib')}:/packages",),
 }

@@ -46,28 +46,6 @@ WATCH = """() => {  // notes the fewest states that the panel shows from now on
     const note = () => { window.fewest = Math.min(window.fewest, count()); };
     new MutationObserver(note).observe(panel, {childList: true, subtree: true});
 }"""
-MANY = 500
-FRAME_SECONDS = 1 / 60
-RUN_MANY = """async ([number]) => {
-    const {kernel} = jupyterapp.shell.currentWidget.sessionContext.session;
-    for (let at = 1; at <= number; at += 1)
-        await kernel.requestExecute({code: `x = ${at}`}).done;
-}"""
-SCROLL = """async () => {  // from the first state to the last, a page of the list in ten frames
-    const list = document.querySelector('.jp-wasmTimeline-states');
-    const frame = () => new Promise(requestAnimationFrame);
-    list.scrollTop = 0;
-    await frame();
-    const times = [];
-    let before = performance.now();
-    while (list.scrollTop + list.clientHeight < list.scrollHeight - 1) {
-        list.scrollTop += list.clientHeight / 10;
-        await frame();
-        times.push(performance.now() - before);
-        before = performance.now();
-    }
-    return times.map(time => time / 1000);
-}"""
 EXECUTE = """async ([path, code]) => {
     const widget = [...jupyterapp.shell.widgets('main')].find(w => w.context?.path === path);
     const said = [];
@@ -430,29 +408,3 @@ def test_a_page_without_the_panel_has_a_widget(
     press("Name checkpoint")
     row("[5]", "here", "checkpoint the merge")
     target.cell(2).screenshot(path=portraits / "timeline-widget.png")
-
-
-@pytest.mark.soak
-def test_five_hundred_states_scroll_smoothly(target: Lab, server: Server) -> None:
-    target.page.set_viewport_size(WIDE)
-    target.open(server.notebook("long", ["x"], kernel="wasm-long"))
-    panel = Panel(target)
-    panel.show()
-    target.page.evaluate(RUN_MANY, [MANY])
-    panel.here(f"[{MANY}]")
-    counted = target.page.context.new_cdp_session(target.page)
-    # processor time of the page's main thread, as other processes may hold up its clock
-    counted.send("Performance.enable", {"timeDomain": "threadTicks"})
-
-    def busy() -> float:
-        metrics = counted.send("Performance.getMetrics")["metrics"]
-        return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
-
-    before = busy()
-    frames = target.page.evaluate(SCROLL)
-    each = (busy() - before) / len(frames)
-    nodes = panel.region.evaluate("node => node.querySelectorAll('*').length")
-    late = sum(frame > 2 * FRAME_SECONDS for frame in frames)
-    print(f"{len(frames)} frames of {each * 1000:.1f} ms, {late} late, {nodes} nodes")
-    assert each < FRAME_SECONDS
-    assert panel.items.count() == MANY + 1
