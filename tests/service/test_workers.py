@@ -36,23 +36,6 @@ from wasm_kernel.service.service import Service
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = "open('begun', 'w').close()"
 SWALLOWS = f"lost = True\nwhile True:\n  try:\n    {BEGIN}\n    while True: pass\n  except: pass"
-BESIDE_A_THREAD = """
-import os, socket, threading
-from wasm_kernel.frontends.jupyter.forker import Forker
-from wasm_kernel.service.fork_loop import WorkerForks
-from wasm_kernel.service.messages import ForkRequest
-threading.Thread(target=threading.Event().wait, daemon=True).start()
-one, other = socket.socketpair()
-forks, forker = WorkerForks(), Forker("")
-forks.load = lambda request: (None, None)
-for fork in (lambda: forks._fork(ForkRequest("python", "unchecked"), other.fileno(), None),
-             lambda: forker._fork(other)):
-    try:
-        fork()
-        print("forked")
-    except SystemExit as problem:
-        print(problem)
-"""
 
 
 def lose(sandbox: Sandbox, how: signal.Signals = signal.SIGKILL) -> Any:
@@ -243,12 +226,6 @@ def test_a_killed_service_leaves_no_process_and_the_next_one_has_the_variables(
         for process in processes:  # a session whose worker still ends is open elsewhere
             ends(int(process))
         assert says(service.get(name), "print(x)") == "41"
-
-
-def test_a_process_with_a_second_thread_forks_neither_workers_nor_kernels() -> None:
-    command = [sys.executable, "-c", BESIDE_A_THREAD]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "wasm-kernel: 1 threads too many; nothing is forked\n" * 2
 
 
 def test_a_shared_process_that_is_gone_is_replaced_by_an_own_one(warm: None) -> None:
