@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import tempfile
@@ -115,17 +114,6 @@ def test_a_cell_runs_over_ipc() -> None:
         file = str(Path(folder, "kernel.json"))
         manager = KernelManager(kernel_name=KERNEL, transport="ipc", connection_file=file)
         assert answers(manager) == "ok"
-
-
-def test_a_client_that_connects_at_once_is_not_refused() -> None:
-    manager = KernelManager(kernel_name=KERNEL)
-    manager.start_kernel()
-    try:
-        for name in ("shell", "iopub", "stdin", "hb", "control"):
-            port = getattr(manager, f"{name}_port")
-            socket.create_connection((manager.ip, port), timeout=SECONDS).close()
-    finally:
-        manager.shutdown_kernel(now=True)
 
 
 def answers(manager: KernelManager) -> str:

@@ -15,13 +15,11 @@ import pytest
 
 from tests.aged import aged
 from tests.private import folders_of
-from tests.sessions.other_process import Other
-from wasm_kernel import get_session_sandbox, write_session_file
+from wasm_kernel import write_session_file
 from wasm_kernel.folders.folders import STATE
 from wasm_kernel.folders.locks import note_evicted
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.linux import trees
-from wasm_kernel.result import readable
 from wasm_kernel.sessions import archives, ids
 from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.notebooks import bind
@@ -161,13 +159,6 @@ def test_files_are_written_listed_read_and_deleted(
     assert good(command("files", ID)) == "first\n"
 
 
-def test_a_path_out_is_refused(command: Command, root: Path) -> None:
-    write_session_file(ID, "a", b"", root)
-    for path in ("../../x", "/etc/passwd", ".metadata.json", "a\\..\\..\\x"):
-        for word in ("read", "write", "delete"):
-            assert "Nothing was read or changed" in failed(command(word, ID, path))
-
-
 def test_names_are_escaped_in_the_terminal(command: Command, root: Path) -> None:
     write_session_file(ID, "\x1b]0;t\x07", b"", root)
     for words in (("files", ID), ("files", ID, "-l"), ("read", ID, "\x1b[2J")):
@@ -218,28 +209,6 @@ def test_an_archive_goes_out_and_comes_in(command: Command, root: Path, tmp_path
     (tmp_path / "bad").write_bytes(b"no archive")
     assert "not an archive of a session" in failed(command("import", "bad"))
     assert "missing" in failed(command("import", "missing"))
-
-
-def test_variables_go_along_in_an_archive_and_a_fork(
-    warm: None, command: Command, root: Path
-) -> None:
-    user = Other(root, ID)
-    assert user.run("x = 42")["error"] == ""
-    assert "Use %fork" in failed(command("fork", ID))
-    assert "Nothing was exported" in failed(command("export", ID))
-    assert json.loads(good(command("show", ID, "--json")))["in_use"] is True
-    assert "open" in failed(command("delete", ID, "--yes"))
-    user.end()
-    done = command("export", ID, "x.tar.gz")
-    assert "some 50 MB beside the files. --files-only" in done.stderr
-    size = readable((Path.cwd() / "x.tar.gz").stat().st_size)
-    assert good(done).rstrip().endswith(f", {size}")
-    names = [good(command("import", "x.tar.gz")).strip()]
-    names += json.loads(good(command("fork", ID, "-n", "2", "--json")))
-    assert len(set(names)) == 3
-    for name in names:
-        with get_session_sandbox(name, workspace_root=root) as sandbox:
-            assert sandbox.execute("print(x)").stdout == "42\n"
 
 
 def test_a_session_is_named_by_the_beginning_of_its_id_or_its_notebook(

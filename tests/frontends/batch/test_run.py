@@ -21,7 +21,6 @@ import pytest
 from tests.frontends.batch.conftest import Making, Running, code, executed
 from tests.guests.python.packages.conftest import fork_pip, index_in
 from wasm_kernel import grade_notebooks, run_notebooks
-from wasm_kernel.errors import BATCH_OPTIONS
 from wasm_kernel.frontends.batch import notebook_run
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.notebooks import METADATA
@@ -326,16 +325,6 @@ def test_fuel_is_counted_and_a_notebook_has_its_own_time(
     assert run(budgets=Budgets(fuel=10**9))["hungry.ipynb"].verdict == "out-of-fuel"
     outcome = run(budgets=Budgets(notebook_seconds=0.5))["hungry.ipynb"]
     assert outcome.verdict == "timeout" and "notebook" in outcome.reason
-
-
-def test_texts_name_the_options_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = {"memory_bytes": 10**9, "disk_bytes": 1, "output_bytes": 1}
-    assert Budgets(cell_seconds=1, fuel=1, **sizes).limits().keys() == BATCH_OPTIONS.keys()
-    for command in ("run", "grade"):
-        with pytest.raises(SystemExit):
-            main([command, "--help"])
-        said = capsys.readouterr().out
-        assert all(f"{option} " in said for option in BATCH_OPTIONS.values())
 
 
 def test_a_reason_holds_nothing_that_a_terminal_obeys() -> None:
