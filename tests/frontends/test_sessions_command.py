@@ -206,6 +206,8 @@ def test_an_archive_goes_out_and_comes_in(command: Command, root: Path, tmp_path
     assert "already" in failed(command("import", f"{ID}.tar.gz", "--as"))
     made = json.loads(good(command("import", f"{ID}.tar.gz", "--as", "named", "--json")))
     assert made["session_id"] == "named"
+    forks = json.loads(good(command("fork", ID, "-n", "2", "--json")))
+    assert [(root / name / "a").read_bytes() for name in forks] == [b"x"] * 2
     (tmp_path / "bad").write_bytes(b"no archive")
     assert "not an archive of a session" in failed(command("import", "bad"))
     assert "missing" in failed(command("import", "missing"))

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,127 +20,26 @@ import pytest
 pytestmark = pytest.mark.soak
 ROOT = Path(__file__).resolve().parents[2]
 
-VARIABLES = (
-    "You have been provided with these additional arguments, that you can access directly using "
-    "the keys as variables:"
-)
-SMOLAGENTS = f"""\
-New task:
-How many?
-{VARIABLES}
-{{'data': {{'n': 4}}}}.
-Observation:
-Execution logs:
-apples: 3
-Last output from code snippet:
-6
-KeyError: 'plum'
-Call id: call_2
-Error:
-KeyError: 'plum'
-answer: {{'all': 7}}
-"""
-
-HOSTILE = "str\n" * 6 + "[{'a': 1}]\n" + "None\n" * 3
-
-DSPY = """\
-found k 3
-[Error] IndexError: list index out of range
-four
-FINAL: {'answer': 'three'}
-answer: three
-"""
-
-AUTOGEN = """\
-rows: 3
-np.int64(6)
-The script ran, then exited with an error (POSIX exit code: 1)
-Its output was:
-FileNotFoundError: [Errno 44] No such file or directory: '/etc/passwd'
-"""
-
-GOOGLE_ADK = """\
-OUTCOME_OK Code execution result:
-3 rows
-
-
-Saved artifacts:
-`n.csv`
-OUTCOME_FAILED FileNotFoundError: [Errno 44] No such file or directory: '/etc/passwd'
-OUTCOME_OK Code execution result:
-np.int64(6)
-
-answer: The sum is 6.
-artifacts: ['n.csv']
-"""
-
-
-TOOL = """\
-rows: 3
-np.int64(6)
-FileNotFoundError: [Errno 44] No such file or directory: '/etc/passwd'
-answer: The sum is 6.
-"""
-
-CAMEL = "Executing code block 0: {{\n{}}}\n\n".format(
-    "FileNotFoundError: [Errno 44] No such file or directory: '/etc/passwd'"
-)
-
-
-DEEP_AGENT = """\
-write_file: Updated file /app/sales.csv
-execute: 5
-
-[Command succeeded with exit code 0]
-execute: 12
-
-[Command succeeded with exit code 0]
-edit_file: Successfully replaced 1 instance(s) of the string in '/app/sales.csv'
-grep: /app/sales.csv
-glob: ['/app/sales.csv']
-ls: ['/app/sales.csv', '/app/sum']
-read_file: @@ lines 1-3 of 3 @@
-tea,3
-coffee,4
-tea,5
-Tea sold best.
-"""
-
-AG2 = """\
-written
-3
-Traceback (most recent call last):
-  File "<string>", line 1, in <module>
-FileNotFoundError: [Errno 44] No such file or directory: '/etc/passwd'
-[exit code: 1]
-answer: The largest is 3.
-"""
-
-AGENT_FRAMEWORK = """\
-   n
-0  1
-1  2
-2  3
-np.int64(6)
-KeyError: 'plum'
-answer: The sum is 6.
-"""
-
-OPENAI_SANDBOX = """\
-4
-7
-cat: /etc/passwd: No such file or directory
-answer: The sum is 7.
-"""
-
-INSPECT = """\
-bash: 5
-python: 12
-python: FileNotFoundError: [Errno 44] No such file or directory: '/etc/passwd'
-bash: sales.csv
-success 1.0
-"""
-
+NO_FILE = "FileNotFoundError: [Errno 44] No such file or directory: '/etc/passwd'"
+"""The error of each agent that asks for a file of the host."""
+TOOL = ("rows: 3", "np.int64(6)", NO_FILE, "answer: The sum is 6.")
+HOSTILE = ("str\n" * 6 + "[{'a': 1}]\n" + "None\n" * 3,)
+EXAMPLES = {
+    "smolagents_agent": ("apples: 3", "{'n': 4}", "KeyError: 'plum'", "answer: {'all': 7}"),
+    "dspy_rlm": ("found k 3", "[Error] IndexError: list index out of range", "answer: three"),
+    "autogen_executor": ("rows: 3", "np.int64(6)", "(POSIX exit code: 1)", NO_FILE),
+    "ag2_agent": ("written", NO_FILE, "[exit code: 1]", "answer: The largest is 3."),
+    "agent_framework_agent": ("np.int64(6)", "KeyError: 'plum'", "answer: The sum is 6."),
+    "google_adk_agent": ("`n.csv`", f"OUTCOME_FAILED {NO_FILE}", "artifacts: ['n.csv']"),
+    "deep_agent": ("execute: 12", "ls: ['/app/sales.csv', '/app/sum']", "Tea sold best."),
+    "inspect_eval": ("bash: 5", "python: 12", f"python: {NO_FILE}", "success 1.0"),
+    "openai_sandbox_agent": ("cat: /etc/passwd: No such file or directory", "The sum is 7."),
+    "camel_agent": (f"Executing code block 0: {{\n{NO_FILE}}}",),
+    **dict.fromkeys(
+        ("pydantic_ai_agent", "openai_agent", "llama_index_agent", "crewai_agent"), TOOL
+    ),
+}
+"""Texts that the examples print, by their names."""
 
 TABLE = "FRAMEWORKS_TABLE"
 """The variable with the page that gets the table; by default none does."""
@@ -167,37 +66,32 @@ def tried() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("framework", "script", "printed"),
+    ("framework", "script"),
     [
-        ("smolagents", "examples/frameworks/smolagents_agent.py", SMOLAGENTS),
-        ("smolagents", "tests/soak/clients/hostile_agent.py", HOSTILE),
-        ("dspy", "examples/frameworks/dspy_rlm.py", DSPY),
-        ("autogen-agentchat", "examples/frameworks/autogen_executor.py", AUTOGEN),
-        ("ag2", "examples/frameworks/ag2_agent.py", AG2),
-        (
-            "agent-framework-core",
-            "examples/frameworks/agent_framework_agent.py",
-            AGENT_FRAMEWORK,
-        ),
-        ("google-adk", "examples/frameworks/google_adk_agent.py", GOOGLE_ADK),
-        ("deepagents", "examples/frameworks/deep_agent.py", DEEP_AGENT),
-        ("inspect-ai", "examples/frameworks/inspect_eval.py", INSPECT),
-        ("pydantic-ai-slim", "examples/frameworks/pydantic_ai_agent.py", TOOL),
-        ("openai-agents", "examples/frameworks/openai_agent.py", TOOL),
-        (
-            "openai-agents",
-            "examples/frameworks/openai_sandbox_agent.py",
-            OPENAI_SANDBOX,
-        ),
-        ("llama-index-core", "examples/frameworks/llama_index_agent.py", TOOL),
-        ("crewai", "examples/frameworks/crewai_agent.py", TOOL),
+        ("smolagents", "smolagents_agent"),
+        ("smolagents", "tests/soak/clients/hostile_agent.py"),
+        ("dspy", "dspy_rlm"),
+        ("autogen-agentchat", "autogen_executor"),
+        ("ag2", "ag2_agent"),
+        ("agent-framework-core", "agent_framework_agent"),
+        ("google-adk", "google_adk_agent"),
+        ("deepagents", "deep_agent"),
+        ("inspect-ai", "inspect_eval"),
+        ("pydantic-ai-slim", "pydantic_ai_agent"),
+        ("openai-agents", "openai_agent"),
+        ("openai-agents", "openai_sandbox_agent"),
+        ("llama-index-core", "llama_index_agent"),
+        ("crewai", "crewai_agent"),
         # CAMEL imports names that version 2 of `mcp` does not have
-        ("camel-ai mcp<2", "examples/frameworks/camel_agent.py", CAMEL),
+        ("camel-ai mcp<2", "camel_agent"),
     ],
 )
 def test_a_framework_runs_its_agents_code_in_a_sandbox(
-    warm: None, tmp_path: Path, tried: list[str], framework: str, script: str, printed: str
+    warm: None, tmp_path: Path, tried: list[str], framework: str, script: str
 ) -> None:
+    printed = EXAMPLES.get(script, HOSTILE)
+    if script in EXAMPLES:
+        script = f"examples/frameworks/{script}.py"
     result, version = "failed", "not installed"
     try:
         python = installed(tmp_path / "venv", framework)
@@ -221,7 +115,7 @@ def installed(venv: Path, framework: str) -> Path:
     return python
 
 
-def run(python: Path, script: str, printed: str, folder: Path) -> None:
+def run(python: Path, script: str, printed: Sequence[str], folder: Path) -> None:
     ended = subprocess.run(
         [str(python), str(ROOT / script)],
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
@@ -232,7 +126,7 @@ def run(python: Path, script: str, printed: str, folder: Path) -> None:
         timeout=600,
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.endswith(printed), ended.stdout
+    assert all(part in ended.stdout for part in printed), ended.stdout
 
 
 @pytest.mark.parametrize(
