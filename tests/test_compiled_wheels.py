@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import compiled_wheels
-from compiled_wheels import Wheel, WheelError, code_wheel
+from compiled_wheels import code_wheel
 from tests.engine.test_compiler import answer_of, described
 from tests.engine.test_compiler import binary as binary  # noqa: PLC0414 - a fixture
 from wasm_kernel import __version__
@@ -68,14 +68,6 @@ def test_installed_code_runs_where_it_lies_on_any_such_processor(
 def test_the_image_has_the_licences_of_all_packages_in_it() -> None:
     names = {name.partition("/")[0] for name, _ in compiled_wheels.added_licences()}
     assert {"ipython", "jedi", "rpds-py"} <= names
-
-
-def test_a_wheel_that_pypi_does_not_take_is_refused(
-    tmp_path: Path, binary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiled_wheels, "MOST_BYTES", 100)
-    with pytest.raises(WheelError, match="PyPI takes 100"):
-        Wheel("x", "py3-none-any", "", [("file", binary)], []).write(tmp_path)
 
 
 def test_doctor_tells_of_each_language_where_its_compiled_code_is_from(

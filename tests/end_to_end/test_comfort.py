@@ -63,16 +63,6 @@ def test_history_recall_rerun_macro_and_save(nb: Notebook) -> None:
     assert "were written to file `out.py`" in nb.run(f"%save -f out.py {first}").stream()
 
 
-def test_capture_keeps_all_that_a_cell_shows(nb: Notebook) -> None:
-    cell = "%%capture got\nimport sys\nprint('a'); print('b', file=sys.stderr)\ndisplay(1)\n2"
-    captured = nb.run(cell)
-    assert captured.kinds == []
-    assert nb.run("got.stdout, got.stderr, len(got.outputs)").data("text/plain") == [
-        "('a\\n', 'b\\n', 2)"
-    ]
-    assert nb.run("got.show()").stream("stderr") == "b\n"
-
-
 QUIET = (
     "%lsmagic", "%magic", "%quickref", "%colors nocolor\n%colors neutral", "%config", "%alias",
     "%config InlineBackend", "%config IPCompleter.greedy", "%pprint\n%pprint", "%autoawait",
@@ -155,15 +145,6 @@ def test_an_interrupt_ends_the_debugger_and_its_cell(nb: Notebook) -> None:
         shown = nb.run(f"{code}\nafter = 1", ["p 1"], interrupt=True)
         assert len(shown.asked) == 2, code
         assert nb.run("40 + 2").data("text/plain") == ["42"]
-
-
-def test_pdb_opens_the_debugger_at_an_error(nb: Notebook) -> None:
-    nb.run("%pdb on")
-    shown = nb.run("1 / 0", ["p 7 * 6", "q"])
-    assert "ZeroDivisionError" in shown.traceback
-    assert "42\n" in shown.stream()
-    nb.run("%pdb off")
-    assert nb.run("1 / 0").asked == []
 
 
 # Tracebacks and warnings

@@ -93,22 +93,6 @@ def test_an_idle_worker_gives_its_guests_memory_back_until_the_next_call(
     assert worker_of(remote).process == process
 
 
-def test_a_woken_session_reads_only_changed_contents_again(
-    service: Service, remote: Sandbox
-) -> None:
-    says(remote, "x = bytearray(range(256)) * 4000")
-    remote.worker.sleep()
-    remote.worker.wait_asleep()
-    verified = remote.worker.opened.verified
-    with SessionsRoot(service.root).private_of(remote.session_id)() as (_, private):
-        contents = [*(private / "state" / "contents").iterdir()]
-    assert verified.keys() == {each.name for each in contents}
-    for each in contents:
-        each.write_bytes(bytes(each.stat().st_size))
-    woken = remote.execute("x")
-    assert "can't be read any more" in woken.stderr or "The variables begin fresh" in woken.stderr
-
-
 @pytest.mark.parametrize("what", ["workspace", "private folder", "state"])
 def test_a_session_whose_state_went_while_it_slept_says_so(
     service: Service, remote: Sandbox, what: str

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from tests.faces import PATIENCE, happens
+from tests.faces import PATIENCE
 from wasm_kernel.engine.flavours import UNCHECKED, Flavour
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import ExecutionPolicy
@@ -87,20 +87,6 @@ def test_a_front_end_that_was_taken_over_gets_workers_of_its_own_session_alone(
     assert Channel(forks.lines[-1]).is_quiet(0.1)
     assert worker.resident_bytes > 0
     worker.close()
-
-
-def test_a_worker_is_ended_by_its_own_number_and_by_the_next_one(
-    forks: Forks, supply: WorkerSupply
-) -> None:
-    first = supply.spawn(SESSION, print)
-    second = supply.spawn(SESSION, print)
-    assert happens(lambda: forks.processes[0].poll() is not None)
-    first.channel.close()
-    supply.end(first.process)  # this request comes late
-    assert not second._ends(0.2)
-    second.kill()
-    assert second._ends(PATIENCE)
-    second.channel.close()
 
 
 def test_a_worker_ends_with_its_front_end_if_no_nursery_is_left_to_end_it(
