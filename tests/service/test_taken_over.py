@@ -32,7 +32,7 @@ from tests.service.traitors import (
 )
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.execution.interfaces import Cell, InputInterrupted, NoListener
+from wasm_kernel.execution.interfaces import Cell
 from wasm_kernel.guests.protocol import Display
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest
 from wasm_kernel.linux.channel import Channel
@@ -47,13 +47,10 @@ from wasm_kernel.service.sandbox import Sandbox
     [
         lambda sandbox: sandbox.start().result(PATIENCE),
         lambda sandbox: sandbox.query(A_QUERY).result(PATIENCE),
-        lambda sandbox: sandbox.comms().result(PATIENCE),
-        lambda sandbox: sandbox.checkpoint("name"),
-        lambda sandbox: sandbox.checkpoints(),
         lambda sandbox: sandbox.undo(),
         lambda sandbox: sandbox.fork_into(["fork"], reseed=True),
     ],
-    ids=["start", "query", "comms", "checkpoint", "checkpoints", "undo", "fork"],
+    ids=["start", "query", "undo", "fork"],
 )
 def test_a_call_that_its_worker_never_answers_has_an_end(
     homes: Making, call: Callable[[Sandbox], object], monkeypatch: pytest.MonkeyPatch
@@ -231,22 +228,6 @@ def test_shared_memory_of_a_worker_counts_as_its_own() -> None:
         shared.write(b"x" * 64 * MIB)
         assert worker.resident_bytes - before > 48 * MIB
     worker.channel.close()
-
-
-def test_a_question_of_a_worker_that_has_ended_ends(homes: Making) -> None:
-    def asks_and_ends(channel: Channel) -> None:
-        request(channel)
-        call = request(channel).call
-        channel.send(messages.InputRequest(call, 1, "name?", False))
-
-    class Patient(NoListener):
-        def ask(self, prompt: str, password: bool) -> str:
-            wait_for(lambda: sandbox.interrupted)
-            raise InputInterrupted
-
-    sandbox = homes(asks_and_ends).session()
-    cell = sandbox.submit("x", allow_stdin=True, listener=Patient())
-    assert error_of(cell.result(PATIENCE)).startswith("WorkerLost")
 
 
 def test_the_text_of_a_workers_error_does_nothing_to_a_terminal() -> None:
