@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,11 @@ def test_a_circle_of_states_holds_up_no_kernel() -> None:
         timeline.answer({}, CommMessage("open", "view", target_name=TARGET))
         return (await asyncio.wait_for(told.get(), PATIENCE)).data
 
-    found = asyncio.run(tree())
+    trees: list[Any] = []
+    thread = threading.Thread(target=lambda: trees.append(asyncio.run(tree())), daemon=True)
+    thread.start()  # a loop without an end fails this test alone
+    thread.join(PATIENCE)
+    [found] = trees
     assert [each["id"] for each in found["states"]] == [1, 2, 3]
     assert (found["here"], found["redo"]) == (1, 0)
     assert [each["sent"] for each in found["states"]] == [True, False, False]

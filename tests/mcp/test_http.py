@@ -69,15 +69,6 @@ def test_the_token_of_an_owner_brings_back_its_session(closed: HttpServer, agent
         assert agents.http(closed.url, BOB, mode=mode).says("kept") == repr(mode)
 
 
-def test_a_client_without_an_owner_goes_on_where_it_was(http: HttpServer, agents: Agents) -> None:
-    """This is the official client's own mode: it chooses the protocol that has sessions."""
-    first, second = agents.http(http.url), agents.http(http.url)
-    first.says("x = 5")
-    assert first.says("print(x)") == "5"
-    assert "NameError" in second.call("execute_code", code="x").text
-    assert first.says("x") == "5"
-
-
 def test_a_client_without_a_handle_is_told_before_another_session_begins(
     closed: HttpServer, agents: Agents
 ) -> None:

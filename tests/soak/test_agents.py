@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from mcp import Client
 from mcp_types import TextContent
 
 from tests.faces import happens, wait_for
-from tests.mcp.clients import MODERN, Agents, HttpServer, server_environment, serving
+from tests.mcp.clients import MODERN, HttpServer, server_environment, serving
 
 pytestmark = pytest.mark.soak
 CLIENTS = Path(__file__).with_name("clients")
@@ -97,21 +96,6 @@ def test_the_inspector_lists_and_calls_the_tools(environment_of: dict[str, str])
     assert "execute_code" in [tool["name"] for tool in listed["tools"]]
     call = ["tools/call", "--tool-name", "execute_code", "--tool-arg", "code=6*7"]
     assert "[result]\\n42" in run(*inspector, *call, env=environment_of)
-
-
-def test_compiling_shows_as_progress(environment_of: dict[str, str], tmp_path: Path) -> None:
-    """With an empty cache, the first call tells that it waits for the compilation."""
-    heard: list[str] = []
-
-    async def hear(progress: float, total: float | None, message: str | None) -> None:
-        heard.append(message or "")
-
-    with ExitStack() as ending:
-        cold = {**environment_of, "WASM_KERNEL_CACHE": str(tmp_path / "cache")}
-        agent = Agents(cold, ending).stdio()
-        call = agent.begin("execute_code", hear, code="6 * 7", language="javascript")
-        assert "42" in call.result().content[0].text
-    assert any("compiling the" in each for each in heard), heard
 
 
 def test_fifty_clients_at_once(environment_of: dict[str, str]) -> None:
