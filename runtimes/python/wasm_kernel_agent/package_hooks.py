@@ -225,28 +225,36 @@ def sample_by_positions(module: Any) -> None:
 
 
 def take_orders_as_int32(module: ModuleType) -> None:
-    """Lets scipy's functions of orders take any integers: their loops have 32 bits for them."""
+    """Lets scipy's functions of orders take any integers: their loops have 32 bits for them.
+
+    Polynomials would take others as floats, whose loops are far off for large orders.
+    """
     numpy: Any = importlib.import_module("numpy")
 
-    def as_int32(orders: Any) -> Any:  # by way of positions, which don't wrap around
-        positions = numpy.asarray(orders).astype(numpy.intp, casting="same_kind")
-        return positions.astype(numpy.int32)
+    def as_int32(orders: Any) -> Any:
+        held = orders if hasattr(orders, "astype") else numpy.asarray(orders)
+        numpy.asarray(held).astype(numpy.intp, casting="same_kind")  # refuses what does not fit
+        return held.astype(numpy.int32)
 
     def narrowing(original: Any) -> Callable[..., Any]:
         kinds = original.types[0]
+        takes_floats = not all("l" in each for each in original.types)
+
+        def narrowed(kind: str, given: Any) -> Any:
+            whole = numpy.can_cast(numpy.asarray(given).dtype, numpy.int64)
+            return as_int32(given) if kind == "l" and (whole or not takes_floats) else given
 
         @functools.wraps(original)
         def call(*args: Any, **settings: Any) -> Any:
-            narrow = [
-                as_int32(each) if kind == "l" else each
-                for each, kind in zip(args, kinds, strict=False)
-            ]
+            narrow = [narrowed(kind, each) for each, kind in zip(args, kinds, strict=False)]
             return original(*narrow, *args[len(narrow) :], **settings)
 
         return call
 
     for name, function in list(vars(module).items()):
-        if isinstance(function, numpy.ufunc) and all("l" in kinds for kinds in function.types):
+        if isinstance(function, numpy.ufunc) and (
+            name.startswith("eval_") or all("l" in kinds for kinds in function.types)
+        ):
             setattr(module, name, narrowing(function))
 
 
