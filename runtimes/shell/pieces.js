@@ -38,6 +38,28 @@ export function changed(array, place) {
   array.last = place === undefined || array.last === undefined ? undefined : Math.max(array.last, place);
 }
 
+const CHANGES = { U: (text) => text.toUpperCase(), L: (text) => text.toLowerCase(), E: (text) => text };
+const SIGNS = { n: "\n", t: "\t", r: "\r" };
+
+/** Returns the text that a replacement of `sed` makes of a match and its groups. */
+export function filledIn(replacement, match, groups) {
+  if (!/[\\&]/.test(replacement)) return replacement;
+  let found = "", change = CHANGES.E, first = CHANGES.E;
+  const add = (text) => {
+    if (text === "") return;
+    found += first(change(text[0])) + change(text.slice(1));
+    first = CHANGES.E;
+  };
+  for (const [all, letter] of replacement.matchAll(/\\([^])|&|\\$|[^\\&]+/g)) {
+    if (letter === undefined) add(all === "&" ? match : all);
+    else if (letter in CHANGES) [change, first] = [CHANGES[letter], CHANGES.E];
+    else if (/[ul]/.test(letter)) first = CHANGES[letter.toUpperCase()];
+    else if (/\d/.test(letter)) add(letter === "0" ? match : (groups[letter - 1] ?? ""));
+    else add(SIGNS[letter] ?? letter);
+  }
+  return found;
+}
+
 /** Replaces a file, for `sed -i`; without enough space it stays as it was. */
 export async function replaceFile(fs, path, text) {
   const beside = `${path.replace(/[^/]*$/, "")}sed${Math.random().toString(36).slice(2, 8)}`;

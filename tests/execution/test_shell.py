@@ -56,6 +56,14 @@ SCRIPTS = {
         "bc: can't calculate '1/0': division by zero\nbc: can't calculate '2*(': syntax error\n"
         "bc: numbers of other bases than 10 are not known here\n3\n"
     ),
+    "echo $((2**62 + 1)) $((1 << 40)) $((~(1 << 33))) $((0x7fffffffffffffff + 1)) $((-7 / 2))": (
+        "4611686018427387905 1099511627776 -8589934593 -9223372036854775808 -3\n"
+    ),
+    "x=$((2**62)); ((x++)); ((x += 2)); echo $x $((x % 1000)); let y=x*3; echo $((y == x * 3))": (
+        "4611686018427387907 907\n1\n"
+    ),
+    r"sed 's/\(.\)\.\(c\)/\U\1&\E-\u\2\n\0/' a.csv": "AA.C-C\na.csv\n",
+    r"""echo 'a"b/c' | sed 's/"/\\"/; s/\//\\n/; s/c/\\\\&/'""": r"a\"b\n\\c" + "\n",
     "echo {1..20000} | wc -w; set -- a b c; echo ${#@}; mkdir d; echo */": "20000\n3\nd/\n",
     "mkdir d; cp a.csv d/.h; grep -r a.c; grep -rl a.c .; grep -rn b.c d b.csv": (
         "a.csv:a.csv\nd/.h:a.csv\n./a.csv\n./d/.h\nb.csv:1:b.csv\n"

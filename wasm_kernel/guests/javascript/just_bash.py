@@ -15,7 +15,8 @@ from "wasm-kernel:bytes";
 """
 _REGEX = b"""
 import {createUserRegex as ie} from "wasm-kernel:regex";
-import {awkNumber, general, strftime} from "wasm-kernel:pieces";
+import {awkNumber, filledIn, general, strftime} from "wasm-kernel:pieces";
+import {inverted, negated, numberOf, reckon, whole} from "wasm-kernel:numbers";
 import {changed, entriesOf, nextPlace, once, replaceFile, runWithTrap} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 _STRFTIME = b"""["strftime",async (e,t,n)=>{const found=[];
@@ -53,6 +54,12 @@ _SUBSTR = b'i+=Math.min(0,s);return i>0?r.substr(Math.max(0,s),i):""'
 _TESTED = b"""let d=this.ctx.state.inCondition,f;
 this.ctx.state.inCondition=d||c.negated||l<t.pipelines.length-1;
 try{f=await this.executePipeline(c)}finally{this.ctx.state.inCondition=d}"""
+
+_RECKON = b"let r=reckon(n,e,t);if(r!==undefined)return r;"
+_RECKON_AND_SET = b"let r=reckon(n.slice(0,-1),e,t);if(r!==undefined)return r;"
+_STEP = b"a=numberOf(await We(e,o)),l=reckon(t.operator[0],a,1)"
+_WHOLE_T = rb"if(/^-?\d+$/.test(t.trim()))return whole(t.trim());"
+_WHOLE_R = rb"if(/^-?\d+$/.test(r.trim()))return whole(r.trim());"
 
 _FULL = b"""replaceFile(t.fs,g,w.output))}catch(b){if(/ENOSPC/.test(b.message))
 return{stdout:"",stderr:`sed: couldn't write ${m}: No space left on device\n`,exitCode:4};"""
@@ -105,9 +112,11 @@ _PARTS = (
     (b"I=1;for(let D=0;D<e.length;", b"let T=e.split(`", b"I=1;"),
     (b"let O=E.length>0?1:0;for(", b"let R=E.split(`", b""),
     (b"-_(e.output)", b"):void 0,a=Na(s,i,o)", b""),
-    # `sed`: translations of a pattern, for each line
+    # `sed`: translations of a pattern, for each line; letters such as `\\U` in a replacement
     (b"function fu(e){", b'let t="",n=0,r=!1;', b"var fu=once(fuOf);function fuOf(e){"),
     (b"function du(e){", b'let t="",n=!1;for(', b"var du=once(duOf);function duOf(e){"),
+    (rb'`,this.advance()):o+="\\"):l', b"===`", rb'`,this.advance()):o+="\\\\"):l'),
+    (b"function hu(e,t,n){", b"function sm(e,t,n)", b"var hu=filledIn;"),
     # `sed -i`: a full disk
     (b"t.fs.writeFile(g,w.output))}catch(b){", b"if(b instanceof ye)", _FULL),
     # `awk`: numbers as text
@@ -194,6 +203,33 @@ _PARTS = (
         b',f=u==="",d=s.checkE',
         b"c=await Cr(e,l),u=await We(e,l,!1)",
     ),
+    # arithmetic in 64 bits
+    (b"function qN(e,t,n){", b'switch(n){case"+":', b"function qN(e,t,n){" + _RECKON),
+    (b"function Yw(e,t,n){", b'switch(n){case"=":', b"function Yw(e,t,n){" + _RECKON_AND_SET),
+    (
+        b'case"-":return-e;case"+":return+e;',
+        b'case"!":',
+        b'case"-":return negated(e);case"+":return e;',
+    ),
+    (
+        b'case"~":return~e;default:',
+        b"return e}}async function KN",
+        b'case"~":return inverted(e);default:',
+    ),
+    (b"let r=Number.parseInt(t,10);if(!Number.isNaN(r)&&/^-", b"let s=t.trim()", _WHOLE_T),
+    (b"let s=Number.parseInt(r,10);if(!Number.isNaN(s)&&/^-", b"let i=r.trim()", _WHOLE_R),
+    (
+        b"let t=Number.parseInt(e,10);return t>Num",
+        b"}function V6(",
+        b"return/^\\d+$/.test(e)?whole(e):parseInt(e,10)",
+    ),
+    (
+        b"let n=Number.parseInt(e.slice(2),16);",
+        b'}if(e.startsWith("0")',
+        b"return/^..[0-9a-f]+$/i.test(e)?whole(e):NaN",
+    ),
+    (b'c=Number.parseInt(l||"0",10)||0', b",u=await s(t.value),f=Yw(c", b'c=numberOf(l||"0")'),
+    (b"a=Number.parseInt(await We(e,o),10)||0,l=", b";return e.state.env.set(o", _STEP),
     # `trap COMMAND EXIT`
     (
         b"await new Yo(E,m).executeScript(x);",
