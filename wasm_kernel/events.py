@@ -144,7 +144,7 @@ class SandboxLogger:
                 merged = {**self.fields, **fields}
                 plain = {name: _plain(value) for name, value in merged.items() if value is not None}
                 _send(logger, event, plain)
-        except Exception as problem:  # the application's own code
+        except (Exception, SystemExit) as problem:  # the application's own code
             _lost(event, problem)
 
     def log_execution_start(
@@ -312,7 +312,7 @@ def _send(logger: EventLogger, event: str, fields: dict[str, Any]) -> None:
         send(event, **fields)
 
 
-def _lost(event: str, problem: Exception) -> None:
+def _lost(event: str, problem: BaseException) -> None:
     import logging
 
     with contextlib.suppress(Exception):

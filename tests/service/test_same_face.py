@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from tests.faces import PATIENCE, error_of, put_back
 from tests.listening import Page
 from wasm_kernel.errors import FrameError
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import NoListener
-from wasm_kernel.guests.protocol import Output
 from wasm_kernel.result import CommMessage
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
@@ -84,16 +84,25 @@ def test_what_the_sandbox_can_not_take_is_refused_at_once(
     assert sandbox.submit("print(kept)").result(PATIENCE).stdout == "1\n"
 
 
-def test_a_listener_that_exits_ends_no_session(sandbox: Sandbox) -> None:
+class Exits(NoListener):
+    """A listener, and a logger, whose every call exits."""
+
+    def emit(self, *_: object, **__: object) -> NoReturn:
+        raise SystemExit
+
+    ask = info = warning = emit
+
+
+def test_code_of_the_application_that_exits_ends_no_session(sandbox: Sandbox) -> None:
     """Before, it ended the session's thread, and all later calls hung."""
-
-    class Exits(NoListener):
-        def emit(self, output: Output) -> None:
-            raise SystemExit
-
     cell = sandbox.submit("kept = 1; print(kept)", listener=Exits())
+    cell.add_done_callback(Exits().emit)
     assert cell.result(PATIENCE).stdout == "1\n"
+    asking = sandbox.submit("input()", allow_stdin=True, listener=Exits())
+    assert "The program that takes input failed" in error_of(asking.result(PATIENCE))
+    sandbox.reconfigure(None, SandboxLogger(Exits()))
     assert sandbox.submit("print(kept)").result(PATIENCE).stdout == "1\n"
+    sandbox.reconfigure(None, SandboxLogger())
 
 
 def test_input_is_answered_refused_and_interrupted(sandbox: Sandbox) -> None:

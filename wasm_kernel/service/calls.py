@@ -51,6 +51,7 @@ LAST_KEPT = (
 )
 _ENDED = "ended before this cell began"
 _NOT_RUN = "The cell was not run; send it again."
+_NO_ANSWER = "The program that takes input failed; its log says how."
 _MARGIN_BYTES = 128 * MIB  # for a call's messages, beyond the policy's limits of output
 _OVERHEAD = 4096  # uncounted bytes around an output; the worker allows the same
 _MARGIN_OUTPUTS = 2_000  # for errors, which have a limit of their own
@@ -219,6 +220,9 @@ class PendingCall:
         except InputRefused as refusal:
             why = without_surrogates(str(refusal)) or "input was refused"
             return messages.InputReply(number, refused=why)
+        except BaseException as problem:  # without an answer, the cell would wait for ever
+            log_failure("a listener", problem)
+            return messages.InputReply(number, refused=_NO_ANSWER)
         if len(line) > messages.TEXT_CHARACTERS:
             return messages.InputReply(number, refused="the line is too long")
         return messages.InputReply(number, line)
@@ -237,8 +241,7 @@ class PendingCall:
 
     def refuse(self, problem: WasmKernelError) -> None:
         """Ends the call with an error."""
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(problem)
+        self._settle(self.future.set_exception, problem)
 
     def lost(self, problem: GuestStopped, *, began: bool, number: int = 0) -> None:
         """Ends the call because its worker is gone, for the reason `problem`.
@@ -248,8 +251,15 @@ class PendingCall:
         self.refuse(problem)
 
     def _finish(self, value: Any, figures: Figures) -> None:
+        self._settle(self.future.set_result, value)
+
+    def _settle(self, settle: Callable[[Any], None], outcome: Any) -> None:
+        """Ends the future. An application's callback that exits does not end the session."""
         if self.future.set_running_or_notify_cancel():
-            self.future.set_result(value)
+            try:
+                settle(outcome)
+            except BaseException as problem:
+                log_failure("a callback", problem)
 
 
 class PendingCell(PendingCall):
@@ -315,7 +325,7 @@ class PendingCell(PendingCall):
         shown = as_error(problem if began else WorkerLost(_ENDED, _NOT_RUN), self._door)
         try:
             self.listener.emit(shown)
-        except Exception as failure:
+        except BaseException as failure:
             log_failure("a listener", failure)
         error = CellError(shown.ename, shown.evalue, shown.traceback)
         counted = {"execution_count": number} if number else {}
@@ -324,8 +334,7 @@ class PendingCell(PendingCall):
     def _end(self, **fields: Any) -> None:
         fields |= {name: self._output.text(name) for name in ("stdout", "stderr")}
         result = replace(self._nothing, outputs=tuple(self._output.outputs), **fields)
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_result(result)
+        self._settle(self.future.set_result, result)
 
 
 class CallQueue:
