@@ -12,11 +12,13 @@ from math import prod
 from tests.benchmarks import compute, history, service
 from tests.benchmarks.agents import agents
 from tests.benchmarks.batch import batch
+from tests.benchmarks.cold import cold
 from tests.benchmarks.e2b import sandboxes
 from tests.benchmarks.javascript import javascript
 from tests.benchmarks.many import many
 from tests.benchmarks.memory import pss_bytes
 from tests.benchmarks.network import network
+from tests.benchmarks.notebooks import in_two_processes
 from tests.benchmarks.sides import PATIENCE, Kernel, Side, running
 from tests.benchmarks.table import Line, Row, by_turns
 from tests.benchmarks.timeline import changes, timeline
@@ -223,6 +225,7 @@ MEASURES: dict[str, Measure] = {
     "frame": first_frame,
     "trip": round_trip,
     "api": python_api,
+    "notebooks": in_two_processes,
     "memory": idle_memory,
     "compute": pure_python,
     "eight": eight,
@@ -239,6 +242,7 @@ MEASURES: dict[str, Measure] = {
     "agents": _with_native(agents),
     "e2b": _with_native(sandboxes),
     "many": many,
+    "cold": cold,
     "batch": batch,
     "javascript": javascript,
 }
