@@ -61,6 +61,10 @@ _STEP = b"a=numberOf(await We(e,o)),l=reckon(t.operator[0],a,1)"
 _WHOLE_T = rb"if(/^-?\d+$/.test(t.trim()))return whole(t.trim());"
 _WHOLE_R = rb"if(/^-?\d+$/.test(r.trim()))return whole(r.trim());"
 
+_FIELD = b"parseFieldIndexPower(){let t=this.parseFieldIndexPrimary();return t;"
+
+_GENERAL = b'a=s.includes("#")?n.toPrecision(o||1):general(n,o||1),(0'
+
 _FULL = b"""replaceFile(t.fs,g,w.output))}catch(b){if(/ENOSPC/.test(b.message))
 return{stdout:"",stderr:`sed: couldn't write ${m}: No space left on device\n`,exitCode:4};"""
 
@@ -137,6 +141,31 @@ _PARTS = (
         b'function Hm(e){if(e.length===1&&e!==" ")return ie(Vm(e));if(e===" ")',
     ),
     (b"else try{e.fieldSep=ie(t)}", b"catch{", b"else try{e.fieldSep=ie(t.length===1?Vm(t):t)}"),
+    # `awk`: `$1^2`, names of elements that were only looked at, `%d` and `%f` of texts such as 3x
+    (
+        b"parseFieldIndexPower(){let t=this.parseFieldIndexPrimary();",
+        b"if(this.check(k.CARET))",
+        _FIELD,
+    ),
+    (
+        b'return e.arrays[r]?.[n]??""',
+        b"}function Cu(",
+        b'return(e.arrays[r]??=Object.create(null))[n]??=""',
+    ),
+    (
+        b'case"d":case"i":{let y=w!==void 0?Math.',
+        b"Number.isNaN(y)",
+        b'case"d":case"i":{let y=Math.trunc(parseFloat(w));',
+    ),
+    (
+        b'case"f":{let y=w!==void 0?Number(w):0;',
+        b"Number.isNaN(y)",
+        b'case"f":{let y=parseFloat(w);',
+    ),
+    # `printf %g`
+    (rb'a=n.toPrecision(o||1),s.includes("#")||', rb',a=a.replace(/\.?0+e/,"e")),a=', _GENERAL),
+    # `((n>=2))`
+    (b'!(c==="="&&', b"/[|&^", b'!(c[0]==="="&&'),
     # `awk`: dates, appended files
     (b'["systime",bu("systime")]', b',["mktime"', b'["systime",()=>Math.floor(Date.now()/1e3)]'),
     (b'["strftime",bu("strftime")]', b"])});function on(e)", _STRFTIME),
