@@ -75,12 +75,12 @@ export async function replaceFile(fs, path, text) {
 /** Returns a value of `awk` as text: a number that is not whole has six digits. */
 export function awkNumber(value) {
   if (typeof value === "string") return value;
-  if (Number.isInteger(value) || !Number.isFinite(value)) return String(value).replace("Infinity", "inf").replace("NaN", "nan");
-  return general(value, 6);
+  return Number.isInteger(value) ? String(value) : general(value, 6);
 }
 
 /** Returns a number as `%g` writes it, or `%G`. */
 export function general(number, digits, letter = "g") {
+  if (!Number.isFinite(number)) return String(number).replace("Infinity", "inf").replace("NaN", "nan");
   const most = digits || 1, [first, exponent] = number.toExponential(most - 1).split("e");
   if (exponent >= -4 && exponent < most) return String(Number(number.toPrecision(most)));
   const text = `${first.replace(/\.?0+$/, "")}e${exponent.replace(/^([+-])(\d)$/, "$10$2")}`;

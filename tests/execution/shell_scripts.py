@@ -79,8 +79,8 @@ SCRIPTS = {
     """echo a b | awk -v OFS=- '{$1=$1; print $0, length, int(-1.5), substr("abc", 0, 2)}'""": (
         "a-b-3--1-a\n"
     ),
-    """awk 'BEGIN {x[1] = 1; printf "%g %G %.2g ", 1e10, 1e-7, 9.99; print length(x), 1e-7}'""": (
-        "1e+10 1E-07 10 1 1e-07\n"
+    """awk 'BEGIN {x[1] = 1; printf "%g %G %.2g ", 1e10, 1e-7, 2^2000; print length(x), 1e-7}'""": (
+        "1e+10 1E-07 inf 1 1e-07\n"
     ),
     """echo 'a.b|c' > p; awk -F. '{print $1}' p; awk 'BEGIN {FS = "|"} {print $2}' p""": "a\nc\n",
     "echo '{print $1}' > p; awk -f p OFS=x a.csv; awk '{print $2}' FS=. a.csv; awk 'RS=1' 2>&1": (

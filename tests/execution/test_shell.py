@@ -230,16 +230,27 @@ logging.basicConfig(level=logging.INFO, format="%(message)s")
 logging.info("hi")
 """
 LEAVES = """
-import atexit, builtins, gc, logging, signal, sys
+import atexit, builtins, gc, logging, random, signal, sys, warnings
+import numpy
 atexit.register(print, "bye")
+atexit.register(sys.exit, 3)
+atexit.register(min)
+atexit.unregister(min)
+random.seed(1)
+numpy.random.seed(1)
+warnings.simplefilter("ignore")
+builtins.left = 1
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.setrecursionlimit(150)
 sys.displayhook = sys.excepthook = builtins.open = None
 gc.disable()
 logging.disable()
+logging.root = None
 """
 LEFT = (
-    "signal.getsignal(2), sys.getrecursionlimit(), open, gc.isenabled(), root.handlers, root.level"
+    "signal.getsignal(2), sys.getrecursionlimit(), open, gc.isenabled(), logging.root, "
+    "root.handlers, root.level, warnings.filters[:], dir(builtins), random.getstate(), "
+    "str(numpy.random.get_state())"
 )
 
 
@@ -252,10 +263,18 @@ def test_a_program_has_loggers_of_its_own(shell: BaseSandbox) -> None:
 def test_a_program_calls_its_functions_at_exit_and_leaves_the_interpreter_as_it_was(
     shell: BaseSandbox,
 ) -> None:
-    begun = f"import gc, signal, sys\nfrom logging import root\nbefore = {LEFT}"
+    begun = "import builtins, gc, logging, random, signal, sys, warnings, numpy"
+    begun += f"\nfrom logging import root\nbefore = {LEFT}"
     said(shell, f"{begun}\nopen('leaves.py', 'w').write({LEAVES!r})")
-    assert said(shell, "!python leaves.py").stdout == "bye\n"
+    ended = said(shell, "!python leaves.py")
+    assert (ended.stdout, ended.stderr.splitlines()[-1]) == ("bye\n", "SystemExit: 3")
     assert said(shell, f"print(({LEFT}) == before)").stdout == "True\n"
+
+
+def test_each_program_draws_other_numbers(shell: BaseSandbox) -> None:
+    draw = "import random, numpy; print(random.random(), numpy.random.random())"
+    drawn = said(shell, f"!python -c '{draw}'; python -c '{draw}'").stdout.split()
+    assert len({*drawn}) == 4
 
 
 def test_a_choice_of_tests_ends_with_its_program(shell: BaseSandbox) -> None:

@@ -8,9 +8,11 @@ import gc
 import io
 import logging
 import os
+import random
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,8 +37,8 @@ class Streams:
 class Process:
     """A program's streams, folder, environment and modules, in place of the cell's for its time.
 
-    So are its loggers, built-in names, hooks and functions at exit; its interrupts and limits end
-    with it.
+    So are its loggers, built-in names, hooks, random numbers, filters of warnings and functions at
+    exit; its interrupts and limits end with it.
     """
 
     def __init__(self) -> None:
@@ -47,10 +49,14 @@ class Process:
         self._recursion_limit, self._collects = sys.getrecursionlimit(), gc.isenabled()
         self._trace, self._profile = sys.gettrace(), sys.getprofile()
         self._interrupted_by = signal.getsignal(signal.SIGINT)
-        self._register = atexit.register
-        self._at_exit: list[Callable[[], object]] = []
+        self._register, self._unregister = atexit.register, atexit.unregister
+        self._at_exit: list[tuple[Any, Callable[[], object]]] = []
+        self._root = logging.root
         self._loggers = {logger: dict(vars(logger)) for logger in _loggers()}
         self._silenced = logging.root.manager.disable
+        self._draw_on = _draws()
+        self._warnings: Any = warnings.catch_warnings()
+        self._warnings.__enter__()
 
     def begin(
         self, streams: Streams, folder: str, env: Mapping[str, str], argv: Sequence[str]
@@ -65,7 +71,8 @@ class Process:
         self._give_loggers({})
         _forget_patterns_of_tests()
         module: Any = atexit
-        module.register = self._register_own
+        module.register, module.unregister = self._register_own, self._unregister_own
+        _draw_anew()
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(env)
@@ -81,15 +88,21 @@ class Process:
         is_own = caller.get("__name__") == "__main__"
         if not is_own and not str(caller.get("__file__")).startswith(_SESSION):
             return self._register(function, *args, **named)  # of a module that stays
-        self._at_exit.append(lambda: function(*args, **named))
+        self._at_exit.append((function, lambda: function(*args, **named)))
         return function
+
+    def _unregister_own(self, function: Any, /) -> None:
+        self._at_exit = [pair for pair in self._at_exit if pair[0] != function]
+        self._unregister(function)
 
     def call_exit_functions(self) -> None:
         """Calls the functions that the program registered for its exit, the latest first."""
         while self._at_exit:
             try:
-                self._at_exit.pop()()
-            except Exception:
+                self._at_exit.pop()[1]()
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # such as `SystemExit`, which would end the cell
                 traceback.print_exc()
 
     def end(self) -> None:
@@ -98,6 +111,8 @@ class Process:
         """
         for name, value in self._kept.items():
             setattr(sys, name, value)
+        for name in vars(builtins).keys() - self._builtins.keys():
+            delattr(builtins, name)
         vars(builtins).update(self._builtins)
         sys.setrecursionlimit(self._recursion_limit)
         sys.settrace(self._trace)
@@ -105,7 +120,9 @@ class Process:
         (gc.enable if self._collects else gc.disable)()
         signal.signal(signal.SIGINT, self._interrupted_by)
         module: Any = atexit
-        module.register = self._register
+        module.register, module.unregister = self._register, self._unregister
+        self._warnings.__exit__()
+        logging.root = self._root
         self._give_loggers(self._loggers)
         logging.disable(self._silenced)
         _forget_patterns_of_tests()
@@ -114,6 +131,7 @@ class Process:
         os.environ.update(self._variables)
         _leave_out_session_modules()
         sys.modules.update(self._modules)
+        self._draw_on()
         os.chdir(next(filter(Path.is_dir, (self._cwd, *self._cwd.parents))))  # it may be removed
 
 
@@ -135,6 +153,29 @@ def _new_state(logger: logging.Logger) -> dict[str, Any]:
     silent = [each for each in logger.handlers if isinstance(each, logging.NullHandler)]
     level = logging.WARNING if logger is logging.root else logging.NOTSET
     return {"handlers": silent, "filters": [], "level": level, "propagate": True, "disabled": False}
+
+
+def _draw_anew() -> None:
+    """Lets the functions of `random` and `numpy.random` draw as in a new process."""
+    random.seed()
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.set_bit_generator(numpy_random.MT19937())
+
+
+def _draws() -> Callable[[], None]:
+    """Returns the function that lets both modules draw on from where they are now."""
+    state, numpy_random = random.getstate(), sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        bits, drawn = numpy_random.get_bit_generator(), numpy_random.get_state(legacy=False)
+
+    def draw_on() -> None:
+        _draw_anew()  # a program may have been the first to import numpy
+        random.setstate(state)
+        if numpy_random is not None:
+            numpy_random.set_bit_generator(bits)
+            numpy_random.set_state(drawn)
+
+    return draw_on
 
 
 def _forget_patterns_of_tests() -> None:
