@@ -88,7 +88,8 @@ const repeat = defineCommand("xargs", async (args, context) => {
     if (ours && /^-[InPLd]$/.test(word) && args.length > 0) words.push(args.shift());
     else if (!word.startsWith("-")) ours = false;
   }
-  return context.origCommand(words);
+  const isByLine = words.includes("-I") && !words.some((word) => /^(-0|--null|-d.*|--delimiter.*)$/.test(word));
+  return context.origCommand(isByLine ? ["-d", "\\n", ...words] : words);
 });
 
 const SEARCH_FLAGS = /^-[0abcEFGhHilLnoqrRsvwxyZ]+$/; // each without a value

@@ -56,6 +56,9 @@ SCRIPTS = {
     """seq 3 | awk '{q += $1^2; a[$1]} END {print q, 3 in a, sprintf("%d %.1f", "-3.9x", 2)}'""": (
         "14 1 -3 2.0\n"
     ),
+    "printf 'a b\\nc\\n' | xargs -I{} echo '<{}>'; ls *.csv | xargs -I F cat F": (
+        "<a b>\n<c>\na.csv\nb.csv\n"
+    ),
     "printf '%g %.3g %g %g\\n' 1e10 100 0.5 1e-7": "1e+10 100 0.5 1e-07\n",
     "n=0; until ((n>=2)); do ((n+=1)); done; ((n<=1)); echo $n $?": "2 1\n",
     "echo {1..20000} | wc -w; set -- a b c; echo ${#@}; mkdir d; echo */": "20000\n3\nd/\n",
