@@ -14,6 +14,9 @@ export function whole(text) {
 /** Returns the number with which a text begins; 0 without one. */
 export const numberOf = (text) => (/^-?\d+$/.test(text) ? whole(text) : Number.parseInt(text, 10) || 0);
 
+/** Returns a whole number of any size, as `expr` has them; NaN if the text is another one. */
+export const exactOf = (text) => (/^-?\d+$/.test(text) ? BigInt(text) : NaN);
+
 function power(base, exponent) {
   let found = 1n;
   for (let left = exponent, factor = base; left > 0n; left >>= 1n, factor = BigInt.asIntN(64, factor * factor)) {

@@ -89,6 +89,12 @@ SCRIPTS = {
     "echo '{print $1}' > p; awk -f p OFS=x a.csv; awk '{print $2}' FS=. a.csv; awk 'RS=1' 2>&1": (
         "a.csv\ncsv\nawk: records other than lines (RS) are not known here\n"
     ),
+    "s=abc; echo ${s:1:2**62}; expr 9007199254740993 + 1; expr -7 / 2; expr a + 1 2>&1": (
+        "bc\n9007199254740994\n-3\nexpr: non-integer argument\n"
+    ),
+    "x=$((2**53 + 1)); [ $x -gt $((2**53)) ] && [[ ! $x -eq 2**53 ]] && test $x -eq $x && echo a": (
+        "a\n"
+    ),
     "printf '(%.0s' {1..9999} | bc 2>&1 | cut -c-24; shuf -i 1-999999999 2>&1": (
         "bc: can't calculate '(((\nshuf: memory exhausted\n"
     ),

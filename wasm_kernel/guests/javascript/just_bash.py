@@ -7,6 +7,8 @@ The texts that begin and end a part are those of the one file that `pyproject.to
 
 from __future__ import annotations
 
+import re
+
 from wasm_kernel.errors import BundleError
 
 _BYTES = b"""
@@ -16,7 +18,7 @@ from "wasm-kernel:bytes";
 _REGEX = b"""
 import {createUserRegex as ie} from "wasm-kernel:regex";
 import {awkNumber, filledIn, general, strftime} from "wasm-kernel:pieces";
-import {inverted, negated, numberOf, reckon, whole} from "wasm-kernel:numbers";
+import {exactOf, inverted, negated, numberOf, reckon, whole} from "wasm-kernel:numbers";
 import {changed, entriesOf, nextPlace, once, replaceFile, runWithTrap} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 _STRFTIME = b"""["strftime",async (e,t,n)=>{const found=[];
@@ -57,6 +59,14 @@ try{f=await this.executePipeline(c)}finally{this.ctx.state.inCondition=d}"""
 
 _RECKON = b"let r=reckon(n,e,t);if(r!==undefined)return r;"
 _RECKON_AND_SET = b"let r=reckon(n.slice(0,-1),e,t);if(r!==undefined)return r;"
+_SUM = b"let p=a(),h=exactOf(f),m=exactOf(p)"
+_PRODUCT = b"""let p=l(),h=exactOf(f),m=exactOf(p);
+if(Number.isNaN(h)||Number.isNaN(m))throw new Error("non-integer argument");
+if(d!=="*"&&m===0n)throw new Error("division by zero");
+f=String(d==="*"?h*m:d==="/"?h/m:h%m)}"""
+_COMPARED = rb"""async function i4(e,t){if(t=t.trim(),t==="")return 0;
+if(/^-?[1-9]\d*$/.test(t))return whole(t);"""
+_SPANS = rb"await (\w+\(e,[a-z]\.(offset|length)\.expression\))"
 _STEP = b"a=numberOf(await We(e,o)),l=reckon(t.operator[0],a,1)"
 _WHOLE_T = rb"if(/^-?\d+$/.test(t.trim()))return whole(t.trim());"
 _WHOLE_R = rb"if(/^-?\d+$/.test(r.trim()))return whole(r.trim());"
@@ -232,6 +242,15 @@ _PARTS = (
         b',f=u==="",d=s.checkE',
         b"c=await Cr(e,l),u=await We(e,l,!1)",
     ),
+    # `expr`, `test` and `[[ -eq ]]` with large numbers
+    (b"let p=a(),h=parseInt(f,10),m=parseInt(p,10)", b";if(Number.isNaN(h)", _SUM),
+    (b"let p=l(),h=parseInt(f,10)", b"else break}return f}function l(){let f=c", _PRODUCT),
+    (
+        b"let n=Number.parseInt(e,10);return Number.isNaN(n)?{value:0",
+        b"t?-n:n,valid",
+        b"let n=whole(e);return{value:",
+    ),
+    (b'async function i4(e,t){if(t=t.trim(),t==="")return 0;', b"if(/^[+-]?(", _COMPARED),
     # arithmetic in 64 bits
     (b"function qN(e,t,n){", b'switch(n){case"+":', b"function qN(e,t,n){" + _RECKON),
     (b"function Yw(e,t,n){", b'switch(n){case"=":', b"function Yw(e,t,n){" + _RECKON_AND_SET),
@@ -277,6 +296,8 @@ def with_parts(source: bytes) -> bytes:
         if not found or not ended:
             raise BundleError("just-bash's file is another one than the shell was made for")
         source = before + other + end + after
+    # `${x:offset:length}` takes a number of JavaScript
+    source = re.sub(_SPANS, rb"Number(await \1)", source)
     # a file's name in `awk` may be made of several texts
     return _with_synchronous_awk(source.replace(b"file:e.parsePrimary()", b"file:q9(e)"))
 
