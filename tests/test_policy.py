@@ -45,6 +45,7 @@ def test_a_wrong_value_is_refused_with_its_field(field: str) -> None:
             pytest.fail(f"{value!r} is taken: {made(field, value)}")
         assert caught.value.field == field
     assert str(caught.value).startswith(field)
+    assert isinstance(caught.value, ValueError)
 
 
 BOUNDS: dict[str, list[Any]] = {

@@ -9,7 +9,7 @@ import pytest
 
 from tests.listening import Page
 from wasm_kernel.errors import FrameError
-from wasm_kernel.execution.comms import Comms
+from wasm_kernel.execution.comms import TARGETS_MOST, Comms
 from wasm_kernel.guests.protocol import CommTarget, decode
 from wasm_kernel.result import COMMS_MOST, CommMessage
 
@@ -18,6 +18,14 @@ OPENED = {"op": "comm_open", "comm_id": "c", "target_name": "t"}
 
 def frame(**fields: Any) -> Any:
     return decode(json.dumps(OPENED | fields).encode())
+
+
+def test_the_number_of_targets_is_limited() -> None:
+    comms = Comms()
+    for one in range(TARGETS_MOST):
+        comms.add_target(str(one))
+    with pytest.raises(FrameError):
+        comms.add_target("one more")
 
 
 def test_a_message_is_read_with_its_buffers() -> None:

@@ -52,6 +52,12 @@ def size_of(folder: Path) -> int:
         return walks.size_of(opened)
 
 
+def test_a_file_with_two_names_counts_once(here: Path) -> None:
+    (here / "one").write_bytes(b"x" * 1000)
+    (here / "two").hardlink_to(here / "one")
+    assert size_of(here) == 1000
+
+
 @pytest.mark.parametrize("path", ["../victim", "a/../../victim", "..", "a/./b", "a//b", "", "a\0"])
 def test_a_lookup_leads_nowhere_outside(here: Path, path: str) -> None:
     (here / "a").mkdir()

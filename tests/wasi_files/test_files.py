@@ -66,6 +66,11 @@ def test_the_streams_survive_a_close(guest: Guest, fd: int) -> None:
     assert guest.said == [("stdout", "still here")]
 
 
+def test_a_path_below_an_open_file_leads_nowhere(guest: Guest) -> None:
+    _, fd = guest.open("a", abi.O_CREAT)
+    assert guest.stat("b", fd=fd) == abi.ENOTDIR
+
+
 def test_mounts_are_listed_in_the_root(tmp_path: Path) -> None:
     for name in ("data", "deep"):
         (tmp_path / name).mkdir()
