@@ -168,8 +168,8 @@ class Sandbox:
     def interrupt(self) -> bool:
         """Interrupts the running cell, or the cells that wait for the guest's start.
 
-        The cell gets a `KeyboardInterrupt`, which it may catch. A guest that does not take it within
-        `policy.grace_seconds` is stopped. Returns False if there was no cell to interrupt.
+        The cell gets a `KeyboardInterrupt`, which it may catch. A guest that does not take it
+        within `policy.grace_seconds` is stopped. Returns False if there was no cell to interrupt.
         """
         return not self._is_copy and self.worker.interrupt()
 
