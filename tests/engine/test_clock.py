@@ -132,6 +132,49 @@ def test_f7_a_process_that_was_suspended_while_its_guest_began_is_forgiven(timed
     assert not overdue(timed)
 
 
+def test_an_interrupt_that_came_too_late_is_taken_back(timed: Timed) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
+    timed.watch()
+    timed.disarm()
+    assert not timed.signals.pending()
+
+
+def test_an_interrupt_that_was_never_put_before_the_guest_dies_with_its_turn(timed: Timed) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
+    timed.disarm()
+    timed.arm(timed.signals, None, 2.0)
+    timed.watch()
+    assert timed.signals.raised == 0
+
+
+class Served:
+    """A cell."""
+
+    is_interrupted = False
+
+
+def test_an_early_interrupt_is_for_one_cell_only(timed: Timed) -> None:
+    first, second = Served(), Served()
+    with timed.serving(first):
+        assert timed.interrupt(first)
+    assert not timed.interrupt(first)
+    with timed.serving(second):
+        assert not timed.interrupt(first)
+        timed.arm(timed.signals, None, 2.0, for_cell=True)
+        assert not timed.interrupt(first)
+        timed.watch()
+    assert timed.signals.raised == 0
+
+
+def test_an_interrupt_reaches_a_guest_that_waits_for_its_user(timed: Timed) -> None:
+    timed.arm(timed.signals, 5.0, 2.0)
+    timed.pause()
+    timed.interrupt()
+    assert timed.interrupted
+
+
 def test_closing_stops_every_later_turn(timed: Timed) -> None:
     timed.close()
     timed.arm(timed.signals, None, 2.0)
@@ -224,6 +267,21 @@ def test_an_interrupt_before_the_guest_has_its_request_waits_for_that(timed: Tim
     timed.at.now += 2.0
     assert must_end(timed)
     assert timed.reason == StopReason("grace", 2.0)
+
+
+def test_an_interrupt_that_is_still_pending_when_the_request_comes_is_raised_once(
+    timed: Timed,
+) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
+    timed.watch()
+    timed.request_taken()
+    assert not timed.signals.pending()
+    timed.watch()
+    timed.signals.is_pending = False
+    timed.watch()
+    timed.at.now += 100
+    assert not must_end(timed)
 
 
 def test_a_guest_that_swallows_the_interrupt_of_a_soft_deadline_is_stopped(timed: Timed) -> None:

@@ -87,8 +87,30 @@ def metered(tmp_path: Path) -> Iterator[Guest]:
     guest.close()
 
 
+def test_fuel_runs_out(metered: Guest) -> None:
+    error = stopped(metered, "spin", fuel=100_000)
+    assert isinstance(error, OutOfFuel)
+    assert error.budget == 100_000
+    assert metered.instance.fuel_left == 0
+
+
 def test_fuel_that_runs_out_before_the_turn_begins_is_told_as_such(metered: Guest) -> None:
     assert isinstance(stopped(metered, "nothing", fuel=1), OutOfFuel)
+
+
+def test_lowering_fuel_says_what_it_took(metered: Guest) -> None:
+    metered.call("nothing", fuel=1000)
+    left = metered.instance.fuel_left
+    assert left is not None
+    assert metered.instance.lower_fuel(10) == left - 10
+    assert metered.instance.lower_fuel(10_000) == 0
+
+
+def test_memory_grows_to_its_limit_and_no_further(metered: Guest) -> None:
+    with pytest.raises(MemoryError, match="memory_bytes"):
+        metered.instance.grow_to(2 * MIB)
+    assert metered.call("grow", 8, fuel=1000) == 8
+    assert metered.call("grow", 1, fuel=1000) == 0xFFFFFFFF
 
 
 def test_another_thread_may_not_call_an_instance(guest: Guest) -> None:

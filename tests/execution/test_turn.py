@@ -166,6 +166,13 @@ def test_a_command_speaks_for_the_cell_up_to_its_cap() -> None:
     assert driven.turn.output.text("stdout") == "1234512345"
 
 
+@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
+def test_a_command_whose_value_is_no_json_is_refused(value: object) -> None:
+    driven = asking()
+    driven.sandbox.commands.add("knock", lambda line, context: value)
+    assert "refused" in driven.send(KNOCK)
+
+
 @pytest.mark.parametrize(
     ("failure", "told"),
     [

@@ -149,6 +149,34 @@ def test_a_kernel_that_ends_in_its_sleep_has_crashed_unless_it_notes_its_end(
     last.release()
 
 
+def test_a_lock_not_held_wants_nothing(lock_of: Callable[[], HistoryLock], private: Folder) -> None:
+    first, second = lock_of(), lock_of()
+    first.acquire()
+    second.acquire()
+    second.release()
+    assert not any(second.wants(resume) for resume in Resume)
+    assert Holder.of(private).alive
+    first.release()
+
+
+def test_a_keeper_may_have_the_next_begin_anew(
+    lock_of: Callable[[], HistoryLock], private: Folder
+) -> None:
+    first, second, third = lock_of(), lock_of(), lock_of()
+    first.acquire()
+    first.settled()
+    first.begin_anew()
+    first.release()
+    assert Holder.of(private).anew
+    second.acquire()
+    assert not any(second.wants(resume) for resume in Resume)
+    second.settled()
+    second.release()
+    third.acquire()
+    assert third.wants(Resume.ALWAYS)
+    third.release()
+
+
 def test_what_is_noted_for_the_next_keeper_can_be_anything(private: Folder, tmp_path: Path) -> None:
     for content in (b"", b"null", b'{"anew": 1}', b"\xff", b"[" * 100_000):
         (tmp_path / "holder").write_bytes(content)

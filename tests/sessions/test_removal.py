@@ -6,11 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.aged import aged
 from tests.nobody import as_nobody
 from tests.private import private_of
 from wasm_kernel import SessionInUse, WorkspaceError, delete_session_workspace
@@ -20,7 +22,7 @@ from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.sessions import removal
-from wasm_kernel.sessions.removal import ASKED, Deleter
+from wasm_kernel.sessions.removal import ASKED, Deleter, NotDue, Rule
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
@@ -133,6 +135,21 @@ def test_a_user_during_the_deletion_finds_a_new_session(workspace: Path, tmp_pat
     assert (tmp_path / "aside" / "file").exists()
     assert used(opened[0].workspace)
     opened[0].closed()
+
+
+def test_a_session_that_is_used_just_before_the_lock_is_taken_is_kept(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(workspace, 48)
+
+    def late(private: Folder) -> AbstractContextManager[None]:
+        aged(workspace, 0)
+        return exclusively(private)
+
+    monkeypatch.setattr(removal, "exclusively", late)
+    with Folder.open(tmp_path) as root, pytest.raises(NotDue):
+        Deleter(SessionsRoot(tmp_path), root).delete(ID, Rule(3600.0))
+    assert [path.name for path in tmp_path.iterdir()] == [ID]
 
 
 def test_a_removal_that_was_cut_short_is_finished_by_the_next(

@@ -271,5 +271,32 @@ def test_what_an_index_must_forget_is_not_forgotten_if_it_can_not_be_rewritten(
     assert (sorted(again.history.tree.commits), again.found.is_damaged) == ([1, 2], False)
 
 
+def test_closing_tries_again_what_could_not_be_written(
+    session_of: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of()
+    with monkeypatch.context() as patch:
+        hold_up(session, patch)
+        session.cell(p0="1")
+        session.cell(p0="2")
+        session.flush()
+    session.recorder.close()
+    assert session.history.close()
+    assert session_of(load=True, crashed=False).state == {0: "2"}
+
+
+def test_an_end_while_states_wait_is_not_recorded_as_one(
+    session_of: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of()
+    session.cell(p0="1")
+    session.flush()
+    hold_up(session, monkeypatch)
+    session.cell(p0="2")
+    session.recorder.close()
+    assert not session.history.close()
+    assert standing(session_of, session.folder) == ({0: "1"}, True)
+
+
 def _full(*args: object) -> None:
     raise OSError(errno.ENOSPC, "no room")

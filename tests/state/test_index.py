@@ -26,6 +26,7 @@ from wasm_kernel.state.index import (
     Index,
     Name,
     Record,
+    RewriteNeeded,
     decode,
     read_index,
 )
@@ -170,6 +171,33 @@ def _fail(*args: object, **options: object) -> None:
     raise OSError(errno.EIO, "the disk failed")
 
 
+def test_an_index_that_was_removed_is_made_again(folder: Folder, written: Path) -> None:
+    index = Index(folder, "image")
+    index.go_on(read_index(folder))
+    written.unlink()
+    with pytest.raises(RewriteNeeded):
+        index.append(Name("x", 7))
+    index.rewrite(RECORDS[:2])
+    index.append(Name("x", 7))
+    index.close()
+    assert entries(folder) == [*RECORDS[:2], Name("x", 7)]
+
+
+def test_a_failed_rewriting_leaves_the_old_one(
+    folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index(folder, "image")
+    index.go_on(read_index(folder))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", _fail)
+        with pytest.raises(OSError, match="the disk failed"):
+            index.rewrite(())
+    index.append(Name("x", 7))
+    index.close()
+    assert entries(folder) == [*RECORDS, Name("x", 7)]
+    assert [path.name for path in written.parent.iterdir()] == ["index"]
+
+
 def changed(**fields: object) -> bytes:
     raw = msgspec.to_builtins(COMMIT) | fields
     return msgspec.json.encode(raw)
@@ -234,3 +262,10 @@ def test_a_record_in_too_many_pieces_is_refused_in_words(
 def content(folder: Folder, **fields: object) -> Commit:
     name, _ = write_content(folder, [PAGES])
     return replace(COMMIT, content=name, **fields)
+
+
+def test_inherited_files_have_the_names_of_their_copies() -> None:
+    commit = replace(COMMIT, files=(replace(FILE, identity="1:2"), FILE))
+    origin = ForkOrigin(7, False, {"1:2": "3:4"})
+    assert [file.identity for file in origin.files_of(commit)] == ["3:4", ""]
+    assert origin.files_of(replace(commit, id=8)) == commit.files
