@@ -54,6 +54,12 @@ def test_the_earliest_of_several_timers_wakes(guest: Guest) -> None:
     assert (errno, ready) == (abi.SUCCESS, [2])
 
 
+def test_what_was_printed_is_seen_before_a_sleep(guest: Guest) -> None:
+    guest.write(1, b"before")
+    poll(guest, timer(1))
+    assert guest.said == [("stdout", "before")]
+
+
 @pytest.mark.parametrize("kind", [FD_READ, FD_WRITE])
 def test_a_file_is_ready_at_once(guest: Guest, kind: int) -> None:
     begun = time.monotonic()

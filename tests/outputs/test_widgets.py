@@ -304,6 +304,11 @@ def test_html_in_widgets_is_that_of_outputs() -> None:
         assert problems_in({"text/html": described.get("description", "")}) == [], payload.name
 
 
+def test_a_long_description_that_becomes_html_later_is_emptied(page: Page) -> None:
+    page.make("Text", description="<b>" + "x" * 5000)
+    assert page.update("w1", description_allow_html=True)["description"] == ""
+
+
 def test_a_description_that_becomes_html_later_is_cleaned_then(page: Page) -> None:
     text = f"<b>x</b>{IMG}"
     assert page.make("Text", description=text)["description"] == text
