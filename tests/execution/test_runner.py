@@ -13,6 +13,7 @@ from tests.execution.conftest import Opening
 from tests.faces import PATIENCE, process_of, says, wait_for
 from tests.listening import Page
 from wasm_kernel import Sandbox, SandboxClosed, create_sandbox
+from wasm_kernel.execution.interfaces import InputRefused
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
 
@@ -49,6 +50,24 @@ def test_the_user_time_of_a_question_does_not_count(
     asked = {"allow_stdin": True, "listener": Slow(), "timeout_seconds": 0.7}
     result = module_sandbox.execute("print(input())", **asked)
     assert result.success, result.error
+
+
+def test_a_question_that_is_refused_says_why(module_sandbox: Sandbox) -> None:
+    class Refusing(Page):
+        def ask(self, prompt: str, password: bool) -> str:
+            raise InputRefused("The page is gone.")
+
+    result = module_sandbox.execute("input()", allow_stdin=True, listener=Refusing())
+    assert result.error is not None
+    assert "The page is gone." in result.error.evalue
+
+
+def test_what_was_printed_before_an_output_comes_before_it(module_sandbox: Sandbox) -> None:
+    page = Page()
+    code = "for i in range(3):\n  print(i, end='')\n  display(i)"
+    module_sandbox.execute(code, listener=page)
+    kinds = [type(output).__name__ for output in page.heard]
+    assert kinds == ["Stream", "Display"] * 3
 
 
 def test_a_query_leaves_no_variable(module_sandbox: Sandbox) -> None:

@@ -17,6 +17,7 @@ from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.interfaces import (
     Cell,
+    InputInterrupted,
     OfferedMessage,
 )
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
@@ -25,6 +26,7 @@ from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import CommandContext, CommandLine, switched_off
 from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.linux.broker import LocalBroker
+from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage
 
@@ -111,6 +113,33 @@ def test_frames_beyond_a_million_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("wasm_kernel.execution.turn.FRAMES_MOST", 3)
     driven = Driven(begun=False)
     assert ["refused" in driven.send(DISPLAY) for _ in range(5)] == [False] * 3 + [True] * 2
+
+
+class Leaving(Page):
+    """A page whose user interrupts each question."""
+
+    def ask(self, prompt: str, password: bool) -> str:
+        raise InputInterrupted
+
+
+def patient(line: CommandLine, context: CommandContext) -> None:
+    raise Cancelled
+
+
+@pytest.mark.parametrize("frame", [{"op": "input"}, {"op": "command", "name": "knock"}])
+def test_an_interrupted_question_or_command_takes_the_interrupt(
+    frame: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guest raises it from the answer, and must not raise it a second time."""
+    taken: list[str] = []
+    driven = Driven(Cell(code="%knock", allow_stdin=True))
+    driven.turn.comms.listener = Leaving()
+    driven.sandbox.commands.add("knock", patient)
+    monkeypatch.setattr(driven.sandbox.clock, "interrupt_delivered", lambda: taken.append("once"))
+    assert driven.send({"prompt": "", "password": False, "line": ""} | frame) == {
+        "interrupted": True
+    }
+    assert taken == ["once"]
 
 
 def test_a_callback_can_ask_for_names_and_not_for_travels() -> None:

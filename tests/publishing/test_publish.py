@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from tests.publishing.published import Publishing
 from tests.tasks import WaitingCell, cancelled_after
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import PolicyError, WasmKernelError
 from wasm_kernel.folders.notebook_file import NotebookFile
 from wasm_kernel.guests.base import CommandLine, CommandRefused
 from wasm_kernel.linux import files
 from wasm_kernel.linux.task import Cancelled
-from wasm_kernel.publishing.names import PublishError, PublishLimits
+from wasm_kernel.publishing.names import PublishableNames, PublishError, PublishLimits
 from wasm_kernel.publishing.place import PublishFiles
 from wasm_kernel.publishing.publish import PublishCommand, ResultsNames, UnpublishedNotice
 from wasm_kernel.sessions.notebooks import bind
@@ -236,3 +236,9 @@ def test_without_a_state_folder_nothing_is_published(
     with pytest.raises(WasmKernelError, match="folder for state"):
         one.publish("r.csv")
     assert one.files == {}
+
+
+@pytest.mark.parametrize("suffix", [".py", ".ipynb", "csv", "", ".", ".csv.sh"])
+def test_suffixes_that_programs_obey_are_refused(suffix: str) -> None:
+    with pytest.raises(PolicyError):
+        PublishableNames([suffix])

@@ -133,6 +133,17 @@ def test_making_room_takes_a_time_that_grows_as_the_files_do(workspace: Workspac
     assert ledger.contents == {}
 
 
+def test_a_file_that_is_larger_than_all_may_be_takes_no_room_from_others(tmp_path: Path) -> None:
+    with contextlib.closing(Workspace(tmp_path, most_bytes=25)) as workspace:
+        workspace.write("small", "s" * 20)
+        workspace.write("large", "l" * 30)
+        one = workspace.commit()
+        workspace.write("small", "")
+        workspace.write("large", "")
+        assert workspace.bring(one).missed == [("large", NotKept("large", 30))]
+        assert workspace.state == {"small": "s" * 20, "large": ""}
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_copy_that_fails_is_told_and_the_rest_is_kept(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, number: int
