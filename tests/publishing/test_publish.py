@@ -118,11 +118,15 @@ def test_what_another_notebook_published_stays_with_it(one: Publishing, tmp_path
     two.session.closed()
 
 
-def test_a_published_file_keeps_the_permissions_that_its_user_gave_it(one: Publishing) -> None:
+def test_a_published_file_keeps_its_users_permissions_and_is_never_executable(one: Publishing) -> None:
     one.write("r.csv", "1")
     one.publish("r.csv")
     there = one.book / "orders.files/r.csv"
-    there.chmod(0o640)
+    assert there.stat().st_mode & 0o111 == 0
+    there.chmod(0o750)
+    one.write("r.csv", "1b")
+    assert one.publish("r.csv").links
+    assert there.stat().st_mode & 0o777 == 0o640
     one.write("r.csv", "2")
     assert one.publish("r.csv").links
     assert (there.read_text(), there.stat().st_mode & 0o777) == ("2", 0o640)
