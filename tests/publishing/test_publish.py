@@ -118,7 +118,7 @@ def test_what_another_notebook_published_stays_with_it(one: Publishing, tmp_path
     two.session.closed()
 
 
-def test_a_published_file_keeps_its_users_permissions_and_is_never_executable(one: Publishing) -> None:
+def test_a_published_file_keeps_its_permissions_and_is_never_executable(one: Publishing) -> None:
     one.write("r.csv", "1")
     one.publish("r.csv")
     there = one.book / "orders.files/r.csv"

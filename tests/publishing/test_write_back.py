@@ -211,6 +211,14 @@ def test_what_is_read_only_stays(one: Writing) -> None:
     assert one.files == {"mine.csv": "mine"}
 
 
+def test_temporary_files_leave_no_notes(one: Writing) -> None:
+    for n in range(3):
+        one.wrote(f"{n}.csv")
+        one.deleted(f"{n}.csv")
+    assert [each.name for each in one.app.iterdir() if each.name.startswith(".wh.")] == []
+    assert one.files == {"mine.csv": "mine"}
+
+
 def test_what_can_not_be_kept_is_not_replaced(one: Writing) -> None:
     one.place = replace(one.place, most_kept=5)
     (one.book / "b.csv").write_text("b")
