@@ -77,6 +77,7 @@ def test_fetch_works(javascript: Sandbox, code: str, shown: str) -> None:
         ("await fetch(S + '/to?http://169.254.169.254/')", "169.254.169.254 can't be reached"),
         ("await fetch('https://user:word@localhost/')", "has no user"),
         ("await fetch(S, { headers: { A: 'b\\r\\nHost: c' } })", "is not valid"),
+        ("await fetch(S, { method: 'GET / HTTP/1.1\\r\\nA: b' })", "is not valid"),
         ("await (await fetch(S + '/cut')).text()", "fetch failed"),
         ("await fetch(S + '/slow/9', { signal: AbortSignal.timeout(100) })", "time is over"),
     ],

@@ -25,6 +25,8 @@ from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.errors import (
     FrameError,
     SandboxClosed,
+    TravelError,
+    WasmKernelError,
     WorkerLost,
 )
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
@@ -329,6 +331,10 @@ def test_the_walls_of_a_worker_hold_against_native_code(
         b'{"kind":"text","call":1,"name":"other","text":"x"}',
         b'{"kind":"shown","call":1,"output":{"op":"display","data":{"text/html":[1]}}}',
         b'{"kind":"shown","call":1,"output":{"op":"next"}}',
+        b'{"kind":"said","call":1,"message":{"kind":"msg","comm_id":"c","data":'
+        + b'{"a":' * 200
+        + b"1"
+        + b"}" * 202,
         b'{"kind":"close"}',
         b'{"kind":"ended","call":1,"value":' + b"[" * 10**5 + b"]" * 10**5 + b',"figures":{}}',
         b'{"kind":"event","name":"' + b"x" * 2000 + b'","fields":{}}',
@@ -339,3 +345,12 @@ def test_the_walls_of_a_worker_hold_against_native_code(
 def test_what_a_worker_must_not_send_is_refused(data: bytes) -> None:
     with pytest.raises(FrameError):
         messages.read_report(data)
+
+
+def test_an_error_of_a_worker_is_one_of_ours_and_whole() -> None:
+    told = messages.failure(1, TravelError("no such state"))
+    assert isinstance(messages.error_of(told), TravelError)
+    assert str(messages.error_of(told)) == "no such state"
+    assert type(messages.error_of(messages.Failed(1, "SystemExit", "text"))) is WasmKernelError
+    with pytest.raises(FrameError):
+        messages.error_of(messages.Failed(1, "OutOfFuel", "text"))

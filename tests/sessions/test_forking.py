@@ -170,7 +170,7 @@ def test_no_session_that_is_there_is_touched(parent: Path, name: str) -> None:
     other.closed()
 
 
-@pytest.mark.parametrize("damage", ["missing", "a record flipped", "no content"])
+@pytest.mark.parametrize("damage", ["missing", "a record flipped", "no content", "short"])
 def test_a_history_that_is_not_whole_is_not_forked(parent: Path, damage: str) -> None:
     index = private_of(parent) / "state" / "index"
     [content] = [path for path in contents_of(parent).iterdir() if path.name[0] != "."]
@@ -183,6 +183,9 @@ def test_a_history_that_is_not_whole_is_not_forked(parent: Path, damage: str) ->
             index.write_bytes(data[:at] + b"y" + data[at + 1 :])
         case "no content":
             content.unlink()
+        case "short":
+            content.chmod(0o600)
+            os.truncate(content, 99)
     with pytest.raises(ForkError):
         fork(parent)
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
