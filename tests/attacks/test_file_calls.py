@@ -206,3 +206,13 @@ def test_a_plain_sandbox_on_a_sessions_folder_sees_its_files(warm: None, tmp_pat
         sandbox.execute("open('/app/mine', 'w').close()")
     with create_sandbox(workspace=tmp_path / name) as plain:
         assert plain.execute("import os; print(os.listdir('/app'))").stdout == "['mine']\n"
+
+
+def test_a_table_of_too_many_open_files_is_cut(tmp_path: Path) -> None:
+    small = Guest(tmp_path, open_files=16)
+    (small.app / "f").write_text("own")
+    before = len(open_files())
+    lost = small.files.reopen([file(number) for number in range(100, 400)])
+    assert len(lost) == 300 - 16
+    assert len(open_files()) == before + 16
+    small.close()

@@ -105,7 +105,10 @@ def test_its_guest_reaches_no_session(whole: BaseSandbox, root: Path, way: str) 
     "name",
     [
         A_UUID,
-        pytest.param(A_UUID.upper(), marks=pytest.mark.soak),
+        A_UUID.upper(),
+        f"{A_UUID}. ",
+        ".wasm_kernel-removed-x-01234567",
+        "mine/.wasm_kernel-removed-x-01234567",
         ".metadata.json",
         "mine/.metadata.json",
     ],

@@ -282,3 +282,10 @@ def test_a_folder_beside_the_notebook_is_never_the_cache(monkeypatch: pytest.Mon
     monkeypatch.delenv(ENVIRONMENT)
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     assert default_folder().is_absolute()
+
+
+def test_a_file_is_not_there_before_it_is_whole(cache: Cache) -> None:
+    seen: list[bool] = []
+    cache.write("new", lambda path: seen.append(cache.path("new").exists()))
+    assert seen == [False]
+    assert cache.path("new").exists()

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.faces import PATIENCE
-from wasm_kernel.engine.clock import Clock, Signals, StopReason, Ticker
+from wasm_kernel.engine.clock import NO_SIGNALS, Clock, Signals, StopReason, Ticker
 
 
 class Noted(Signals):
@@ -152,7 +152,8 @@ def test_an_interrupt_that_was_never_put_before_the_guest_dies_with_its_turn(tim
 class Served:
     """A cell."""
 
-    is_interrupted = False
+    def __init__(self, *, is_interrupted: bool = False) -> None:
+        self.is_interrupted = is_interrupted
 
 
 def test_an_early_interrupt_is_for_one_cell_only(timed: Timed) -> None:
@@ -295,3 +296,45 @@ def test_a_guest_that_swallows_the_interrupt_of_a_soft_deadline_is_stopped(timed
     timed.at.now += 0.1
     assert must_end(timed)
     assert timed.reason == StopReason("grace", 2.0)
+
+
+def test_one_interrupt_is_raised_once(timed: Timed) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
+    for _ in range(5):
+        timed.watch()
+    assert timed.signals.raised == 1
+
+
+def test_an_interrupt_that_the_guest_ignores_stops_it(timed: Timed) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
+    timed.watch()
+    timed.at.now += 2.0
+    assert timed.watch() == StopReason("grace", 2.0)
+
+
+def test_a_cell_that_was_interrupted_before_it_is_served_stops_at_once(timed: Timed) -> None:
+    with timed.serving(Served(is_interrupted=True)):
+        timed.arm(timed.signals, None, 2.0, for_cell=True)
+        timed.watch()
+        assert timed.signals.raised == 1
+
+
+def test_an_interrupt_of_what_prepares_for_a_cell_stops_the_cell_as_well(timed: Timed) -> None:
+    with timed.serving(Served()):
+        timed.arm(NO_SIGNALS, None, 2.0)
+        timed.interrupt()
+        assert timed.interrupted
+        timed.disarm()
+        timed.arm(timed.signals, None, 2.0, for_cell=True)
+        timed.watch()
+        assert timed.signals.raised == 1
+
+
+def test_an_interrupt_delivered_by_other_means_is_not_raised_again(timed: Timed) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    timed.interrupt()
+    timed.interrupt_delivered()
+    timed.watch()
+    assert timed.signals.raised == 0

@@ -94,3 +94,12 @@ def test_a_hostile_answer_is_taken_as_far_as_it_makes_sense(reply: dict[str, Any
     comms = opened("stale")
     assert comms.sync(reply) == ["stale"]
     assert len(comms.open) <= COMMS_MOST
+
+
+def test_a_page_opens_comms_to_registered_targets_only() -> None:
+    comms = Comms()
+    assert comms.from_page(frame(), {}, Page()) is None
+    assert comms.open == {}
+    comms.add_target("t")
+    assert comms.from_page(frame(), {}, Page()) is not None
+    assert comms.open == {"c": "t"}

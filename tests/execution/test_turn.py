@@ -23,7 +23,7 @@ from wasm_kernel.execution.interfaces import (
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.base import CommandContext, CommandLine, switched_off
+from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine, switched_off
 from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.linux.task import Cancelled
@@ -42,6 +42,9 @@ class Travels:
         if line.name == "redo":
             raise TravelError("There is nothing to redo.")
         return {"said": "Undone: In[1] x = 1"}
+
+    def begin(self, number: int) -> None:
+        """Forgets the travel that was asked for."""
 
 
 class Sandbox:
@@ -299,3 +302,36 @@ def test_messages_that_were_handed_over_end_with_the_turn_at_the_latest(
     assert sending.states == ["began", "ended"]
     driven.turn.on_text("stdout", "of the cell")
     assert not ear.heard
+
+
+class Action:
+    """An action after a cell, which fails or says when it runs or is dropped."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self._fails = fails
+
+    def run(self, context: ActionContext) -> None:
+        if self._fails:
+            raise OSError(5, "secret", "/a/path")
+        context.say("run")
+
+    def cell_lost(self, context: ActionContext) -> None:
+        if self._fails:
+            raise OSError(5, "secret", "/a/path")
+        context.say("put back")
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_action_that_fails_keeps_no_other_from_its_end(
+    is_lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    driven = Driven()
+    commands = driven.sandbox.commands
+    for action in (Action(fails=True), Action()):
+        commands.after_cell(action)
+    if is_lost:
+        commands.cell_lost(driven.turn, Clock())
+    commands.run_actions(driven.turn, Clock())  # a lost cell has left no action to run
+    internal = "[wasm-kernel] internal error; the kernel's log says more.\n"
+    assert driven.ear.text == ("put back" if is_lost else f"{internal}run")
+    assert "Traceback (most recent call last)" in caplog.text

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from wasm_kernel.sessions.files import (
     read_session_file,
     write_session_file,
 )
-from wasm_kernel.sessions.paths import SessionPathError
+from wasm_kernel.sessions.paths import SessionPathError, normalize
 
 ID = "s"
 NAMES = st.sampled_from(["a", "b", "c", "dd"])
@@ -90,3 +91,10 @@ def test_no_call_reaches_outside(tree: list[tuple[str, str, str]], path: str, wh
         assert sorted(found.name for found in world.top.iterdir()) == ["out", ID]
         assert [found.name for found in (world.top / "out").iterdir()] == ["secret"]
         assert (world.top / "out" / "secret").read_text() == "secret"
+
+
+def test_an_error_escapes_what_a_terminal_would_obey() -> None:
+    with pytest.raises(SessionPathError) as caught:
+        normalize("/\x1b]0;title\x07\u202e" + "x" * 100_000)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500

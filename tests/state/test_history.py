@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.state.session import Session, three
+from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import index
 from wasm_kernel.state.history import History
 
@@ -141,3 +143,24 @@ def test_only_an_end_and_a_named_state_wait_for_the_disk_itself(
     session.recorder.close()
     assert session.history.close(sync=True)
     assert len(synced) == 4 + 1 + 1
+
+
+def test_killed_clearing_leaves_nothing_usable(session_of: Making, session: Session) -> None:
+    """The index is removed first, and without it the rest means nothing."""
+    three(session)
+    calls: list[str] = []
+    remove = Folder.remove
+
+    def killed(folder: Folder, name: str) -> None:
+        calls.append(name)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        remove(folder, name)
+
+    assert "index" in session.files()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Folder, "remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            session.history.clear()
+    with pytest.raises(HistoryError):
+        reopened(session_of, session)

@@ -19,6 +19,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import index as module
 from wasm_kernel.state.commits import write_content
 from wasm_kernel.state.index import (
+    ID_MOST,
     Commit,
     Drop,
     ForkOrigin,
@@ -275,3 +276,19 @@ def test_inherited_files_have_the_names_of_their_copies() -> None:
     origin = ForkOrigin(7, False, {"1:2": "3:4"})
     assert [file.identity for file in origin.files_of(commit)] == ["3:4", ""]
     assert origin.files_of(replace(commit, id=8)) == commit.files
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"type":"head","at":0,"after":{ID_MOST + 1}}}',
+        f'{{"type":"head","at":{ID_MOST + 1},"after":0}}',
+        f'{{"type":"origin","last":{ID_MOST + 1}}}',
+        f'{{"type":"name","name":"x","id":{ID_MOST + 1}}}',
+        f'{{"type":"drop","ids":[{ID_MOST + 1}]}}',
+    ],
+)
+def test_a_number_that_no_later_commit_could_follow_is_refused(text: str) -> None:
+    assert decode(text.replace(str(ID_MOST + 1), str(ID_MOST)).encode()) is not None
+    with pytest.raises(HistoryError):
+        decode(text.encode())

@@ -167,3 +167,11 @@ def test_a_renumbered_file_is_still_counted(limited: Making) -> None:
     assert (guest.app / "a").stat().st_size == 10 * KB
     assert guest.told[1] == {"a"}
     assert written(guest, one, 1) == -abi.EBADF
+
+
+@pytest.mark.parametrize("fixed", [0, 1, 2, APP, OTHER])
+def test_the_guests_folders_and_streams_are_not_renumbered(guest: Guest, fixed: int) -> None:
+    """Otherwise the host's record of a descriptor would be wrong."""
+    fd = opened(guest, "a")
+    assert guest.call("fd_renumber", fixed, fd) == abi.EBADF
+    assert guest.call("fd_renumber", fd, fixed) == abi.EBADF

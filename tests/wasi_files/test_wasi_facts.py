@@ -10,7 +10,7 @@ import struct
 
 import pytest
 
-from tests.engine.tiny import APP, FOLLOW, RIGHTS, Guest
+from tests.engine.tiny import APP, FOLLOW, READ_ONLY, RIGHTS, Guest
 from wasm_kernel.engine import abi
 
 OK, CREAT, DIRECTORY = abi.SUCCESS, abi.O_CREAT, abi.O_DIRECTORY
@@ -105,3 +105,10 @@ def test_cap_std_a_chain_of_links_is_followed_as_by_the_system(facts: Facts, lin
     except OSError:
         expected = abi.ELOOP
     assert facts.open(str(links), follow=FOLLOW) == expected
+
+
+def test_p1_file_truncation_readonly(facts: Facts) -> None:
+    path = facts.guest.app.parent / "ro" / "f"
+    path.write_text("content")
+    assert facts.open("f", abi.O_TRUNC, fd=READ_ONLY) == abi.EPERM
+    assert path.read_text() == "content"
