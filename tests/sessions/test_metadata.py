@@ -134,6 +134,7 @@ def test_two_processes_lose_nothing(file: Path, workspace: Path, tmp_path: Path)
         WHOLE.replace(b"2024-02-29", b"2023-02-29"),
         WHOLE.replace(b'"2024-02-29T12:30:45.678901+00:00"', b"1709209845"),
         WHOLE.replace(b"2024-02-29T12:30:45.678901+00:00", b"9999-12-31T23:59:59.999999+00:00"),
+        WHOLE.replace(b"2024-02-29T12:30:45.678901+00:00", b"0001-01-01T00:00:00.000000+23:59"),
         WHOLE + b" " * (1024 * 1024),
     ],
 )
