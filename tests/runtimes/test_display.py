@@ -37,6 +37,16 @@ def test_what_no_frame_can_carry_becomes_a_note(serve: Serve, bundle: str, note:
     assert turn.reply["status"] == "ok"
 
 
+def test_the_order_of_types_is_kept(serve: Serve) -> None:
+    [turn] = serve("display({'text/html': 'long' * 9, 'text/plain': 'x'}, raw=True)")
+    assert list(turn.frames[0]["data"]) == ["text/html", "text/plain"]
+
+
+def test_metadata_without_json_is_left_out(serve: Serve) -> None:
+    [turn] = serve("display({'text/plain': 'x'}, raw=True, metadata={'a': object(), 'b': 1})")
+    assert turn.frames[0]["metadata"] == {"b": 1}
+
+
 def test_a_result_that_is_too_large_becomes_a_note(serve: Serve) -> None:
     [turn] = serve("class R:\n    def __repr__(self): return 'y' * 70_000_000\nR()")
     assert "[wasm-kernel] text/plain of 66.8 MiB is too large" in turn.text

@@ -20,6 +20,18 @@ def line(length: int, **fields: object) -> Tree:
     return Tree(commits, length + 1, {}, **fields)  # type: ignore[arg-type]
 
 
+def test_undo_names_its_cells_in_their_order_and_where_it_came_from() -> None:
+    travel = line(3).plan("undo", 2)
+    assert [one.label for one in travel.cells] == ["cell 2", "cell 3"]
+    assert (travel.target, travel.undone) == (2, (4,))
+
+
+def test_a_restore_can_be_redone_too() -> None:
+    tree = Tree(line(3).commits, 4, {"early": 2})
+    there = tree.plan("restore", name="early")
+    assert Tree(tree.commits, there.target, tree.names, there.undone).plan("redo").target == 4
+
+
 @pytest.mark.parametrize("cells", [4, 0, -(2**31)])
 def test_what_is_no_number_of_cells_before_is_not_undone(cells: int) -> None:
     with pytest.raises(TravelError, match="Only 3 cells" if cells == 4 else None):
