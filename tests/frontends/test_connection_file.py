@@ -79,6 +79,15 @@ def test_a_file_of_our_own_has_a_key_and_is_for_its_owner_alone(tmp_path: Path) 
     assert not path.exists()
 
 
+def test_half_a_character_is_sent_as_it_came(tmp_path: Path) -> None:
+    """msgspec refuses it; a reply repeats all that a client says of itself."""
+    opened = connection(tmp_path / "connection.json")
+    opened.open(allow_unsigned=False)
+    session, sent = opened.session, {"x": "\udc80 \ud800"}
+    _, parts = session.feed_identities(session.serialize(session.msg("status", sent)))
+    assert session.deserialize(parts)["content"] == sent
+
+
 def test_a_client_that_sends_without_end_does_not_keep_the_loop_from_all_else() -> None:
     """Before, a client without the key kept the kernel busy until it was killed, and took its
     memory.

@@ -19,11 +19,11 @@ from tests.service.traitors import (
     says,
     serves,
 )
-from wasm_kernel.errors import SandboxClosed, WasmKernelError
-from wasm_kernel.execution.interfaces import NoListener
+from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError
+from wasm_kernel.execution.interfaces import InputInterrupted, NoListener
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.linux.channel import Channel
-from wasm_kernel.policy import MIB
+from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import CommMessage
 from wasm_kernel.service import awake, messages, session_worker
 from wasm_kernel.service.fork_server import Worker
@@ -155,8 +155,11 @@ def test_a_stopped_session_keeps_its_room_from_others_for_a_moment_only(
     is_over.set()
 
 
-def test_no_caller_waits_for_a_worker_that_reads_nothing(homes: Making) -> None:
+def test_no_caller_waits_for_a_worker_that_reads_nothing(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before, a kernel's only thread waited in it, and no signal reached the kernel."""
+    monkeypatch.setattr(session_worker, "_CLOSE_SECONDS", PATIENCE)
     is_over = threading.Event()
 
     def reads_nothing(channel: Channel) -> None:
@@ -165,13 +168,36 @@ def test_no_caller_waits_for_a_worker_that_reads_nothing(homes: Making) -> None:
 
     sandbox = homes(reads_nothing).session()
     large = CommMessage("msg", "c", {"text": "x" * 3_000_000})
-    sent = threading.Thread(target=lambda: sandbox.comm(large), daemon=True)
     sandbox.submit("x")
     wait_for(lambda: sandbox.worker.worker is not None)
-    sent.start()
-    sent.join(PATIENCE / 2)
-    assert not sent.is_alive()
+    for work in (lambda: sandbox.comm(large), lambda: sandbox.worker.sleep("it is closed")):
+        caller = threading.Thread(target=work, daemon=True)
+        caller.start()
+        caller.join(PATIENCE / 2)
+        assert not caller.is_alive()
     is_over.set()
+
+
+def test_a_question_of_a_worker_that_has_ended_ends(homes: Making) -> None:
+    def asks_and_ends(channel: Channel) -> None:
+        request(channel)
+        call = request(channel).call
+        channel.send(messages.InputRequest(call, 1, "name?", False))
+
+    class Patient(NoListener):
+        def ask(self, prompt: str, password: bool) -> str:
+            wait_for(lambda: sandbox.interrupted)
+            raise InputInterrupted
+
+    sandbox = homes(asks_and_ends).session()
+    cell = sandbox.submit("x", allow_stdin=True, listener=Patient())
+    assert error_of(cell.result(PATIENCE)).startswith("WorkerLost")
+
+
+def test_a_session_that_needs_more_than_all_memory_is_refused_at_once(homes: Making) -> None:
+    large = homes(serves, 1200 * MIB).session(ExecutionPolicy(memory_bytes=2048 * MIB))
+    with pytest.raises(LimitReached, match="lower the policy's"):
+        large.start().result(awake.ROOM_SECONDS / 2)
 
 
 def test_a_listener_may_close_its_own_session(homes: Making) -> None:

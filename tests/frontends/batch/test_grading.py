@@ -281,6 +281,12 @@ def test_a_check_without_a_verdict_is_refused_as_it_is_loaded(
         load(text)
 
 
+def test_files_of_tests_have_names_of_their_own(load: Callable[[str], None]) -> None:
+    for name, wanted in (("one", 1), ("two", 2)):
+        load(f"wanted = {wanted}\n@test(probes=['x'])\ndef is_{name}(x): assert x == wanted\n")
+    assert (judged("is_one", 1), judged("is_two", 2)) == ({"earned": 1.0}, {"earned": 1.0})
+
+
 def test_a_check_that_refuses_nothing_is_known(load: Callable[[str], None]) -> None:
     load(
         "@test(probes=['x'])\ndef forgets(x): x == 42\n"

@@ -19,7 +19,7 @@ from wasm_kernel.frontends.batch.comparing import difference, differing_cell, wi
 from wasm_kernel.frontends.batch.live_table import LiveTable
 from wasm_kernel.frontends.batch.notebooks import write_notebook
 from wasm_kernel.frontends.batch.outcome import Outcome
-from wasm_kernel.frontends.batch.report_files import junit_report, page
+from wasm_kernel.frontends.batch.report_files import junit_report, page, write_reports
 from wasm_kernel.frontends.batch.reporting import JsonLines, line_of, summary
 
 EVIL = "<script>alert(1)</script>\x1b[2J\udcff\uffff"
@@ -135,3 +135,13 @@ def test_a_run_is_compared_with_what_was_stored(make: Making, run: Running, tmp_
     assert (outcomes["b.ipynb"].verdict, outcomes["b.ipynb"].cell) == ("error", 1)
     assert "-5" in outcomes["b.ipynb"].difference
     assert executed(tmp_path / "out" / "b.ipynb")[0][1] == "1\n2\n"
+
+
+def test_a_report_that_can_not_be_written_costs_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    wanted = {tmp_path / "folder": lambda: b"1", tmp_path / "new" / "page": lambda: b"2"}
+    assert not write_reports(wanted)
+    assert (tmp_path / "new" / "page").read_bytes() == b"2"
+    assert "the report folder can't be written" in capsys.readouterr().err

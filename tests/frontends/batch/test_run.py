@@ -21,6 +21,7 @@ import pytest
 from tests.frontends.batch.conftest import Making, Running, code, executed
 from tests.guests.python.packages.conftest import fork_pip, index_in
 from wasm_kernel import grade_notebooks, run_notebooks
+from wasm_kernel.errors import PolicyError
 from wasm_kernel.frontends.batch import notebook_run
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.notebooks import METADATA
@@ -330,6 +331,12 @@ def test_fuel_is_counted_and_a_notebook_has_its_own_time(
 def test_a_reason_holds_nothing_that_a_terminal_obeys() -> None:
     assert plain("a\x1b[31mb\x1b]0;x\x07\n\u202ec") == "ab ]0;x c"
     assert len(plain("x" * 10_000)) == 300
+
+
+@pytest.mark.parametrize("wrong", [{"cell_seconds": 0}, {"fuel": 0}, {"notebook_seconds": -1.0}])
+def test_a_budget_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError, match=f"{next(iter(wrong))} must be above 0"):
+        Budgets(**wrong)
 
 
 def test_the_command_says_what_it_can_not_begin_with(
