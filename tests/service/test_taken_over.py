@@ -195,6 +195,25 @@ def test_what_a_worker_says_of_itself_is_no_more_than_it_can_be(homes: Making) -
     assert metered.execute("x").fuel_consumed == 10
 
 
+def test_a_workers_requests_are_handled_and_counted_for_each_call(homes: Making) -> None:
+    def wants(channel: Channel) -> None:
+        number = 0
+        request(channel)
+        while not isinstance(call := request(channel), messages.Close):
+            for _ in range(99):
+                number += 1
+                names = msgspec.json.encode({"unread": "x" * 65536})  # more than strays may have
+                channel.send(BrokerRequest(number, "EmptyReply", msgspec.Raw(names)))
+                assert request(channel).number == number
+            channel.send(ended(call))
+
+    home = homes(wants)
+    sandbox = home.session()
+    for _ in range(3):
+        sandbox.query(A_QUERY).result(PATIENCE)
+    assert len(home.asked) == 3 * 99
+
+
 def test_a_worker_that_answers_and_never_closes_its_session_is_ended(
     homes: Making, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -40,6 +40,55 @@ BEGIN = "open('begun', 'w').close()"
 SWALLOWS = f"lost = True\nwhile True:\n  try:\n    {BEGIN}\n    while True: pass\n  except: pass"
 
 
+BESIDE_A_THREAD = """
+import os, socket, threading
+from wasm_kernel.frontends.jupyter.forker import Forker
+from wasm_kernel.service.fork_loop import WorkerForks
+from wasm_kernel.service.messages import ForkRequest
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+one, other = socket.socketpair()
+forks, forker = WorkerForks(), Forker("")
+forks.load = lambda request: (None, None)
+for fork in (lambda: forks._fork(ForkRequest("python", "unchecked"), other.fileno(), None),
+             lambda: forker._fork(other)):
+    try:
+        fork()
+        print("forked")
+    except SystemExit as problem:
+        print(problem)
+"""
+TWO_OWNERS = """
+import os, socket, subprocess, sys, time
+from wasm_kernel.engine.flavours import UNCHECKED
+from wasm_kernel.service.fork_loop import WorkerForks
+from wasm_kernel.service.fork_process import ForkProcess
+from wasm_kernel.service.fork_server import ForkServer
+owners = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+lines = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in owners]
+shared = os.fork()
+if not shared:
+    forks = WorkerForks()
+    for owner, (ours, theirs) in zip(owners, lines):
+        ours.close()
+        forks.add(theirs, owner.pid)
+    forks.prepare()
+    forks.run()
+    os._exit(0)
+for _, theirs in lines:
+    theirs.close()
+servers = [ForkServer(ForkProcess(shared, ours, os.getpid(), is_shared=True)) for ours, _ in lines]
+one, other = (server.spawn("python", [UNCHECKED], print) for server in servers)
+owners[0].kill()
+print(one._ends(30), other._ends(0.5))
+servers[0].close()
+third = servers[1].spawn("python", [UNCHECKED], print)
+print(servers[1].process == shared, third.has_ended)
+servers[1].close()
+print(other._ends(30), third._ends(30), os.waitpid(shared, 0) == (shared, 0))
+owners[1].kill()
+"""
+
+
 def lose(sandbox: Sandbox, how: signal.Signals = signal.SIGKILL) -> Any:
     """Runs a cell whose worker gets a signal in between; returns its error."""
     mark = sandbox.workspace / "begun"
@@ -228,6 +277,20 @@ def test_a_killed_service_leaves_no_process_and_the_next_one_has_the_variables(
         for process in processes:  # a session whose worker still ends is open elsewhere
             ends(int(process))
         assert says(service.get(name), "print(x)") == "41"
+
+
+def test_a_shared_process_ends_the_workers_of_an_owner_that_is_gone_and_no_others(
+    warm: None,
+) -> None:
+    command = [sys.executable, "-P", "-c", TWO_OWNERS]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines() == ["True False", "True False", "True True True"]
+
+
+def test_a_process_with_a_second_thread_forks_neither_workers_nor_kernels() -> None:
+    command = [sys.executable, "-c", BESIDE_A_THREAD]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "wasm-kernel: 1 threads too many; nothing is forked\n" * 2
 
 
 def test_a_shared_process_that_is_gone_is_replaced_by_an_own_one(warm: None) -> None:

@@ -1,0 +1,131 @@
+"""Requests to one sandbox at once, in the worst order, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from wasm_kernel.errors import Door
+from wasm_kernel.frontends.e2b.messages import NewSandbox
+from wasm_kernel.frontends.e2b.sandbox import ClientSandbox
+from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
+from wasm_kernel.frontends.http.callers import Caller
+from wasm_kernel.frontends.http.host_work import HostWork
+from wasm_kernel.frontends.http.limits import Refusal
+from wasm_kernel.policy import ExecutionPolicy
+
+ANN = Caller("", "ann", "ann")
+
+
+class SlowService:
+    """A service whose `held` call takes until `go` is set."""
+
+    def __init__(self) -> None:
+        self.sync, self.limits = self, SimpleNamespace(expire_seconds=None)
+        self.facts: dict[str, str] = {}
+        self.made: list[str] = []
+        self.deleted: list[str] = []
+        self.fails_after = 99
+        self.held = ""
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def _session(self, name: str) -> Any:
+        self.made.append(name)
+        worker = SimpleNamespace(why_closed="", state="asleep")
+        return SimpleNamespace(session_id=name, sync=SimpleNamespace(worker=worker))
+
+    def _wait(self, call: str) -> None:
+        if call == self.held:
+            self.entered.set()
+            assert self.go.wait(20)
+
+    async def create(self, *_: Any, **__: Any) -> Any:
+        return self._session(str(uuid.uuid4()))
+
+    async def get(self, name: str, *_: Any, **__: Any) -> Any:
+        if name in self.deleted:
+            raise FileNotFoundError(name)
+        return self._session(name)
+
+    def note(self, name: str, facts: str) -> None:
+        self.facts[name] = facts
+
+    def record(self, name: str) -> Any:
+        found = self.facts.get(name)
+        self._wait("record")
+        return None if found is None else SimpleNamespace(facts=found)
+
+    def delete(self, name: str, why: str) -> None:
+        self._wait("delete")
+        if len(self.deleted) == self.fails_after:
+            raise OSError("the disk failed")
+        self.deleted.append(name)
+        self.facts.pop(name, None)
+
+
+async def made(service: SlowService) -> tuple[Sandboxes, ClientSandbox]:
+    async def opened() -> Any:
+        return service
+
+    sandboxes = Sandboxes(opened, ExecutionPolicy().at(Door.SANDBOX), HostWork())
+    return sandboxes, await sandboxes.create(ANN, NewSandbox("base"))
+
+
+async def at_once(service: SlowService, held: str, first: Any, second: Any) -> list[Any]:
+    """Begins the second call while the first one's `held` call to the service takes long."""
+    service.held = held
+    one = asyncio.ensure_future(first)
+    await asyncio.to_thread(service.entered.wait, 20)
+    service.held = ""
+    two = asyncio.ensure_future(second)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    service.go.set()
+    return [*await asyncio.gather(one, two, return_exceptions=True)]
+
+
+def test_a_context_that_is_made_while_its_sandbox_is_looked_up_stays() -> None:
+    async def run() -> None:
+        service = SlowService()
+        sandboxes, sandbox = await made(service)
+        asks = sandboxes.running(sandbox.name, [sandbox.kept.token])
+        _, context = await at_once(service, "record", asks, sandboxes.new_context(sandbox, None))
+        assert [*sandbox.contexts] == [sandbox.name, context.name]
+        assert context.name in service.facts[sandbox.name]  # the sandbox's end deletes it
+
+    asyncio.run(run())
+
+
+def test_a_request_that_comes_while_a_sandbox_is_killed_does_not_bring_it_back() -> None:
+    async def run() -> None:
+        service = SlowService()
+        sandboxes, sandbox = await made(service)
+        asks = sandboxes.running(sandbox.name, [sandbox.kept.token])
+        killed, answer = await at_once(service, "delete", sandboxes.kill(sandbox), asks)
+        assert killed is None
+        assert isinstance(answer, Refusal)
+        assert answer.status == 502
+        assert service.made == [sandbox.name]
+
+    asyncio.run(run())
+
+
+def test_a_sandbox_whose_end_failed_half_way_is_killed_by_the_next_request() -> None:
+    async def run() -> None:
+        service = SlowService()
+        sandboxes, sandbox = await made(service)
+        for _ in range(2):
+            await sandboxes.new_context(sandbox, None)
+        service.fails_after = 1
+        with pytest.raises(OSError, match="the disk failed"):
+            await sandboxes.kill(sandbox)
+        service.fails_after = 99
+        await sandboxes.kill(await sandboxes.of(ANN, sandbox.name))
+        assert {*service.deleted} == {*service.made}
+
+    asyncio.run(run())
