@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 import time
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.engine.tiny import Guest
 from tests.faces import PATIENCE
 from wasm_kernel.engine import abi
+from wasm_kernel.engine.clock import NO_SIGNALS
 
 REALTIME, MONOTONIC = 0, 1
 CLOCK, FD_READ, FD_WRITE = 0, 1, 2
@@ -52,6 +54,23 @@ def test_a_sleep_until_a_time_of_the_guests_clock(guest: Guest, clock: int) -> N
 def test_the_earliest_of_several_timers_wakes(guest: Guest) -> None:
     errno, ready = poll(guest, timer(2**64 - 1, user=1), timer(10 * MS, user=2))
     assert (errno, ready) == (abi.SUCCESS, [2])
+
+
+def test_an_interrupt_ends_the_longest_sleep(guest: Guest) -> None:
+    ended = threading.Event()
+
+    def interrupt() -> None:
+        while not ended.wait(0.05):  # an interrupt before the sleep may be taken by then
+            guest.clock.interrupt()
+
+    guest.clock.arm(NO_SIGNALS, None, PATIENCE)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        assert poll(guest, timer(2**64 - 1))[0] == abi.SUCCESS
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_what_was_printed_is_seen_before_a_sleep(guest: Guest) -> None:

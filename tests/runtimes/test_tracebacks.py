@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 
 from wasm_kernel_agent import tracebacks
@@ -28,6 +29,25 @@ def test_the_agents_frames_are_left_out() -> None:
     trace = caught(NotSendable, lambda: jsonable(object()))
     assert "jsonable" in names(trace)
     assert names(tracebacks.without_agent(trace)[0]) == ["caught", "<lambda>"]
+
+
+def test_a_deep_recursion_is_cut_and_counted() -> None:
+    def dive(depth: int) -> None:
+        if depth:
+            dive(depth - 1)
+        else:
+            raise ValueError
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        trace = caught(ValueError, lambda: dive(6_000))
+    finally:
+        sys.setrecursionlimit(limit)
+    short, cut = tracebacks.without_agent(trace)
+    assert len(names(short)) + cut == len(names(trace))
+    assert len(names(short)) == 250
+    assert names(short)[0] == "caught"
 
 
 def test_causes_are_shortened_and_circles_end() -> None:

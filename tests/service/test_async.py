@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from typing import Any
 
@@ -79,6 +80,38 @@ def test_a_cancelled_await_interrupts_its_cell_alone(service: Service) -> None:
         with pytest.raises(asyncio.CancelledError):
             await endless
         assert (await waiting).stdout == "True\n"
+
+    in_session(service, use)
+
+
+def test_a_cell_that_is_cancelled_while_it_is_sent_does_not_run(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This happens if the service has to make room for its worker."""
+
+    async def use(session: AsyncSession) -> None:
+        await session.execute("ran = False")
+        sends, may_send, cells = threading.Event(), threading.Event(), queue.SimpleQueue[Any]()
+        real = session.sync.submit
+
+        def slow(*args: Any, **options: Any) -> Any:
+            sends.set()
+            assert may_send.wait(30)
+            cell = real(*args, **options)
+            cells.put(cell)
+            return cell
+
+        with monkeypatch.context() as patch:
+            patch.setattr(session.sync, "submit", slow)
+            call = asyncio.create_task(session.execute("import time; time.sleep(60); ran = True"))
+            await asyncio.to_thread(sends.wait, 30)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        may_send.set()
+        cell = await asyncio.to_thread(cells.get)
+        assert not (await asyncio.wrap_future(cell)).success
+        assert (await session.execute("print(ran)")).stdout == "False\n"
 
     in_session(service, use)
 
