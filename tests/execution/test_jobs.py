@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.errors import CompileError
+from wasm_kernel.errors import CompileError, HostFailed
 from wasm_kernel.execution.jobs import GuestJobs
 
 Begin = Callable[[], None]
@@ -87,3 +87,17 @@ def test_its_end_does_not_wait_for_a_start(
     assert not started.done()
     go_on.set()
     started.result(SECONDS)
+
+
+@pytest.mark.parametrize("problem", [OSError(24, "Too many open files", "/home/a"), MemoryError()])
+def test_what_the_system_refuses_is_said_in_words_without_paths(
+    made: Callable[[Begin], GuestJobs], problem: Exception
+) -> None:
+    def fail() -> None:
+        raise problem
+
+    jobs = made(lambda: None)
+    jobs.start().result(SECONDS)
+    with pytest.raises(HostFailed) as caught:
+        jobs.submit(fail).result(SECONDS)
+    assert "/home" not in str(caught.value)
