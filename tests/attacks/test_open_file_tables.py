@@ -11,15 +11,19 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faces import open_files, process_of
+from tests.private import folders_of
 from wasm_kernel import get_session_sandbox
 from wasm_kernel.linux import trees
+from wasm_kernel.linux.files import file_identity
 from wasm_kernel.sessions.archives import export_session, import_session
+from wasm_kernel.state.archive_out import identities_here
 from wasm_kernel.state.tar import ArchiveWriter
 
 ID = "tables"
@@ -115,3 +119,22 @@ def test_a_strangers_table_bricks_no_session_and_writes_to_no_library(
         assert "written" not in told.stdout.partition(",")[0], told.stderr
         assert told.stdout.endswith("True 1\n"), told.stderr
     assert (tmp_path / "there" / made.session_id / "own").stat().st_size == 10
+
+
+def test_a_strangers_table_finds_the_sessions_own_files_only(tmp_path: Path) -> None:
+    app, found = tmp_path / "app", "1:2"
+    with closing(folders_of(app)) as folders:
+        for path in ("a", ".metadata.json"):
+            (app / path).write_text("x")
+        (folders.private_path / "lock").write_text("x")
+        (app / "private").symlink_to(folders.private_path)
+        known = identities_here(folders, {found: ("/app", "a")})
+        assert known == {found: file_identity(str(app / "a"))}
+        for where in (
+            *(("/app", path) for path in (".metadata.json", ".Metadata.JSON", "", ".", "a\0")),
+            *(("/app", path) for path in ("private/lock", "../app/a", "/etc/passwd", "x" * 5000)),
+            ("/tmp", "../lock"),
+            ("/etc", "passwd"),
+            ("", "a"),
+        ):
+            assert identities_here(folders, {found: where}) == {}, where

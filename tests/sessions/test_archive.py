@@ -23,6 +23,7 @@ from tests.faces import full_disk, says
 from tests.private import private_of
 from tests.stored import commits_in, state_of
 from wasm_kernel import (
+    ArchiveError,
     RuntimeType,
     Sandbox,
     SandboxLogger,
@@ -378,3 +379,13 @@ def put(new: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> None:
     plain.type, plain.linkname, plain.size = info.type, info.linkname, len(data)
     plain.mode = info.mode
     new.addfile(plain, io.BytesIO(data))
+
+
+def test_an_archive_with_odd_open_files_is_refused(
+    exported: Path, there: Path, tmp_path: Path
+) -> None:
+    """The manifest is checked before anything else is read."""
+    for odd in (5, {"1:2": "notes"}, {"1:2": ["/app"]}, {"1:2": ["/app", 3]}, [["1", "2"]]):
+        forged = rewritten(exported, tmp_path / "forged.tar", only=1, open_files=odd)
+        with pytest.raises(ArchiveError, match="open_files"):
+            import_session(forged, there)

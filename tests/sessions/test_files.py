@@ -339,3 +339,12 @@ def test_no_pattern_takes_long() -> None:
     begun = time.process_time()
     assert not pattern.matches(path)
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize("path", [".", "a/..", "a"])
+def test_a_folder_is_neither_read_nor_written_as_a_file(root: Path, app: Path, path: str) -> None:
+    (app / "a").mkdir()
+    with pytest.raises(IsADirectoryError):
+        read_session_file(ID, path, root)
+    with pytest.raises(IsADirectoryError):
+        write_session_file(ID, path, b"", root)

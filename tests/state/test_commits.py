@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from tests.state.session import Session, three
 from tests.state.test_history import damage, reopened
@@ -214,3 +215,12 @@ def test_pages_that_are_written_at_the_same_time_are_laid_right(
     monkeypatch.undo()
     assert session.go(2) == dict.fromkeys(range(30, 60), "old") | {40: "new"}
     assert session.content(2).stat().st_size < 10 * PAGE
+
+
+def test_pages_outside_of_the_memory_are_refused(session: Session) -> None:
+    three(session)
+    commit = replace(session.history.tree.commits[3], runs=((2**40, 1),))
+    session.history.tree = session.history.tree.with_commit(commit)
+    session.history.contents.held[3] = commit, bytearray(4096)
+    with pytest.raises(HistoryError, match="outside"):
+        session.go(3)
