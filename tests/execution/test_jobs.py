@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.errors import CompileError, HostFailed
+from wasm_kernel.execution.cell_output import never_ran
 from wasm_kernel.execution.jobs import GuestJobs
+from wasm_kernel.result import SandboxResult
 
 Begin = Callable[[], None]
 SECONDS = 10.0
@@ -87,6 +90,26 @@ def test_its_end_does_not_wait_for_a_start(
     assert not started.done()
     go_on.set()
     started.result(SECONDS)
+
+
+def test_only_cells_that_wait_are_cancelled(made: Callable[[Begin], GuestJobs]) -> None:
+    jobs, gate, begun = made(lambda: None), threading.Event(), threading.Event()
+    jobs.start().result(SECONDS)
+    unrun = never_ran(Path("app"), "")
+
+    def run() -> SandboxResult:
+        begun.set()
+        gate.wait(SECONDS)
+        return unrun
+
+    running = jobs.queue(run)
+    assert begun.wait(SECONDS)
+    waiting, other = jobs.queue(lambda: unrun), jobs.submit(lambda: 2)
+    assert jobs.cancel_cells()
+    gate.set()
+    assert (running.result(SECONDS), other.result(SECONDS)) == (unrun, 2)
+    assert waiting.cancelled()
+    assert not jobs.cancel_cells()
 
 
 @pytest.mark.parametrize("problem", [OSError(24, "Too many open files", "/home/a"), MemoryError()])
