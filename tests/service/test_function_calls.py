@@ -200,6 +200,15 @@ def test_functions_are_there_after_a_lost_guest_and_in_a_fork(offering: Sandboxe
         assert says(fork, "print(echo(x + 1))") == "4"
 
 
+def test_functions_that_are_offered_later_are_there_after_an_undo(offering: Sandboxes) -> None:
+    sandbox = offering()
+    says(sandbox, "x = 1")
+    sandbox.offer_functions([echo])
+    says(sandbox, "x = echo(2)")
+    sandbox.undo(1)
+    assert says(sandbox, "print(echo(x))") == "1"
+
+
 def test_another_program_offers_others_to_the_same_variables(offering: Sandboxes) -> None:
     first = offering(echo, put_off, session_id="one")
     says(first, "mine = echo; x = 1")

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from tests.stored import flip
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.folding import fold
-from wasm_kernel.state.index import Index
+from wasm_kernel.state.index import Head, Index, read_index
 
 Making = Callable[..., Session]
 
@@ -210,6 +211,25 @@ def test_a_head_that_waits_leads_to_the_state_before_it(
     session.history.move(6, (8,))
     session.history.save()
     assert session_of(load=True).state == {0: "6"}
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_a_head_that_never_came_to_disk_is_told(
+    session_of: Making, monkeypatch: pytest.MonkeyPatch, rewritten: bool
+) -> None:
+    """An earlier version wrote such heads."""
+    session = session_of()
+    left_behind(session, monkeypatch)
+    if rewritten:
+        session.history.rewrite()
+    with closing(Index(folder := Folder.open(session.folder), "image")) as index:
+        index.go_on(read_index(folder))
+        index.append(Head(6, 7, (7,)))
+    folder.close()
+    again = session_of(load=True)
+    assert again.state == {0: "3"}
+    assert again.found is not None
+    assert (again.found.is_damaged, again.found.is_certain, again.found.lost) == (True, False, 1)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
