@@ -134,6 +134,15 @@ def test_a_waiting_cell_whose_client_has_left_does_not_begin(closed: HttpServer)
     assert b"runs: 1" in send("print('runs:', runs)")
 
 
+def test_a_stream_that_a_client_resumes_begins_anew(closed: HttpServer) -> None:
+    wire = Wire(closed, ANN)
+    session = {"Mcp-Session-Id": wire.begin(), "Authorization": f"Bearer {ANN}"}
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": "7", **session}
+    with urllib.request.urlopen(urllib.request.Request(closed.url, None, headers)) as answer:
+        assert answer.status == 200
+    wire.close()
+
+
 def test_only_tokens_open_the_server(closed: HttpServer, agents: Agents) -> None:
     body = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
     headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
