@@ -183,3 +183,16 @@ def test_f20_a_host_without_room_for_a_new_guest_says_so_and_keeps_the_variables
     resource.prlimit(process, limit, before)
     assert victim.says("print(x)") == "1"
     assert victim.process == process
+
+
+def test_case_05_fuel_that_runs_out_names_the_setting(
+    warm_metered: None, victim_of: Making
+) -> None:
+    metered = victim_of(fuel_budget=10**9)
+    metered.says("mine = 1")
+    result = metered.run("while True: pass")
+    assert result.error is not None
+    assert result.error.ename == "OutOfFuel"
+    assert "1,000,000,000" in result.error.evalue
+    assert "fuel_budget" in result.error.evalue
+    assert metered.says("print(mine)") == "1"

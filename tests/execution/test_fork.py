@@ -110,3 +110,10 @@ def test_a_fork_of_what_can_not_be_saved_is_refused(opened: Opening) -> None:
     with pytest.raises(ForkError, match="not saved"):
         second.fork()
     assert [path.name for path in second.workspace.parent.iterdir()] == ["app"]
+
+
+def test_a_trap_in_a_fork_s_first_cell_keeps_its_seeds(parent: Sandbox, forked: Forking) -> None:
+    parent.execute("import random")
+    fork = forked(parent)
+    lost = fork.execute("print(random.random()); import os; os._exit(3)").stdout.strip()
+    assert says(fork, "print(random.random())") == lost
