@@ -116,6 +116,8 @@ def test_input_is_answered_refused_and_interrupted(sandbox: Sandbox) -> None:
     assert sandbox.execute("print(input())", allow_stdin=True, listener=page).stdout == "?\n"
     assert "the line is too long" in error_of(asking(listener=page))
     assert "there is none here" in error_of(asking())
+    refused = sandbox.execute("input()", listener=Page("me"))
+    assert "does not support input requests" in error_of(refused)
 
 
 def test_a_late_answer_does_not_answer_the_next_question(sandbox: Sandbox) -> None:
