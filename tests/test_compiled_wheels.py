@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import compiled_wheels
-from compiled_wheels import code_wheel
+from compiled_wheels import Wheel, WheelError, code_wheel
 from tests.engine.test_compiler import answer_of, described
 from tests.engine.test_compiler import binary as binary  # noqa: PLC0414 - a fixture
 from wasm_kernel import __version__
@@ -96,3 +96,11 @@ def states_of_code(language: GuestLanguage) -> list[str]:
     """The lines about compiled code."""
     found = [each.text for each in language.examine()]
     return [text for text in found if "compiled" in text or "installed" in text]
+
+
+def test_a_wheel_that_pypi_does_not_take_is_refused(
+    tmp_path: Path, binary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_wheels, "MOST_BYTES", 100)
+    with pytest.raises(WheelError, match="PyPI takes 100"):
+        Wheel("x", "py3-none-any", "", [("file", binary)], []).write(tmp_path)
