@@ -25,7 +25,7 @@ from wasm_kernel.errors import PolicyError
 from wasm_kernel.frontends.batch import notebook_run
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.notebooks import METADATA
-from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain, verdict_of
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.service.named_functions import named_functions
 from wasm_kernel.service.program_home import own_workers
@@ -331,6 +331,20 @@ def test_fuel_is_counted_and_a_notebook_has_its_own_time(
 def test_a_reason_holds_nothing_that_a_terminal_obeys() -> None:
     assert plain("a\x1b[31mb\x1b]0;x\x07\n\u202ec") == "ab ]0;x c"
     assert len(plain("x" * 10_000)) == 300
+
+
+@pytest.mark.parametrize(
+    ("limits", "ename", "verdict"),
+    [
+        ({"memory_bytes"}, "OutOfMemory", "out-of-memory"),
+        ({"workspace_files", "stdout_bytes"}, "OSError", "disk-full"),
+        ({"display_count"}, "ValueError", "output-limit"),
+        (set(), "MemoryError", "out-of-memory"),
+        (set(), "CellTimeout", "error"),
+    ],
+)
+def test_the_verdict_is_what_the_kernel_says(limits: set[str], ename: str, verdict: str) -> None:
+    assert verdict_of(limits, ename) == verdict
 
 
 @pytest.mark.parametrize("wrong", [{"cell_seconds": 0}, {"fuel": 0}, {"notebook_seconds": -1.0}])
