@@ -67,6 +67,11 @@ def test_a_large_commit_that_the_disk_does_not_take_is_held_in_memory(
     assert reopened(session_of, session).state == {0: "a", 1: "b"}
 
 
+def test_only_the_owner_reads_a_content_and_nobody_writes_it(session: Session) -> None:
+    three(session)
+    assert {session.content(one).stat().st_mode & 0o777 for one in (1, 2, 3)} == {0o400}
+
+
 def test_damage_is_not_folded_into_what_is_whole(session: Session) -> None:
     three(session)
     damage(session, 1)
