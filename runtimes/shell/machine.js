@@ -51,7 +51,7 @@ const space = defineCommand("df", async (args) => {
   const row = (words) => words.map((word, at) => (at === 0 ? word.padEnd(10) : at === 5 ? word : word.padStart(10))).join(" ");
   return printed(
     row(["Filesystem", title, "Used", "Available", "Use%", "Mounted on"]),
-    row(["session", shown(most), shown(used), shown(free), `${Math.ceil((100 * used) / most)}%`, "/app"]),
+    row(["session", shown(most), shown(used), shown(free), most ? `${Math.ceil((100 * used) / most)}%` : "-", "/app"]),
   );
 });
 

@@ -1,4 +1,4 @@
-"""The process of a program that runs in this interpreter: what is its own while it runs."""
+"""A program that runs in this interpreter, with the state that it does not share with cells."""
 
 from __future__ import annotations
 
