@@ -32,7 +32,7 @@ def root(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "below").mkdir()
     with get_session_sandbox("deep", workspace_root=root / "below") as sandbox:
         sandbox.execute("open('secret', 'w').write('SECRET')")
-    (root / "mine").mkdir()
+    (root / "mine" / UUID).mkdir(parents=True)
     (root / "mine" / "file").write_text("mine")
     return root
 
@@ -45,7 +45,7 @@ def whole(root: Path) -> Iterator[BaseSandbox]:
 
 def test_its_guest_sees_no_session(whole: BaseSandbox, root: Path) -> None:
     code = "import os\nprint(sorted(p[0] + '/' + n for p in os.walk('/app') for n in p[1] + p[2]))"
-    assert whole.execute(code).stdout == "['/app/mine', '/app/mine/file']\n"
+    assert whole.execute(code).stdout == f"['/app/mine', '/app/mine/{UUID}', '/app/mine/file']\n"
 
 
 WAYS = [

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import wasm_kernel
-from tests.faces import process_of, says, wait_for
+from tests.faces import error_of, process_of, says, wait_for
 from tests.private import private_folders, private_of
 from tests.service.conftest import ends
 from wasm_kernel.errors import PolicyError, SandboxClosed
@@ -138,20 +138,23 @@ def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
 
 
 def test_other_limits_mounts_and_packages_hold_from_the_next_cell_on(
-    make: Making, tmp_path: Path
+    make: Making, tmp_path: Path, warm_metered: None
 ) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "f").write_text("mounted")
     sandbox = make(ID)
     cell = sandbox.submit("import time; time.sleep(0.5); x = 1; print('a' * 1000)")
-    policy = ExecutionPolicy(stdout_bytes=100, mounts=[Mount(tmp_path / "data", "/data")])
+    mounts = [Mount(tmp_path / "data", "/data")]
+    policy = ExecutionPolicy(5 * 10**8, cell_timeout=60, stdout_bytes=100, mounts=mounts)
     assert make(ID, policy=policy, pip=True) is sandbox
     assert len(sandbox.execute("print(x, open('/data/f').read(), 'b' * 1000)").stdout) < 300
     assert len(cell.result(60).stdout) == 1001
     assert sandbox.policy is policy
     assert "not allowed" not in sandbox.execute("%pip list").stdout
+    assert "OutOfFuel" in error_of(sandbox.execute("while True: pass"))
     with pytest.raises(PolicyError, match="is not there"):
         make(ID, policy=ExecutionPolicy(mounts=[Mount(tmp_path / "none", "/none")]))
+    assert make(ID, policy=ExecutionPolicy()).execute("x").fuel_consumed is None
     assert says(sandbox, "print(x)") == "1"
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from msgspec import Raw
 
 from tests.faces import PATIENCE, error_of, happens, wait_for
 from tests.service.traitors import (
@@ -22,7 +23,9 @@ from tests.service.traitors import (
 from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError
 from wasm_kernel.execution.interfaces import InputInterrupted, NoListener
 from wasm_kernel.guests.protocol import Output
+from wasm_kernel.linux.broker import BrokerRequest, EmptyReply
 from wasm_kernel.linux.channel import Channel
+from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import CommMessage
 from wasm_kernel.service import awake, messages, session_worker
@@ -178,20 +181,56 @@ def test_no_caller_waits_for_a_worker_that_reads_nothing(
     is_over.set()
 
 
-def test_a_question_of_a_worker_that_has_ended_ends(homes: Making) -> None:
+def test_an_interrupt_while_a_worker_is_long_in_coming_is_for_the_waiting_cells_alone(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first guest of a machine is compiled for a minute."""
+    home, is_there = homes(serves), threading.Event()
+
+    def spawn(*_: object) -> Worker:
+        is_there.wait(PATIENCE)
+        return Traitor(serves)
+
+    monkeypatch.setattr(home, "spawn", spawn)
+    sandbox = home.session()
+    started = sandbox.start()
+    assert not sandbox.interrupt()
+    cell = sandbox.submit("x")
+    assert sandbox.interrupt()
+    assert error_of(cell.result(PATIENCE / 2)).startswith("KeyboardInterrupt")
+    is_there.set()
+    started.result(PATIENCE)
+
+
+def test_a_question_and_a_request_of_a_worker_that_has_ended_end(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+
     def asks_and_ends(channel: Channel) -> None:
         request(channel)
         call = request(channel).call
+        channel.send(BrokerRequest(1, "EmptyReply", Raw(b"{}")))
+        begun.wait(PATIENCE)
         channel.send(messages.InputRequest(call, 1, "name?", False))
+
+    def handle(asked: EmptyReply, task: Task) -> EmptyReply:
+        begun.set()
+        wait_for(lambda: task.cancelled)
+        cancelled.set()
+        return asked
 
     class Patient(NoListener):
         def ask(self, prompt: str, password: bool) -> str:
             wait_for(lambda: sandbox.interrupted)
             raise InputInterrupted
 
-    sandbox = homes(asks_and_ends).session()
+    home = homes(asks_and_ends)
+    monkeypatch.setattr(home, "handlers", lambda session: {EmptyReply: handle})
+    sandbox = home.session()
     cell = sandbox.submit("x", allow_stdin=True, listener=Patient())
     assert error_of(cell.result(PATIENCE)).startswith("WorkerLost")
+    assert cancelled.wait(PATIENCE)
 
 
 def test_a_session_that_needs_more_than_all_memory_is_refused_at_once(homes: Making) -> None:

@@ -100,7 +100,7 @@ def test_the_first_commit_gives_the_same_memory_over_any_image(
 def made(folder: Path, **changes: Any) -> Commit:
     """A commit with one run of one page, and changes by the test."""
     commit = Commit(2, 1, 3, 4, "x = 1", 1.0, PAGES * PAGE, runs=((1, 1),))
-    return put(folder, msgspec.structs.replace(commit, **changes), [bytes([7]) * PAGE])
+    return replace(put(folder, commit, [bytes([7]) * PAGE]), **changes)
 
 
 def moved(folder: Path, **changes: Any) -> Commit:
@@ -111,7 +111,14 @@ def moved(folder: Path, **changes: Any) -> Commit:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"id": 1 << 31}, {"runs": ((1, 2),)}, {"runs": ((1, 1), (3, 1))}]
+    "changes",
+    [
+        {"id": 1 << 31},
+        {"runs": ((1, 2),)},
+        {"runs": ((1, 1), (3, 1))},
+        {"runs": ()},
+        {"content": ""},
+    ],
 )
 def test_impossible_commits_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     """These commits are well-formed; test_index.py has those that `decode` refuses."""

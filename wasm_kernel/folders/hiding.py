@@ -286,7 +286,7 @@ class SessionFoldersHidden(PlacesHidden):
         """Returns whether a name is the metadata file's, or could be that of a session's folder."""
         if is_hidden_name(name):
             return True
-        if name.isascii() and name[0] != "." and not (depth == 0 and len(name) >= _UUID_LENGTH):
+        if name.isascii() and name[0] != "." and len(name) < _UUID_LENGTH:
             return False  # the quick way for nearly all names
         plain = folded_name(name)
         return plain.startswith(ASIDE) or (depth == 0 and re.fullmatch(_UUID, plain) is not None)
