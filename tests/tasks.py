@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from wasm_kernel.guests.base import AfterCellAction
-from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker
+from wasm_kernel.linux.broker import Broker, Handlers, Reply
+from wasm_kernel.linux.task import QUIET, Task
 
 
 class CountedTask:
@@ -27,6 +30,18 @@ def cancelled_after(times: int) -> CountedTask:
     """A task that is cancelled after this number of checks."""
     answers = iter([*[False] * times, True])
     return CountedTask(lambda: next(answers))
+
+
+class LocalBroker:
+    """A broker in the test's own process."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+
+    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
+        answer = self._handlers[type(request)](request, task)
+        assert isinstance(answer, reply)
+        return answer
 
 
 class WaitingCell:

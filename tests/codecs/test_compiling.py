@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tasks import LocalBroker
 from wasm_kernel.codecs.table import CODECS
 from wasm_kernel.engine.cache import ENVIRONMENT, Cache
 from wasm_kernel.engine.compiler import Compiler
@@ -14,7 +15,7 @@ from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
 from wasm_kernel.errors import CacheWarning, CompileError
 from wasm_kernel.guests.broker_handlers import PrepareCodec, prepare_codec
 from wasm_kernel.guests.python.language import compiled_codec
-from wasm_kernel.linux.broker import EmptyReply, LocalBroker
+from wasm_kernel.linux.broker import EmptyReply
 
 WAIT = "compiling the codec that reads JPEG, once"
 BROKER = LocalBroker({PrepareCodec: prepare_codec})

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.listening import Page
+from tests.tasks import LocalBroker
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import TravelError, WasmKernelError
@@ -25,7 +26,6 @@ from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine, switched_off
 from wasm_kernel.guests.python.language import PythonLanguage
-from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage

@@ -65,31 +65,6 @@ class Broker(Protocol):
         or `BrokerError` if there is no handler, it failed unexpectedly, or the broker has ended.
         """
 
-    def close(self) -> None:
-        """Lets the broker end. Safe to call twice."""
-
-
-class LocalBroker:
-    """A `Broker` in this process, which is not confined."""
-
-    def __init__(self, handlers: Handlers) -> None:
-        self._handlers = handlers
-
-    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
-        """Handles a request."""
-        try:
-            answer = self._handlers[type(request)](request, task)
-        except (WasmKernelError, Cancelled):
-            raise
-        except Exception as problem:
-            log_failure(type(request).__name__, problem)
-            raise BrokerError(INTERNAL_ERROR) from problem
-        assert isinstance(answer, reply)
-        return answer
-
-    def close(self) -> None:
-        """Does nothing."""
-
 
 class LateBroker:
     """A `Broker` that code gets before its process has one; `broker` is set when there is one."""
@@ -101,9 +76,6 @@ class LateBroker:
         if self.broker is None:
             raise NoBroker
         return self.broker.call(request, reply, task)
-
-    def close(self) -> None:
-        """Does nothing: the broker's maker closes it."""
 
 
 class BrokerRequest(Struct, frozen=True, tag_field="kind", tag="request"):
@@ -197,9 +169,6 @@ class RemoteBroker:
                     return answer
                 task.report(answer.progress)
 
-    def close(self) -> None:
-        """Does nothing: the channel's owner closes it."""
-
 
 class OwnAnswers:
     """The answers on a channel that brings nothing else; the thread that waits reads them."""
@@ -260,7 +229,7 @@ class ProcessBroker(RemoteBroker):
             os._exit(0)
 
     def close(self) -> None:
-        """Lets the process end."""
+        """Lets the process end. Safe to call twice."""
         self._channel.close()
         if self._process:
             os.close(self.descriptor)

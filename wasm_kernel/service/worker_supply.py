@@ -1,6 +1,6 @@
-"""Workers for a confined process: its broker gets them forked, and hands them over.
+"""Workers for a kernel, which may be confined: its broker gets them forked, and hands them over.
 
-The confined process may not make processes or sockets. So it asks on a line that it has had since
+A confined process may not make processes or sockets. So it asks on a line that it has had since
 before it was confined, and gets open descriptors of a worker: the line to it, its process, and the
 system's files about it.
 """
@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +21,7 @@ from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.linux.broker import BrokerError, log_failure
 from wasm_kernel.linux.channel import Channel
-from wasm_kernel.service.fork_server import FILES, ForkServer, Process, Worker, flavours_of
+from wasm_kernel.service.fork_server import FILES, ForkServer, Process, Worker
 from wasm_kernel.service.messages import PACKET
 from wasm_kernel.service.open_message import Open, OpenChanges, changed
 
@@ -51,40 +50,8 @@ class WorkerReply(Struct, frozen=True):
     why: str = ""
 
 
-class WorkerSource(Protocol):
-    """Makes the workers of one session. Any thread may call it."""
-
-    def begin(self, opened: Open) -> None:
-        """Names the session, once, before this process is confined; its first worker opens it."""
-
-    def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
-        """Returns a new worker; `opened` is the session's message with other `changes` at most."""
-
-    def close(self) -> None:
-        """Ends the workers. Safe to call twice."""
-
-
-class OwnSupply:
-    """A `WorkerSource` in a process that is not confined."""
-
-    def __init__(self, server: ForkServer) -> None:
-        self._server = server
-
-    def begin(self, opened: Open) -> None:
-        """Does nothing."""
-
-    def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
-        """Returns a new worker."""
-        flavours = flavours_of(opened.policy, opened.confinement)
-        return self._server.spawn(opened.language, flavours, progress)
-
-    def close(self) -> None:
-        """Ends the process that workers are forked from, if it is this one's own."""
-        self._server.close()
-
-
 class WorkerSupply:
-    """The confined process's end of the line: a `WorkerSource`.
+    """The kernel's end of the line: makes the workers of its session. Any thread may call it.
 
     The broker opens the session in each worker, as it was told before this process was confined.
     Otherwise code that has taken over this process could get a worker with other folders.
@@ -96,7 +63,10 @@ class WorkerSupply:
         self._is_coming = False
 
     def begin(self, opened: Open) -> None:
-        """Names the session to the broker, which answers with its first worker."""
+        """Names the session to the broker, once, before this process is confined.
+
+        The first worker opens it.
+        """
         file = os.memfd_create("session")
         try:
             os.write(file, msgspec.json.encode(opened))
@@ -106,7 +76,10 @@ class WorkerSupply:
             os.close(file)
 
     def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
-        """Returns a new worker. The one before it is killed, if it still runs."""
+        """Returns a new worker. The one before it is killed, if it still runs.
+
+        `opened` is the session's message with other `changes` at most.
+        """
         with self._guard:
             try:
                 if not self._is_coming:

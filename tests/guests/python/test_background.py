@@ -14,6 +14,7 @@ from unittest.mock import ANY
 import pytest
 
 from tests.engine.test_compiler import TINY, described, silent
+from tests.tasks import LocalBroker
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiler
 from wasm_kernel.engine.flavours import (
@@ -26,7 +27,6 @@ from wasm_kernel.engine.flavours import (
 from wasm_kernel.guests.python import background
 from wasm_kernel.guests.python.files import PythonFiles
 from wasm_kernel.guests.python.language import PythonLanguage
-from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.linux.locks import FileLock
 
 

@@ -36,9 +36,9 @@ from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.places import has_warnings
 from wasm_kernel.folders.private import opening_in
 from wasm_kernel.frontends.jupyter import startup
-from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker, served_by
+from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker
 from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch, StandaloneLaunch
-from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS, KernelHome
+from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS, KernelHome, relayed
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.kernels.configured import ConfiguredApp
@@ -50,7 +50,7 @@ from wasm_kernel.kernels.settings import (
     folder_of_notebook,
     notebook_of,
 )
-from wasm_kernel.linux.broker import Broker, Handlers, ProcessBroker
+from wasm_kernel.linux.broker import Handlers, ProcessBroker
 from wasm_kernel.linux.confinement import OFF, Confinement
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
@@ -95,7 +95,7 @@ class WasmKernelApp(ConfiguredApp):
 
     serves = False
     launch: KernelLaunch = StandaloneLaunch()
-    _broker: Broker | None = None
+    _broker: ProcessBroker | None = None
     _give_fork: GiveFork | None = None
 
     description = "A Jupyter kernel whose cells run inside a WebAssembly sandbox."
@@ -167,14 +167,12 @@ class WasmKernelApp(ConfiguredApp):
         handlers = self._handlers(place, policy, lambda: _folder_of(choice))
 
         def begin() -> None:
-            if confinement.is_closing:  # `begin` runs in the broker's process
-                self.launch.ports.close()
+            self.launch.ports.close()  # those of the broker's process
             self._begin_beside()
 
-        self._broker, source = open_broker(
+        self._broker, supply = open_broker(
             handlers,
             self.launch.nursery,
-            confinement,
             ending,
             language=self.settings.runtime.value,
             flavours=flavours_of(plain_policy(policy), self.settings.confinement),
@@ -187,9 +185,9 @@ class WasmKernelApp(ConfiguredApp):
         choice.opened(session)
         if notebook_of(os.environ) and has_warnings():  # a person reads its output
             session.folders.notices += self._upkeep().warnings()
-        home = KernelHome(session, source, served_by(self._broker, handlers, confinement))
+        home = KernelHome(session, supply, relayed(self._broker, handlers))
         opened = home.owned(self._opened(home, session, choice, place, policy))
-        source.begin(opened)
+        supply.begin(opened)
         info_of(self.settings.runtime)  # of files that the process gives up
         published = (session.folders.real,) if self._publishes_at_end else ()
         confinement.close_files(kept_by(path, self.config, published))
@@ -382,7 +380,7 @@ class WasmKernelApp(ConfiguredApp):
         sockets.iopub.watch(loop)
         _on_signals(loop, kernel)
         self.launch.watch(loop)
-        if isinstance(self._broker, ProcessBroker):
+        if self._broker is not None:
             loop.add_reader(self._broker.descriptor, self._end_as_killed)
         confinement.close_calls()
         gc.freeze()

@@ -19,12 +19,11 @@ from pathlib import Path
 from traitlets.config import Config
 
 from wasm_kernel.engine.flavours import Flavour
-from wasm_kernel.frontends.jupyter.kernel_sandbox import relayed
-from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker, ProcessBroker
-from wasm_kernel.linux.confinement import Confinement, KeptPaths
+from wasm_kernel.linux.broker import Handlers, ProcessBroker
+from wasm_kernel.linux.confinement import KeptPaths
 from wasm_kernel.service.fork_process import ForkProcess
 from wasm_kernel.service.fork_server import ForkServer
-from wasm_kernel.service.worker_supply import OwnSupply, WorkerDesk, WorkerSource, WorkerSupply
+from wasm_kernel.service.worker_supply import WorkerDesk, WorkerSupply
 
 IMPORTED_WHEN_CONFINED = (
     *("IPython", "ipykernel", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tornado"),
@@ -38,27 +37,20 @@ IMPORTED_WHEN_CONFINED = (
 def open_broker(
     handlers: Handlers,
     nursery: ForkProcess | None,
-    confinement: Confinement,
     ending: contextlib.ExitStack,
     *,
     language: str,
     flavours: Sequence[Flavour],
     begin: Callable[[], None],
     at_end: Callable[[], None],
-) -> tuple[Broker, WorkerSource]:
-    """Makes the broker and the source of workers; if this process will be confined, in another one.
+) -> tuple[ProcessBroker, WorkerSupply]:
+    """Makes the broker, in another process, and the supply of workers, which asks it.
 
     Must come first: the broker should not have the files that the process opens later. Its process
     calls `begin` first, and `at_end` when the kernel has ended; `ending` closes it. Workers are
     forked from the `nursery`, or from a process of the kernel's own, with a guest of a `language`
     and the first compiled one of the `flavours`.
     """
-    if not confinement.is_closing:
-        begin()
-        ending.callback(at_end)
-        supply: WorkerSource = OwnSupply(ForkServer(nursery, has_spares=False))
-        ending.callback(supply.close)
-        return LocalBroker(handlers), supply
     own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve_workers() -> None:
@@ -81,11 +73,6 @@ def open_broker(
     supply = WorkerSupply(own)
     ending.callback(supply.close)
     return broker, supply
-
-
-def served_by(broker: Broker, handlers: Handlers, confinement: Confinement) -> Handlers:
-    """Returns the handlers of a worker's requests; in a confined process they ask the broker."""
-    return relayed(broker, handlers) if confinement.is_closing else handlers
 
 
 def kept_by(file: Path, config: Config, read: tuple[Path, ...] = ()) -> KeptPaths:

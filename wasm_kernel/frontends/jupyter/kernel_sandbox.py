@@ -22,7 +22,7 @@ from wasm_kernel.service.program_home import ProgramHome
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.session_calls import SessionNetwork
 from wasm_kernel.service.session_worker import SessionWorker
-from wasm_kernel.service.worker_supply import WorkerSource
+from wasm_kernel.service.worker_supply import WorkerSupply
 from wasm_kernel.sessions.forking import ForkSession, log_fork
 from wasm_kernel.sessions.session import Session
 
@@ -37,10 +37,10 @@ class KernelHome(ProgramHome):
     it before this process is confined.
     """
 
-    def __init__(self, session: Session, source: WorkerSource, handlers: Handlers) -> None:
+    def __init__(self, session: Session, supply: WorkerSupply, handlers: Handlers) -> None:
         super().__init__(NewSession(session.folders, session.id, session))
         self._session = session
-        self._source = source
+        self._supply = supply
         self._outside = handlers
         self._owner, self._has_closed = OwnerLock(session.folders.private), False
         self._notebooks: dict[str, str] = {}
@@ -53,7 +53,7 @@ class KernelHome(ProgramHome):
         """Returns a new worker for the session."""
         self._workers.add(session)
         session.opened = self.owned(session.opened)
-        return self._source.spawn(session.opened, progress)
+        return self._supply.spawn(session.opened, progress)
 
     def owned(self, opened: Open) -> Open:
         """Returns the message for the next worker, which says whether the kernel owns the session.
@@ -94,14 +94,13 @@ class KernelHome(ProgramHome):
 
     def _put_beside(self, request: Struct, task: Task) -> WriteOutcome:
         found: Any = self._outside[type(request)](request, task)
-        is_read = isinstance(found, WriteOutcome)  # it comes from a handler in this process
-        done = found if is_read else msgspec.json.decode(found, type=WriteOutcome)
+        done = msgspec.json.decode(found, type=WriteOutcome)
         log_published(self._session, done)
         return done
 
 
 def relayed(broker: Broker, handlers: Handlers) -> Handlers:
-    """Returns handlers with which a confined front end passes requests on to its broker.
+    """Returns handlers with which the front end passes requests on to its broker.
 
     The broker has the given handlers, and checks each request as untrusted input. A reply is passed
     on unread, unless the request's type names that of its `reply`.

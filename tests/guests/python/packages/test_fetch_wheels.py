@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.private import folders_of
-from tests.tasks import CountedTask
+from tests.tasks import CountedTask, LocalBroker
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests import fetcher
 from wasm_kernel.guests.broker_handlers import (
@@ -23,7 +23,7 @@ from wasm_kernel.guests.broker_handlers import (
 )
 from wasm_kernel.guests.python.packages import pip
 from wasm_kernel.guests.python.packages.pip import Pip
-from wasm_kernel.linux.broker import Broker, LocalBroker, tied_command
+from wasm_kernel.linux.broker import Broker, tied_command
 from wasm_kernel.service.service import Service
 from wasm_kernel.sessions.root import SessionsRoot
 
