@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.driving import Notebook
+from tests.end_to_end.real_kernel import RealKernel
 from tests.sampled import sampled
 
 TIMEOUT, GRACE = 1, 0.5  # seconds that a cell may take
@@ -39,16 +39,19 @@ HUGE = {
 
 
 @pytest.fixture(scope="module")
-def notebook(tmp_path_factory: pytest.TempPathFactory, warm: None) -> Iterator[Notebook]:
+def notebook(tmp_path_factory: pytest.TempPathFactory, warm: None) -> Iterator[RealKernel]:
     folder: Path = tmp_path_factory.mktemp("busy")
-    limits = [f"--WasmKernel.cell_timeout={TIMEOUT}", f"--WasmKernel.grace_seconds={GRACE}"]
-    limits += ["--WasmKernel.stdout_bytes=1000000000"]
-    opened = Notebook(*limits, cwd=folder, WASM_KERNEL_WORKSPACE_ROOT=str(folder / "sessions"))
-    yield opened
-    opened.close()
+    with RealKernel(
+        folder / "sessions",
+        cwd=folder,
+        cell_timeout=str(TIMEOUT),
+        grace_seconds=str(GRACE),
+        stdout_bytes="1000000000",
+    ) as opened:
+        yield opened
 
 
-def waits(notebook: Notebook) -> list[float]:
+def waits(notebook: RealKernel) -> list[float]:
     """The seconds that each answer of the control channel takes while a cell runs."""
     taken: list[float] = []
     client: Any = notebook.client
@@ -65,7 +68,7 @@ def waits(notebook: Notebook) -> list[float]:
 
 
 @pytest.mark.parametrize("code", sampled(HUGE, 11))
-def test_f5_the_kernel_answers_and_the_limit_ends_the_cell(notebook: Notebook, code: str) -> None:
+def test_f5_the_kernel_answers_and_the_limit_ends_the_cell(notebook: RealKernel, code: str) -> None:
     late, slow = 0.0, 0.0
     for _ in range(3):
         notebook.client.execute(code, stop_on_error=False)
@@ -76,4 +79,4 @@ def test_f5_the_kernel_answers_and_the_limit_ends_the_cell(notebook: Notebook, c
             break
     assert slow < ANSWER
     assert late < LATE
-    assert notebook.run("print(40 + 2)").stream().endswith("42\n")
+    assert notebook.run("print(40 + 2)").stdout.endswith("42\n")

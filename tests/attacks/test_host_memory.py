@@ -71,8 +71,7 @@ def test_f14_a_cells_output_is_bounded_in_the_host_and_given_back(
 @pytest.mark.usefixtures("started")
 def test_f14_a_kernel_keeps_nothing_of_what_it_sent(warm: None, tmp_path: Path) -> None:
     flood = FLOODS["lists"]
-    kernel = RealKernel(tmp_path, display_bytes=str(DISPLAYED), cell_timeout="120")
-    try:
+    with RealKernel(tmp_path, display_bytes=str(DISPLAYED), cell_timeout="120") as kernel:
         kernel.run(SEND)
         before = of_process(kernel.pid, "VmRSS")
         kernel.run(flood)
@@ -82,5 +81,3 @@ def test_f14_a_kernel_keeps_nothing_of_what_it_sent(warm: None, tmp_path: Path) 
         kernel.run("")
         assert of_process(kernel.pid, "VmRSS") - once < KEPT
         assert of_process(kernel.pid, "VmHWM") - before < BOUND + GUEST
-    finally:
-        kernel.shut_down()

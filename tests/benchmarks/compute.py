@@ -229,8 +229,8 @@ TIMED = "import time\nbegun = time.perf_counter(); job()\nprint(time.perf_counte
 
 def seconds(kernel: Kernel, source: str) -> float:
     """The seconds of a source's job, by the clock inside the kernel."""
-    kernel.run(source)
-    return float(kernel.printed(TIMED))
+    kernel.execute(source)
+    return float(kernel.execute(TIMED).stdout)
 
 
 def processor_seconds(kernel: Kernel, source: str) -> float:
@@ -239,9 +239,9 @@ def processor_seconds(kernel: Kernel, source: str) -> float:
     A kernel's work after its reply, such as keeping the cell's state, belongs to that cell. So the
     work after the source's cell is not counted, and the work after the job's cell is.
     """
-    kernel.run(source)
+    kernel.execute(source)
     before = processor_seconds_at_rest(kernel.pid)
-    kernel.run("job()")
+    kernel.execute("job()")
     return processor_seconds_at_rest(kernel.pid) - before
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from tests.benchmarks.sides import Kernel, Side, running
+from tests.benchmarks.sides import Kernel, Side
 from tests.benchmarks.table import Row, by_turns
 
 Samples = tuple[list[float], list[float]]
@@ -76,7 +76,7 @@ def javascript(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
     both = (replace(python, kernel_name="wasm-javascript"), python)
     start = "JavaScript: kernel start to 1+1, over ZMQ, against Python"
     yield Row(start, *by_turns(both, rounds, _started), "s")
-    with running(both[0]) as one, running(both[1]) as other:
+    with Kernel(both[0]) as one, Kernel(both[1]) as other:
         kernels = {both[0]: one, both[1]: other}
         for what, code in (("a tiny cell and its state", "1"), ("%undo", "%undo")):
 
@@ -84,14 +84,14 @@ def javascript(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
                 return _taken(kernels[side], code)
 
             for side in both:
-                kernels[side].run("a = 1")
+                kernels[side].execute("a = 1")
             yield Row(f"{what}, against Python", *by_turns(both, rounds, sample), "ms")
         rows = []
         for what, source in JOBS.items():
-            one.run(source)
+            one.execute(source)
             samples: Samples = ([], [])
             for _ in range(rounds):
-                samples[0].append(float(one.printed(_TIMED)))
+                samples[0].append(float(one.execute(_TIMED).stdout))
                 samples[1].append(_native(native, source))
             rows.append(Row(f"  {what}", *samples, "s"))
     mean = prod(row.ratio for row in rows) ** (1 / len(rows))
@@ -101,16 +101,16 @@ def javascript(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
 
 def _started(side: Side) -> float:
     begun = time.perf_counter()
-    with running(side) as kernel:
-        kernel.run("1+1")
+    with Kernel(side) as kernel:
+        kernel.execute("1+1")
         return time.perf_counter() - begun
 
 
 def _taken(kernel: Kernel, code: str) -> float:
     if code == "%undo":
-        kernel.run("a = 2")
+        kernel.execute("a = 2")
     begun = time.perf_counter()
-    kernel.run(code)
+    kernel.execute(code)
     return 1000 * (time.perf_counter() - begun)
 
 

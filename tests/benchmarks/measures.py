@@ -19,11 +19,11 @@ from tests.benchmarks.many import many
 from tests.benchmarks.memory import pss_bytes
 from tests.benchmarks.network import network
 from tests.benchmarks.notebooks import in_two_processes
-from tests.benchmarks.sides import PATIENCE, Kernel, Side, running
+from tests.benchmarks.sides import PATIENCE, Kernel, Side
 from tests.benchmarks.table import Line, Row, by_turns
 from tests.benchmarks.timeline import changes, timeline
+from wasm_kernel.frontends.jupyter import launcher
 from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS
-from wasm_kernel.frontends.jupyter.launcher import running as running_forkers
 
 FRAME = "import pandas as pd\npd.DataFrame({'city': ['Oslo', 'Rome'], 'degrees': [4.5, 17.0]})"
 MIB = 1024 * 1024
@@ -37,12 +37,10 @@ Measure = Callable[[Sides, int], Iterator[Line]]
 
 def _started(side: Side, code: str, kind: str) -> float:
     begun = time.perf_counter()
-    with running(side) as kernel:
-        shown = [
-            m["content"]["data"] for m in kernel.run(code) if m["msg_type"] == "execute_result"
-        ]
+    with Kernel(side) as kernel:
+        shown = kernel.execute(code)
         taken = time.perf_counter() - begun
-    assert kind in shown[0]
+    assert shown.data(kind)
     return taken
 
 
@@ -64,7 +62,7 @@ def _starts(
     alone = replace(ours, forked=False)
     _started(ours, code, kind)
     until = time.monotonic() + PATIENCE
-    while not running_forkers() and time.monotonic() < until:  # the first kernel starts it
+    while not launcher.running() and time.monotonic() < until:  # the first kernel starts it
         time.sleep(0.1)
     samples: dict[Side, list[float]] = {alone: [], ours: [], theirs: []}
     for turn in range(-1, rounds):  # the first turn is not counted
@@ -81,10 +79,10 @@ def _starts(
 def round_trip(sides: Sides, rounds: int) -> Iterator[Row]:
     """A tiny cell in a kernel that has run some, with its reply and idle status."""
     ways: dict[str, Callable[[Kernel], object]] = {
-        "round trip of a tiny cell, over ZMQ": lambda kernel: kernel.run("x = 1"),
-        "  by `execute_interactive`, with a display": lambda kernel: kernel.show("display(1)"),
+        "round trip of a tiny cell, over ZMQ": lambda kernel: kernel.execute("x = 1"),
+        "  by `execute_interactive`, with a display": lambda kernel: kernel.run("display(1)"),
     }
-    with running(sides[0]) as ours, running(sides[1]) as theirs:
+    with Kernel(sides[0]) as ours, Kernel(sides[1]) as theirs:
         kernels = {sides[0]: ours, sides[1]: theirs}
         for what, run in ways.items():
 
@@ -115,11 +113,11 @@ def _added_memory(side: Side, seconds: float = 1.0) -> float:
 def _memory_of(side: Side, count: int, seconds: float = 1.0) -> float:
     """The memory of kernels in MiB, and of the process that they were forked from."""
     with ExitStack() as stack:
-        kernels = [stack.enter_context(running(side)) for _ in range(count)]
+        kernels = [stack.enter_context(Kernel(side)) for _ in range(count)]
         for kernel in kernels:
-            kernel.run(FRAME)
+            kernel.execute(FRAME)
         time.sleep(seconds)
-        forkers = [] if side.name == "ipykernel" else running_forkers()
+        forkers = [] if side.name == "ipykernel" else launcher.running()
         return sum(map(pss_bytes, [*(kernel.pid for kernel in kernels), *forkers])) / MIB
 
 
@@ -182,7 +180,7 @@ def _worked(sides: Sides, rounds: int, jobs: Mapping[str, str]) -> list[Row]:
 def _computed(
     sides: Sides, rounds: int, jobs: Mapping[str, str], timed: Callable[[Kernel, str], float]
 ) -> list[Row]:
-    with running(sides[0]) as ours, running(sides[1]) as theirs:
+    with Kernel(sides[0]) as ours, Kernel(sides[1]) as theirs:
         kernels = {sides[0]: ours, sides[1]: theirs}
         rows = []
         for what, source in jobs.items():

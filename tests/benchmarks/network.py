@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
-from tests.benchmarks.sides import Kernel, Side, running
+from tests.benchmarks.sides import Kernel, Side
 from tests.benchmarks.table import Row, by_turns
 from tests.network.servers import serving
 
@@ -34,12 +34,12 @@ def network(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
         url = f"http://127.0.0.1:{ending.enter_context(serving()).port}"
         allowed = (f"--WasmKernel.network={url}",)
         reaching = replace(ours, arguments=(*ours.arguments, *allowed))
-        kernels = [ending.enter_context(running(each)) for each in (reaching, ours, theirs)]
+        kernels = [ending.enter_context(Kernel(each)) for each in (reaching, ours, theirs)]
         open_, closed, native = kernels
         trips = by_turns((open_, closed), TRIPS, _trip)
         yield Row("tiny cell, network allowed and unused, against none", *trips, "ms")
         for each in (open_, native):
-            each.run(PREPARED)
+            each.execute(PREPARED)
         for what, code, unit in (
             ("a small request by requests, kept alive", LATENCY, "ms"),
             ("100 MB by requests", THROUGHPUT, "s"),
@@ -47,12 +47,12 @@ def network(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
             asked = code.format(url=url, size=SIZE)
 
             def sample(kernel: Kernel, asked: str = asked) -> float:
-                return float(kernel.printed(asked))
+                return float(kernel.execute(asked).stdout)
 
             yield Row(what, *by_turns((open_, native), rounds, sample), unit)
 
 
 def _trip(kernel: Kernel) -> float:
     begun = time.perf_counter()
-    kernel.run("x = 1")
+    kernel.execute("x = 1")
     return (time.perf_counter() - begun) * 1000

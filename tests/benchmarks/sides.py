@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
-from typing import Any
 
 import zmq
-from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
+from tests.end_to_end.real_kernel import RealKernel, Shown
 from wasm_kernel.frontends.jupyter.launcher import SETTING
 
 PATIENCE = 300.0
@@ -57,37 +54,33 @@ class Side:
         return found
 
 
-class Kernel:
+class Kernel(RealKernel):
     """A running kernel and its client, which measures from the outside like a front end."""
+
+    seconds = PATIENCE
 
     def __init__(self, side: Side) -> None:
         specs = KernelSpecManager(kernel_dirs=[str(side.kernels)], ensure_native_kernel=False)
-        self.manager = KernelManager(kernel_name=side.kernel_name, kernel_spec_manager=specs)
-        spec = self.manager.kernel_spec
+        manager = KernelManager(kernel_name=side.kernel_name, kernel_spec_manager=specs)
+        spec = manager.kernel_spec
         assert spec is not None
         spec.argv[0] = str(side.python)  # a spec from a wheel says "python", which may be any
-        with side.log.open("ab") as log:
-            self.manager.start_kernel(
-                cwd=str(side.folder),
-                extra_arguments=list(side.arguments),
-                stderr=log,
-                env=side.environment(),
-            )
-        self.client: BlockingKernelClient = self.manager.blocking_client()
+        super().__init__(
+            side.folder / "workspace",
+            manager=manager,
+            words=side.arguments,
+            variables=side.environment(),
+            cwd=side.folder,
+            log=side.log,
+        )
+
+    def connect(self) -> None:
+        """Waits until the kernel answers and its outputs are received."""
+        self.client = self.manager.blocking_client()
         # By default a socket that finds no kernel tries again after 100 to 200 ms, which would
         # round every start up to that. So the client has a context of its own.
         self.client.context.setsockopt(zmq.RECONNECT_IVL, 2)
         self.client.start_channels()
-
-    @property
-    def pid(self) -> int:
-        """The kernel's process."""
-        pid = getattr(self.manager.provisioner, "pid", None)
-        assert isinstance(pid, int)
-        return pid
-
-    def connect(self) -> None:
-        """Waits until the kernel answers and its outputs are received."""
         self.client.kernel_info()
         self.client.get_shell_msg(timeout=PATIENCE)
         begun = time.monotonic()
@@ -99,50 +92,19 @@ class Kernel:
                 self.client.kernel_info()
         raise TimeoutError("the kernel's output is not heard")
 
-    def run(self, code: str) -> list[dict[str, Any]]:
-        """Runs a cell; returns its output messages once its reply and its idle status are there."""
-        sent = self.client.execute(code)
-        outputs = []
-        while True:
-            message = self.client.get_iopub_msg(timeout=PATIENCE)
-            if message["parent_header"].get("msg_id") != sent:
-                continue
-            if message["content"].get("execution_state") == "idle":
-                break
-            outputs.append(message)
-        while True:
-            reply = self.client.get_shell_msg(timeout=PATIENCE)
-            if reply["parent_header"].get("msg_id") == sent:
-                break
-        if reply["content"]["status"] != "ok":
-            raise RuntimeError(f"{reply['content']['ename']}: {reply['content']['evalue']}")
-        return outputs
+    def execute(self, code: str) -> Shown:
+        """Runs a cell that must succeed, without asking; waits for its reply and its idle status.
 
-    def show(self, code: str) -> None:
-        """Runs a cell by the client's own way to show outputs."""
-        self.client.execute_interactive(code, timeout=PATIENCE, output_hook=lambda message: None)
+        `run` is the client's own way to show outputs.
+        """
+        sent = self.send(code)
+        shown = self.heard(sent)
+        shown.reply = self.reply(sent)
+        if shown.reply["status"] != "ok":
+            raise RuntimeError(f"{shown.reply['ename']}: {shown.reply['evalue']}")
+        return shown
 
-    def printed(self, code: str) -> str:
-        """The cell's text on standard output."""
-        return "".join(
-            message["content"]["text"]
-            for message in self.run(code)
-            if message["msg_type"] == "stream" and message["content"]["name"] == "stdout"
-        )
-
-    def stop(self) -> None:
+    def end(self) -> None:
         """Ends the kernel and frees its ports."""
-        self.client.stop_channels()
-        self.manager.shutdown_kernel()
+        self.shut_down()
         self.manager.cleanup_resources()
-
-
-@contextmanager
-def running(side: Side) -> Iterator[Kernel]:
-    """A connected kernel of `side`."""
-    kernel = Kernel(side)
-    try:
-        kernel.connect()
-        yield kernel
-    finally:
-        kernel.stop()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.benchmarks.compute import processor_seconds_at_rest
-from tests.benchmarks.sides import PATIENCE, Kernel, Side, running
+from tests.benchmarks.sides import Kernel, Side
 from tests.benchmarks.table import Row
 from wasm_kernel.frontends.jupyter.timeline import TARGET
 
@@ -38,7 +38,7 @@ def timeline(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
     The panel gets the states at most twice a second, so a round has many cells.
     """
     ours = replace(sides[0], forked=False)  # only then is its processor time counted
-    with running(ours) as watched, running(ours) as alone:
+    with Kernel(ours) as watched, Kernel(ours) as alone:
         _open_view(watched)
         samples: dict[Kernel, list[tuple[float, float]]] = {watched: [], alone: []}
         for turn in range(-1, rounds):  # the first is not counted
@@ -56,7 +56,7 @@ def _cells(kernel: Kernel) -> tuple[float, float]:
     before = processor_seconds_at_rest(kernel.pid)
     begun = time.perf_counter()
     for _ in range(CELLS):
-        kernel.run("x = 1")
+        kernel.execute("x = 1")
     taken = time.perf_counter() - begun
     used = processor_seconds_at_rest(kernel.pid) - before
     return taken / CELLS * 1000, used / CELLS * 1000
@@ -71,9 +71,9 @@ def changes(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
         side = replace(sides[0], kernel_name=f"wasm-{language}")
         at_once, first, later = list[float](), list[float](), list[float]()
         for number in range(2 * rounds):
-            with running(side) as kernel:
+            with Kernel(side) as kernel:
                 for code in cells:
-                    kernel.run(code)
+                    kernel.execute(code)
                 _open_view(kernel)
                 time.sleep(CLICK_SECONDS * (number % 2))
                 taken = [_asked(kernel) for _ in range(1 + LATER)]
@@ -95,9 +95,8 @@ def _asked(kernel: Kernel) -> float:
 
 
 def _reply(kernel: Kernel, **request: Any) -> dict[str, Any]:
-    session, number = kernel.client.session, time.monotonic_ns() % 2**31
-    sent = session.msg("comm_msg", {"comm_id": VIEW, "data": {**request, "id": number}})
-    session.send(kernel.client.shell_channel.socket, sent)
+    number = time.monotonic_ns() % 2**31
+    kernel.comm("msg", VIEW, {**request, "id": number})
     while (heard := _heard(kernel)).get("id") != number:
         pass
     return heard
@@ -105,15 +104,9 @@ def _reply(kernel: Kernel, **request: Any) -> dict[str, Any]:
 
 def _heard(kernel: Kernel) -> dict[str, Any]:
     """The next message for the view."""
-    while (heard := kernel.client.get_iopub_msg(timeout=PATIENCE)["content"]).get(
-        "comm_id"
-    ) != VIEW:
-        pass
-    return dict(heard["data"])
+    return dict(kernel.hear_comm(VIEW)["content"]["data"])
 
 
 def _open_view(kernel: Kernel) -> None:
-    session = kernel.client.session
-    sent = session.msg("comm_open", {"comm_id": VIEW, "target_name": TARGET, "data": {}})
-    session.send(kernel.client.shell_channel.socket, sent)
+    kernel.comm("open", VIEW, {}, target_name=TARGET)
     _heard(kernel)  # the first tree

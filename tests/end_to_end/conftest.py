@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +62,12 @@ def _installed(
 @contextmanager
 def starting_in(root: Path) -> Iterator[Starting]:
     """Starts kernels whose sessions lie in one folder, and ends them."""
-    started: list[RealKernel] = []
+    with ExitStack() as ending:
 
-    def one(notebook: Path | None = None, name: str = "wasm-python", **options: Any) -> RealKernel:
-        started.append(RealKernel(root, notebook, name, **options))
-        return started[-1]
+        def one(*given: Any, **options: Any) -> RealKernel:
+            return ending.enter_context(RealKernel(root, *given, **options))
 
-    try:
         yield one
-    finally:
-        for kernel in started:
-            kernel.end()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.driving import Shown, opened
+from tests.end_to_end.real_kernel import RealKernel, Shown
 from tests.faces import host_tree
 
 pytestmark = pytest.mark.usefixtures("installed_kernelspec")
@@ -23,19 +23,19 @@ def test_an_analysis_runs_as_under_ipykernel() -> None:
     code = {cell["id"]: cell for cell in cells if cell["cell_type"] == "code"}
     assert {cell["execution_count"] for cell in code.values()} == {None}
     shown: dict[str, Shown] = {}
-    with opened(cwd=FOLDER) as book:
+    with RealKernel(cwd=FOLDER) as book:
         for name, cell in code.items():
             shown[name] = book.run("".join(cell["source"]))
             assert not shown[name].traceback, shown[name].traceback
-            assert not shown[name].stream("stderr"), name
+            assert not shown[name].stderr, name
             assert shown[name].page[:17] == ("[wasm-kernel] by-" if name == "write" else ""), name
     # as ipykernel prints them
-    assert shown["clean"].stream() == "10 prices were missing\n"
-    assert shown["module"].stream() == "a year's turnover: 20,242.97\n"
+    assert shown["clean"].stdout == "10 prices were missing\n"
+    assert shown["module"].stdout == "a year's turnover: 20,242.97\n"
     assert "7307.90  32.19" in shown["merge"].data("text/plain")[0]
-    assert shown["bootstrap"].stream() == "the mean order: 33.74, between 32.03 and 35.43\n"
-    assert "right in 0.82, always 'no' in 0.75" in shown["score"].stream()
-    assert shown["write"].stream() == "12 months are in by-month.csv\n"
+    assert shown["bootstrap"].stdout == "the mean order: 33.74, between 32.03 and 35.43\n"
+    assert "right in 0.82, always 'no' in 0.75" in shown["score"].stdout
+    assert shown["write"].stdout == "12 months are in by-month.csv\n"
     for name in ("read", "describe", "merge", "pivot", "model"):
         assert shown[name].data("text/html"), name
     for name in ("lines", "heatmap", "picture"):

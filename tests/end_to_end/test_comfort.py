@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.driving import Notebook, opened
+from tests.end_to_end.real_kernel import RealKernel
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PATH = "/home/jo/secret/report.ipynb"
@@ -18,13 +18,13 @@ PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nNone"
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    with opened(cwd=tmp_path_factory.mktemp("notebook"), JPY_SESSION_NAME=PATH) as notebook:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
+    with RealKernel(cwd=tmp_path_factory.mktemp("notebook"), notebook=Path(PATH)) as notebook:
         yield notebook
 
 
 @pytest.fixture
-def nb(shared: Notebook) -> Notebook:
+def nb(shared: RealKernel) -> RealKernel:
     """One kernel for all tests; each begins without variables."""
     shared.run("%reset -f\nimport os; os.chdir('/app')")
     return shared
@@ -41,26 +41,26 @@ def size_of(png: str) -> tuple[int, int]:
 # Magics: files, history, IPython's own
 
 
-def test_writefile_run_load_and_cat(nb: Notebook) -> None:
+def test_writefile_run_load_and_cat(nb: RealKernel) -> None:
     nb.run("%%writefile tool.py\ndef double(n):\n    return n * 2\nvalue = double(21)")
     assert nb.run("%run tool.py\nvalue").data("text/plain") == ["42"]
     [payload] = nb.run("%load tool.py").reply["payload"]
     assert payload["source"] == "set_next_input"
     assert payload["replace"] is True
     assert payload["text"].startswith("# %load tool.py\ndef double")
-    assert nb.run("%%writefile -a tool.py\nmore = 1").stream() == "Appending to tool.py\n"
-    assert nb.run("%cat tool.py").stream().endswith("more = 1\n")
+    assert nb.run("%%writefile -a tool.py\nmore = 1").stdout == "Appending to tool.py\n"
+    assert nb.run("%cat tool.py").stdout.endswith("more = 1\n")
 
 
-def test_history_recall_rerun_macro_and_save(nb: Notebook) -> None:
+def test_history_recall_rerun_macro_and_save(nb: RealKernel) -> None:
     first = nb.run("print('one')").reply["execution_count"]
-    assert nb.run(f"%history {first}").stream() == "print('one')\n"
+    assert nb.run(f"%history {first}").stdout == "print('one')\n"
     [payload] = nb.run(f"%recall {first}").reply["payload"]
     assert payload == {"source": "set_next_input", "text": "print('one')", "replace": False}
-    assert nb.run(f"%rerun {first}").stream().endswith("one\n")
+    assert nb.run(f"%rerun {first}").stdout.endswith("one\n")
     nb.run(f"%macro -q again {first}")
-    assert nb.run("again").stream() == "one\n"
-    assert "were written to file `out.py`" in nb.run(f"%save -f out.py {first}").stream()
+    assert nb.run("again").stdout == "one\n"
+    assert "were written to file `out.py`" in nb.run(f"%save -f out.py {first}").stdout
 
 
 QUIET = (
@@ -91,17 +91,17 @@ MAGICS = dict.fromkeys(QUIET, "") | {
 }
 
 
-def test_ipythons_own_magics_work(nb: Notebook) -> None:
+def test_ipythons_own_magics_work(nb: RealKernel) -> None:
     for code, part in MAGICS.items():
         shown = nb.run(code)
         assert (shown.reply["status"], shown.traceback) == ("ok", ""), code
-        assert part in "\n".join([shown.stream(), *shown.data("text/plain"), shown.page]), code
+        assert part in "\n".join([shown.stdout, *shown.data("text/plain"), shown.page]), code
 
 
 # Help
 
 
-def test_question_marks_page_signature_docstring_and_source(nb: Notebook) -> None:
+def test_question_marks_page_signature_docstring_and_source(nb: RealKernel) -> None:
     nb.run("def area(a, b=2):\n    'How large.'\n    return a * b")
     page = nb.run("area?").page
     assert "area(a, b=2)" in page
@@ -109,38 +109,38 @@ def test_question_marks_page_signature_docstring_and_source(nb: Notebook) -> Non
     assert "return a * b" in nb.run("area??").page
     assert "text/html" not in str(nb.run("area?").reply["payload"])  # as under ipykernel
     assert "area" in nb.run("are*?").page
-    assert "not found" in nb.run("nonesuch?").stream()
+    assert "not found" in nb.run("nonesuch?").stdout
     assert "def area" in nb.run("%psource area").page
 
 
-def test_help_asks_and_answers(nb: Notebook) -> None:
+def test_help_asks_and_answers(nb: RealKernel) -> None:
     shown = nb.run("help()", ["len", "q"])
     assert shown.asked == ["help> ", "help> "]
-    assert "len(obj, /)" in shown.stream()
+    assert "len(obj, /)" in shown.stdout
 
 
 # Debugging
 
 
-def test_debug_after_an_error_walks_its_frames(nb: Notebook) -> None:
+def test_debug_after_an_error_walks_its_frames(nb: RealKernel) -> None:
     nb.run("def inner(n):\n    return 1 / n\ndef outer():\n    m = 5\n    return inner(0)")
     assert "ZeroDivisionError" in nb.run("outer()").traceback
     shown = nb.run("%debug", ["p n", "up", "p m", "ll", "q"])
     assert shown.asked == ["ipdb> "] * 5
-    assert "\n0\n" in "\n" + shown.stream()
-    assert "\n5\n" in shown.stream()
-    assert shown.stream().count("return inner(0)") >= 2
+    assert "\n0\n" in "\n" + shown.stdout
+    assert "\n5\n" in shown.stdout
+    assert shown.stdout.count("return inner(0)") >= 2
     assert shown.reply["status"] == "ok"
 
 
-def test_breakpoint_stops_and_goes_on(nb: Notebook) -> None:
+def test_breakpoint_stops_and_goes_on(nb: RealKernel) -> None:
     nb.run("def work():\n    z = 3\n    breakpoint()\n    return z")
     shown = nb.run("work()", ["p z + 1", "n", "z = 40", "c"])
-    assert "4\n" in shown.stream()
+    assert "4\n" in shown.stdout
     assert shown.data("text/plain") == ["40"]
 
 
-def test_an_interrupt_ends_the_debugger_and_its_cell(nb: Notebook) -> None:
+def test_an_interrupt_ends_the_debugger_and_its_cell(nb: RealKernel) -> None:
     for code in ("breakpoint()", "import pdb; pdb.set_trace()", "%debug 1 + 1"):
         shown = nb.run(f"{code}\nafter = 1", ["p 1"], interrupt=True)
         assert len(shown.asked) == 2, code
@@ -150,23 +150,23 @@ def test_an_interrupt_ends_the_debugger_and_its_cell(nb: Notebook) -> None:
 # Tracebacks and warnings
 
 
-def test_a_traceback_shows_the_source_of_earlier_cells(nb: Notebook) -> None:
+def test_a_traceback_shows_the_source_of_earlier_cells(nb: RealKernel) -> None:
     defined = nb.run("def earlier():\n    return 1 / 0").reply["execution_count"]
     text = nb.run("earlier()").traceback
     assert f"Cell In[{defined}], line 2, in earlier()" in text
     assert "----> 2     return 1 / 0" in text
 
 
-def test_a_warning_is_shown_once_and_on_stderr(nb: Notebook) -> None:
+def test_a_warning_is_shown_once_and_on_stderr(nb: RealKernel) -> None:
     cell = "import warnings\nfor _ in range(3): warnings.warn('careful')"
-    assert nb.run(cell).stream("stderr").count("UserWarning: careful") == 1
-    assert nb.run("import logging; logging.error('oh')").stream("stderr") == "ERROR:root:oh\n"
+    assert nb.run(cell).stderr.count("UserWarning: careful") == 1
+    assert nb.run("import logging; logging.error('oh')").stderr == "ERROR:root:oh\n"
 
 
 # Input
 
 
-def test_input_and_getpass_ask(nb: Notebook) -> None:
+def test_input_and_getpass_ask(nb: RealKernel) -> None:
     shown = nb.run("import getpass\ninput('name? '), getpass.getpass()", ["Jo", "secret"])
     assert shown.asked == ["name? ", "Password: "]
     assert shown.data("text/plain") == ["('Jo', 'secret')"]
@@ -176,7 +176,7 @@ def test_input_and_getpass_ask(nb: Notebook) -> None:
 
 
 @pytest.fixture
-def figures(nb: Notebook) -> Iterator[Notebook]:
+def figures(nb: RealKernel) -> Iterator[RealKernel]:
     """Gives the settings of figures their first values after the test."""
     yield nb
     nb.run(
@@ -188,27 +188,30 @@ def figures(nb: Notebook) -> Iterator[Notebook]:
     )
 
 
-def test_figures_take_the_formats_of_the_inline_backend(figures: Notebook) -> None:
+def test_figures_take_the_formats_of_the_inline_backend(figures: RealKernel) -> None:
     plain = size_of(figures.run(PLOT).data("image/png")[0])
     figures.run("%config InlineBackend.figure_format = 'retina'")
     retina = figures.run(PLOT)
     wide, high = size_of(retina.data("image/png")[0])
     assert wide / plain[0] == pytest.approx(2, rel=0.05)
-    assert retina.metadata["image/png"] == {"width": wide // 2, "height": high // 2}
+    assert retina.of("display_data")[0]["metadata"]["image/png"] == {
+        "width": wide // 2,
+        "height": high // 2,
+    }
     figures.run("%config InlineBackend.figure_formats = ['svg']")
     vector = figures.run(PLOT)
     assert "<svg" in vector.data("image/svg+xml")[0]
     assert not vector.data("image/png")
 
 
-def test_figures_take_the_options_of_the_inline_backend(figures: Notebook) -> None:
+def test_figures_take_the_options_of_the_inline_backend(figures: RealKernel) -> None:
     figures.run("%config InlineBackend.print_figure_kwargs = {'bbox_inches': None, 'dpi': 50}")
     assert size_of(figures.run(PLOT).data("image/png")[0]) == (320, 240)
     figures.run("%config InlineBackend.rc = {'figure.figsize': (2, 1)}\n%matplotlib inline")
     assert size_of(figures.run(PLOT).data("image/png")[0]) == (100, 50)
 
 
-def test_magics_for_figures_keep_them_inline(figures: Notebook) -> None:
+def test_magics_for_figures_keep_them_inline(figures: RealKernel) -> None:
     for magic in ("%matplotlib", "%pylab"):
         assert figures.run(magic).reply["status"] == "ok", magic
         assert len(figures.run(PLOT).data("image/png")) == 1, magic
@@ -217,9 +220,9 @@ def test_magics_for_figures_keep_them_inline(figures: Notebook) -> None:
     assert figures.run(name).data("text/plain") == backend
 
 
-def test_a_backend_that_needs_a_window_or_a_script_gives_way_to_inline(figures: Notebook) -> None:
+def test_a_backend_that_needs_a_window_or_a_script_gives_way_to_inline(figures: RealKernel) -> None:
     for asked in ("%matplotlib qt", "matplotlib.use('nbagg')", "plt.switch_backend('TkAgg')"):
-        told = figures.run(f"import matplotlib\n{asked}").stream("stderr")
+        told = figures.run(f"import matplotlib\n{asked}").stderr
         assert "Figures are drawn inline" in told
         assert len(figures.run(PLOT).data("image/png")) == 1, asked
 
@@ -241,15 +244,15 @@ REFUSED = {
 }
 
 
-def test_what_a_sandbox_can_not_do_is_said(nb: Notebook) -> None:
+def test_what_a_sandbox_can_not_do_is_said(nb: RealKernel) -> None:
     for code, sentence in REFUSED.items():
-        assert sentence in nb.run(code).stream("stderr"), code
+        assert sentence in nb.run(code).stderr, code
 
 
 # The kernel itself
 
 
-def test_a_resource_monitor_hears_of_the_guest_and_the_process(nb: Notebook) -> None:
+def test_a_resource_monitor_hears_of_the_guest_and_the_process(nb: RealKernel) -> None:
     nb.run("big = bytearray(100_000_000)")
     told = nb.control("usage_request", {})
     assert told["guest_memory"] > 100_000_000
@@ -261,7 +264,7 @@ def test_a_resource_monitor_hears_of_the_guest_and_the_process(nb: Notebook) -> 
     assert {"hostname", "pid", "kernel_cpu", "cpu_count", "fuel_consumed"} <= set(told)
 
 
-def test_a_debug_request_is_refused_as_its_protocol_has_it(nb: Notebook) -> None:
+def test_a_debug_request_is_refused_as_its_protocol_has_it(nb: RealKernel) -> None:
     request = {"seq": 7, "type": "request", "command": "initialize"}
     told = nb.control("debug_request", request)
     assert (told["type"], told["request_seq"], told["success"]) == ("response", 7, False)
@@ -272,10 +275,9 @@ def test_a_debug_request_is_refused_as_its_protocol_has_it(nb: Notebook) -> None
 
 
 def test_the_notebooks_path_is_kept_from_cells_unless_it_is_wanted(
-    nb: Notebook, tmp_path: Path
+    nb: RealKernel, tmp_path: Path
 ) -> None:
     assert nb.run(ASK).data("text/plain") == []
     assert "secret" not in nb.run("dict(os.environ)").data("text/plain")[0]
-    told = "--WasmKernel.tell_notebook=True"
-    with opened(told, cwd=tmp_path, JPY_SESSION_NAME=PATH) as notebook:
-        assert notebook.run(ASK).data("text/plain") == [repr(PATH)]
+    with RealKernel(cwd=tmp_path, notebook=Path(PATH), tell_notebook="True") as notebook:
+        assert notebook.run(ASK).value == repr(PATH)

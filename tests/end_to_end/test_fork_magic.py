@@ -59,8 +59,8 @@ def names_in(sessions: Path) -> set[str]:
 def forked(kernel: RealKernel, cell: str = "%fork") -> str:
     """The id of a session that a cell forks off, as the cell prints it."""
     said = kernel.run(cell)
-    assert said["error"] == ""
-    return said["stdout"].split()[1]
+    assert said.error == ""
+    return said.stdout.split()[1]
 
 
 def opened(session: str, sessions: Path) -> Sandbox:
@@ -72,30 +72,30 @@ def test_a_cell_forks_its_session(
 ) -> None:
     kernel.run("x = [1]; f = open('f', 'w+'); _ = f.write('hello '); f.flush()")
     said = kernel.run("x.append(2)\nnew = %fork\nx.append(3)")
-    assert (said["stderr"], said["error"]) == ("", "")
-    session = ast.literal_eval(kernel.run("new")["value"])
+    assert (said.stderr, said.error) == ("", "")
+    session = ast.literal_eval(kernel.run("new").value)
     assert ids.checked(session) == session
     captured = kernel.run("%%capture out\nother = %fork")
-    assert (captured["stdout"], captured["stderr"]) == ("", "")
-    assert kernel.run("print(f'Session {other} begins' in out.stdout)")["stdout"] == "True\n"
-    assert f"wasm-kernel sessions open {session}\n" in said["stdout"]
-    assert f"get_session_sandbox('{session}', workspace_root=...)" in said["stdout"]
+    assert (captured.stdout, captured.stderr) == ("", "")
+    assert kernel.run("print(f'Session {other} begins' in out.stdout)").stdout == "True\n"
+    assert f"wasm-kernel sessions open {session}\n" in said.stdout
+    assert f"get_session_sandbox('{session}', workspace_root=...)" in said.stdout
     assert len(names_in(sessions) - before) == 2
 
     fork = start(session_id=session)
     told = fork.run("x.append(4); _ = f.write('fork'); f.flush(); print(x, new)")
-    assert told["stdout"] == f"[1, 2, 3, 4] {session}\n"
-    assert "This session was forked off another one" in told["stderr"]
-    assert fork.run("x")["stderr"] == ""
-    assert kernel.run("print(x, open('f').read())")["stdout"] == "[1, 2, 3] hello \n"
-    assert fork.run("print(open('f').read())")["stdout"] == "hello fork\n"
+    assert told.stdout == f"[1, 2, 3, 4] {session}\n"
+    assert "This session was forked off another one" in told.stderr
+    assert fork.run("x").stderr == ""
+    assert kernel.run("print(x, open('f').read())").stdout == "[1, 2, 3] hello \n"
+    assert fork.run("print(open('f').read())").stdout == "hello fork\n"
 
 
 def test_two_forks_in_one_cell_and_an_undo_before_them(kernel: RealKernel, sessions: Path) -> None:
     kernel.run("x = 1")
     kernel.run("x = 2")
     said = kernel.run("a = %fork\nb = %fork\n%undo")
-    first, second = said["stdout"].split()[1], said["stdout"].split("Session ")[2].split()[0]
+    first, second = said.stdout.split()[1], said.stdout.split("Session ")[2].split()[0]
     for session in (first, second):
         with opened(session, sessions) as fork:
             assert says(fork, "print(x)") == "1"
@@ -105,15 +105,15 @@ def test_a_cell_that_is_lost_makes_no_fork(
     kernel: RealKernel, sessions: Path, before: set[str]
 ) -> None:
     said = kernel.run("%fork\nimport os; os._exit(3)")
-    assert said["error"] == "GuestExited"
-    assert "was not made: the cell did not come to its end." in said["stderr"]
+    assert said.error == "GuestExited"
+    assert "was not made: the cell did not come to its end." in said.stderr
     assert names_in(sessions) == before
 
 
 def test_other_words_are_refused(kernel: RealKernel, sessions: Path, before: set[str]) -> None:
     for words in ("now", "--deterministic 2", "../../x"):
         said = kernel.run(f"%fork {words}")
-        assert "%fork takes no words but --deterministic" in said["stderr"]
+        assert "%fork takes no words but --deterministic" in said.stderr
     assert names_in(sessions) == before
 
 
@@ -136,9 +136,8 @@ def test_an_interrupt_ends_the_copying_for_a_fork(alone: tuple[RealKernel, Path]
     while len(names_in(sessions)) < 2:
         time.sleep(0.001)
     kernel.manager.interrupt_kernel()
-    heard = [message["content"] for message in kernel.heard(sent)]
-    said = "".join(each["text"] for each in heard if each.get("name") == "stderr")
+    said = kernel.heard(sent).stderr
     assert "was not made" in said
     assert "it was interrupted" in said
     assert names_in(sessions) == {"parent"}
-    assert kernel.run("print('alive')")["stdout"] == "alive\n"
+    assert kernel.run("print('alive')").stdout == "alive\n"

@@ -58,19 +58,18 @@ def test_a_cell_asks_its_user(kernel: RealKernel) -> None:
     sent = kernel.send(code, allow_stdin=True)
     kernel.client.get_stdin_msg(timeout=SECONDS)
     kernel.client.input("you")
-    [shown] = [m["content"] for m in kernel.heard(sent) if m["msg_type"] == "execute_result"]
-    assert shown["data"]["text/plain"] == "'hello you'"
+    assert kernel.heard(sent).value == "'hello you'"
 
 
 def test_commands_stand_at_the_top_of_a_cell(kernel: RealKernel) -> None:
     kernel.run("var a = 1")
     said = kernel.run("// before\n%checkpoint one\n%session_info\na = 2")
-    assert "Checkpoint 'one'" in said["stdout"]
-    assert "confinement" in said["stdout"]
-    assert said["value"] == "2"
-    assert kernel.run("%undo")["stdout"].startswith("Undone: ")
-    assert kernel.run("a")["value"] == "1"
-    assert "fork" in kernel.run("%fork")["stdout"].lower()
-    assert kernel.run("%nothing_like_it")["error"] == "UsageError"
-    assert kernel.run("const text = `\n%fork\n`; text.length")["value"] == "7"
-    assert kernel.run("process.cwd()")["value"] == "'/notebook'"
+    assert "Checkpoint 'one'" in said.stdout
+    assert "confinement" in said.stdout
+    assert said.value == "2"
+    assert kernel.run("%undo").stdout.startswith("Undone: ")
+    assert kernel.run("a").value == "1"
+    assert "fork" in kernel.run("%fork").stdout.lower()
+    assert kernel.run("%nothing_like_it").error == "UsageError"
+    assert kernel.run("const text = `\n%fork\n`; text.length").value == "7"
+    assert kernel.run("process.cwd()").value == "'/notebook'"

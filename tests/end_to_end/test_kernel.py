@@ -38,10 +38,6 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
         yield start()
 
 
-def kinds(heard: list[dict[str, Any]]) -> list[str]:
-    return [message["msg_type"] for message in heard]
-
-
 def go(kernel: RealKernel) -> None:
     """Lets `LATER` end, when the messages behind it have come."""
     (workspace,) = kernel.sessions.iterdir()
@@ -69,7 +65,7 @@ def test_a_failed_cell_aborts_those_sent_behind_it_but_no_comm_message(kernel: R
     go(kernel)
     assert kernel.reply(first)["status"] == "error"
     assert [kernel.reply(sent)["status"] for sent in behind] == ["aborted"] * 5
-    assert kernel.run("s.value")["value"] == "7"
+    assert kernel.run("s.value").value == "7"
     first = kernel.send(f"{LATER}1/0", stop_on_error=False)
     second = kernel.send("pass")
     go(kernel)
@@ -87,7 +83,7 @@ def test_while_a_cell_computes_the_kernel_answers_and_can_be_interrupted(
     assert kernel.reply(sent)["ename"] == "KeyboardInterrupt"
     os.kill(kernel.pid, signal.SIGINT)
     kernel.run("pass")  # the signal ends this cell, or comes before it and ends none
-    assert kernel.run("1")["value"] == "1"
+    assert kernel.run("1").value == "1"
 
 
 def test_a_stale_answer_is_not_taken(kernel: RealKernel) -> None:
@@ -96,7 +92,7 @@ def test_a_stale_answer_is_not_taken(kernel: RealKernel) -> None:
     kernel.client.get_stdin_msg(timeout=SECONDS)
     kernel.client.input("fresh")
     kernel.reply(sent)
-    assert kernel.run("name")["value"] == "'fresh'"
+    assert kernel.run("name").value == "'fresh'"
 
 
 def test_a_cell_with_a_lone_surrogate_is_answered(
@@ -115,21 +111,22 @@ def test_while_the_guest_starts_the_kernel_tells_of_itself_and_of_the_start(
 ) -> None:
     kernel = start(name="wasm-slow", variables={"SLOW_START": str(tmp_path / "go")})
     opened = kernel.comm("open", "c1", {}, target_name="jupyter.widget.control")
-    closed = [m["content"] for m in kernel.heard(opened) if m["msg_type"] == "comm_close"]
-    assert closed == [{"comm_id": "c1", "data": {}}]  # a page does not wait for its widgets
+    # a page does not wait for its widgets
+    assert kernel.heard(opened).of("comm_close") == [{"comm_id": "c1", "data": {}}]
     interrupted = kernel.send("pass")
     line = kernel.hear("stream")["text"]
     assert re.match(r"\r\[wasm-kernel\] compiling the guest \([1-9]\d* s so far\)", line)
     kernel.control("interrupt_request", {})
     assert kernel.reply(interrupted)["ename"] == "KeyboardInterrupt"
     heard = kernel.heard(interrupted)
-    assert kinds(heard)[-3:] == ["clear_output", "error", "status"]
-    assert heard[-2]["content"]["evalue"].endswith("goes on getting ready; run the cell again.")
+    assert heard.kinds[-3:] == ["clear_output", "error", "status"]
+    [error] = heard.of("error")
+    assert error["evalue"].endswith("goes on getting ready; run the cell again.")
     sent = kernel.send("print('ran')")
     kernel.hear("stream")
     (tmp_path / "go").touch()
     kernel.reply(sent)
-    shown = kinds(kernel.heard(sent))
+    shown = kernel.heard(sent).kinds
     assert shown[shown.index("clear_output") :] == ["clear_output", "stream", "status"]
 
 
@@ -190,8 +187,8 @@ def test_settings_hold_without_a_word(start: Starting, tmp_path: Path) -> None:
         stdout_bytes="5",
         session_id="mine",
     )
-    assert kernel.run("import os; os.environ['A']")["value"] == "'file'"
-    assert kernel.run("print('x' * 99)")["stdout"].startswith("xxxxx\n")
+    assert kernel.run("import os; os.environ['A']").value == "'file'"
+    assert kernel.run("print('x' * 99)").stdout.startswith("xxxxx\n")
     assert [path.name for path in kernel.sessions.iterdir()] == ["mine"]
     assert (tmp_path / "said").read_bytes() == b""
 
@@ -214,13 +211,13 @@ def test_a_bad_setting_is_the_error_of_each_cell_and_touches_no_session(
     kernel = start(words=[argument], log=tmp_path / "said")
     assert kernel.reply(kernel.client.history())["history"] == []
     for _ in range(2):
-        reply, heard = kernel.told("print('ran')")
-        assert reply["ename"] == "KernelNotStarted"
-        assert all(part in reply["evalue"] for part in BAD_SETTINGS[argument])
-        assert kinds(heard) == ["status", "execute_input", "error", "status"]
+        shown = kernel.run("print('ran')")
+        assert shown.reply["ename"] == "KernelNotStarted"
+        assert all(part in shown.reply["evalue"] for part in BAD_SETTINGS[argument])
+        assert shown.kinds == ["status", "execute_input", "error", "status"]
     assert kernel.control("shutdown_request", {"restart": False})["status"] == "ok"
     ended(kernel)
-    assert f"wasm-kernel: {reply['evalue'][:40]}" in (tmp_path / "said").read_text()
+    assert f"wasm-kernel: {shown.reply['evalue'][:40]}" in (tmp_path / "said").read_text()
     assert not kernel.sessions.exists()
 
 
@@ -230,10 +227,10 @@ def test_a_config_file_that_can_not_be_read_is_told_in_the_cell(
     file = tmp_path / "jupyter_wasm_kernel_config.py"
     file.write_text("c.WasmKernel.env = = {'A': 'file'}\n")
     kernel = start(variables={"JUPYTER_CONFIG_DIR": str(tmp_path)})
-    assert "jupyter_wasm_kernel_config.py, line 1" in kernel.told("1")[0]["evalue"]
+    assert "jupyter_wasm_kernel_config.py, line 1" in kernel.run("1").reply["evalue"]
     file.write_text("c.WasmKernel.env = {'A': 'file'}\n")
     kernel.restart()  # a restart reads it again
-    assert kernel.run("import os; os.environ['A']")["value"] == "'file'"
+    assert kernel.run("import os; os.environ['A']").value == "'file'"
 
 
 def test_without_a_front_end_a_start_that_fails_ends_with_one_line(tmp_path: Path) -> None:

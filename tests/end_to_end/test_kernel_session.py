@@ -54,7 +54,7 @@ def test_a_living_kernels_session_is_neither_deleted_nor_pruned(
     assert result.skipped_sessions == []
     with pytest.raises(SessionInUse, match="Nothing was deleted"):
         delete_session_workspace(workspace.name, root)
-    assert kernel.run("x")["value"] == "1"
+    assert kernel.run("x").value == "1"
 
     # here, a second user of the session keeps it no longer than the kernel does
     with get_session_sandbox(workspace.name, workspace_root=root) as second:
@@ -80,7 +80,7 @@ def test_events_go_to_the_file_that_the_trait_names(
     kernel.run("1 + 1")
     kernel.run("1 / 0")
     session_id = workspace_in(root).name
-    fork_id = ast.literal_eval(kernel.run("%fork")["value"])
+    fork_id = ast.literal_eval(kernel.run("%fork").value)
     assert (root / fork_id / ".metadata.json").exists()
     kernel.shut_down()
     found = [json.loads(line) for line in log.read_text().splitlines()]

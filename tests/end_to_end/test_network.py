@@ -27,11 +27,11 @@ def test_a_kernels_cells_reach_the_hosts_that_its_settings_allow_and_end_when_in
         file.write_text("\n".join(["[[network]]", *lines]))
         kernel = start(policy_file=str(file), event_log=str(log), confinement="required")
         get = "import urllib.request as u\nprint(len(u.urlopen({!r}).read()))"
-        assert kernel.run(get.format(f"{server.url}/csv?key=secret"))["stdout"] == "12\n"
-        assert kernel.run(get.format(f"{server.url}/zeros/5000000"))["stdout"] == "5000000\n"
+        assert kernel.run(get.format(f"{server.url}/csv?key=secret")).stdout == "12\n"
+        assert kernel.run(get.format(f"{server.url}/zeros/5000000")).stdout == "5000000\n"
         refused = kernel.run(get.format("https://example.org"))
-        assert refused["error"] == "URLError"
-        assert "WasmKernel.network" in refused["stderr"]
+        assert refused.error == "URLError"
+        assert "WasmKernel.network" in refused.stderr
         kernel.run("kept = 42")
 
         def interrupt() -> None:
@@ -40,9 +40,9 @@ def test_a_kernels_cells_reach_the_hosts_that_its_settings_allow_and_end_when_in
 
         Thread(target=interrupt).start()
         amid = kernel.run(f"u.urlopen('{server.url}/slow/40').read()")
-        assert amid["error"] == "KeyboardInterrupt"
+        assert amid.error == "KeyboardInterrupt"
         code = f"print(kept, len(u.urlopen('{server.url}/csv?key=secret').read()))"
-        assert kernel.run(code)["stdout"] == "42 12\n"
+        assert kernel.run(code).stdout == "42 12\n"
     events = [json.loads(line) for line in log.read_text().splitlines()]
     sent = [each for each in events if each["event"] == "network.request"]
     told = [(each["path"], each["status"]) for each in sent if each["path"] != "/slow/40"]
@@ -61,8 +61,8 @@ def test_a_kernel_replays_what_it_recorded_before(start: Starting, tmp_path: Pat
             file.write_text(f"network_mode = {mode!r}\n{rules}")
             kernel = start(policy_file=str(file), session_id=session, confinement="required")
             code = f"import urllib.request as u; print(u.urlopen('{server.url}/count').read())"
-            told += [kernel.run(code)["stdout"], kernel.run(code)["stdout"]]
+            told += [kernel.run(code).stdout, kernel.run(code).stdout]
             refused = kernel.run("u.urlopen('http://localhost:1')")
-            assert refused["error"] == "URLError"
+            assert refused.error == "URLError"
             kernel.end()
     assert told == ["b'1'\n", "b'2'\n"] * 2

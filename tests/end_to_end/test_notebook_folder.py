@@ -7,11 +7,12 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.end_to_end.driving import Notebook, opened
-from tests.faces import host_tree
+from tests.end_to_end.real_kernel import RealKernel
+from tests.faces import A_UUID, host_tree
 from wasm_kernel.engine.cache import default_folder
 
 pytestmark = pytest.mark.usefixtures("installed_kernelspec")
@@ -21,6 +22,7 @@ CELLS = [
     "import helper; print(helper.double(21))",
     "pd.DataFrame({'a': [1]}).to_csv('result.csv'); print(open('data/x.csv').read())",
 ]
+ONE_SESSION: dict[str, Any] = {"session_id": A_UUID, "resume": "always"}
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +40,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def book(folder: Path, installed_kernelspec: Path) -> Iterator[Notebook]:
+def book(folder: Path, installed_kernelspec: Path) -> Iterator[RealKernel]:
     """A kernel that was started in the folder."""
-    with opened(cwd=folder) as notebook:
+    with RealKernel(cwd=folder) as notebook:
         yield notebook
 
 
@@ -51,13 +53,13 @@ def _unchanged(folder: Path) -> Iterator[None]:
     assert host_tree(folder) == before
 
 
-def said(book: Notebook, code: str) -> str:
+def said(book: RealKernel, code: str) -> str:
     shown = book.run(code)
     assert not shown.traceback, shown.traceback
-    return shown.stream()
+    return shown.stdout
 
 
-def test_a_cell_begins_in_the_folder_and_reads(book: Notebook) -> None:
+def test_a_cell_begins_in_the_folder_and_reads(book: RealKernel) -> None:
     assert said(book, "import os; print(os.getcwd())") == "/notebook\n"
     assert "'notebook'" in said(book, "print(os.listdir('/'))")
     assert [said(book, cell) for cell in CELLS] == ["42\n", "42\n", "x\n"]
@@ -65,7 +67,7 @@ def test_a_cell_begins_in_the_folder_and_reads(book: Notebook) -> None:
 
 
 def test_a_folder_above_is_read_once_it_is_mounted(
-    book: Notebook, tmp_path: Path, installed_kernelspec: Path
+    book: RealKernel, tmp_path: Path, installed_kernelspec: Path
 ) -> None:
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "data").mkdir()
@@ -74,11 +76,11 @@ def test_a_folder_above_is_read_once_it_is_mounted(
     setting = "c.WasmKernel.mounts = ['/path/of/data:/data']"
     assert setting in str(book.run(cell).traceback)
     mounts = [f"{tmp_path / 'data'}:/data"]
-    with opened(f"--WasmKernel.mounts={mounts}", cwd=tmp_path / "notebooks") as other:
+    with RealKernel(cwd=tmp_path / "notebooks", mounts=str(mounts)) as other:
         assert said(other, cell) == "5\n"
 
 
-def test_magics_find_its_files(book: Notebook) -> None:
+def test_magics_find_its_files(book: RealKernel) -> None:
     assert said(book, "%run script.py") == "ran /notebook/script.py\n"
     listed = said(book, "!ls").split()
     assert {"data", "helper.py", "orders.csv", "script.py"} <= set(listed)
@@ -86,11 +88,11 @@ def test_magics_find_its_files(book: Notebook) -> None:
     found = said(book, "import glob; print(sorted(glob.glob('*.csv') + glob.glob('**/x.csv')))")
     assert "'data/x.csv', 'orders.csv'" in found
     assert said(book, "%cd data\n!ls\n%cd -") == "/notebook/data\nx.csv\n/notebook\n"
-    book.client.complete("open('ord", 9)
-    assert book.client.get_shell_msg(timeout=60)["content"]["matches"] == ["orders.csv"]
+    completed = book.reply(book.client.complete("open('ord", 9))
+    assert completed["matches"] == ["orders.csv"]
 
 
-def test_a_module_that_is_new_or_changes_is_loaded(book: Notebook, folder: Path) -> None:
+def test_a_module_that_is_new_or_changes_is_loaded(book: RealKernel, folder: Path) -> None:
     module = folder / "changing.py"
     try:
         assert "ModuleNotFoundError" in book.run("import changing").traceback
@@ -103,14 +105,14 @@ def test_a_module_that_is_new_or_changes_is_loaded(book: Notebook, folder: Path)
         module.unlink()
 
 
-def test_hidden_files_are_missing_and_the_error_says_so(book: Notebook) -> None:
+def test_hidden_files_are_missing_and_the_error_says_so(book: RealKernel) -> None:
     for code in ("open('.env')", "open('out/passwd')", "open('/etc/passwd')", "open('no.csv')"):
         shown = book.run(code)
         assert "FileNotFoundError" in shown.traceback
         assert "Cells see the notebook's folder as /notebook" in shown.traceback
 
 
-def test_changes_stay_in_the_session_and_are_undone(book: Notebook) -> None:
+def test_changes_stay_in_the_session_and_are_undone(book: RealKernel) -> None:
     code = (
         "import os, shutil\n"
         "open('orders.csv', 'a').write('1\\n'); os.remove('helper.py'); shutil.rmtree('data')\n"
@@ -119,7 +121,7 @@ def test_changes_stay_in_the_session_and_are_undone(book: Notebook) -> None:
     )
     assert said(book, code) == "['data', 'moved.py', 'orders.csv', 'result.csv'] ['new']\n"
     assert ".wh." not in said(book, "%session_files")
-    told = book.run("%undo 2 --files").stream()
+    told = book.run("%undo 2 --files").stdout
     assert "3 of the notebook's folder seen again (data, helper.py, script.py)" in told
     assert ".wh." not in told
     again = "print(open('orders.csv').read().count('\\n'), os.listdir('data'))"
@@ -128,13 +130,9 @@ def test_changes_stay_in_the_session_and_are_undone(book: Notebook) -> None:
 
 
 def test_a_restart_keeps_what_cells_did(folder: Path) -> None:
-    with opened(cwd=folder) as book:
+    with RealKernel(cwd=folder) as book:
         assert said(book, "import os; os.remove('orders.csv'); print(len(os.listdir()) > 2)")
-        book.client.stop_channels()
-        book.manager.restart_kernel()
-        book.client = book.manager.blocking_client()
-        book.client.start_channels()
-        book.client.wait_for_ready(timeout=60)
+        book.restart()
         assert said(book, "import os; print(os.path.exists('orders.csv'), os.getcwd())") == (
             "False /notebook\n"
         )
@@ -144,7 +142,7 @@ def test_write_lands_in_the_folder_and_is_undone(tmp_path: Path) -> None:
     (tmp_path / "orders.csv").write_text("n\n1\n")
     (tmp_path / "old.csv").write_text("old")
     before = host_tree(tmp_path)
-    with opened("--WasmKernel.folder=write", cwd=tmp_path) as book:
+    with RealKernel(cwd=tmp_path, folder="write") as book:
         shown = book.run(
             "import os, pandas as pd\n"
             "pd.DataFrame({'a': [1]}).to_csv('result.csv', index=False)\n"
@@ -172,7 +170,7 @@ def test_write_lands_in_the_folder_and_is_undone(tmp_path: Path) -> None:
 
 
 def test_cells_see_what_the_user_makes_of_their_files(tmp_path: Path) -> None:
-    with opened("--WasmKernel.folder=write", cwd=tmp_path) as book:
+    with RealKernel(cwd=tmp_path, folder="write") as book:
         seen, reads = tmp_path / "seen.csv", "print(open('seen.csv').read())"
         book.run("open('seen.csv', 'w').write('session')")
         seen.write_text("edited")
@@ -191,8 +189,7 @@ def test_cells_see_what_the_user_makes_of_their_files(tmp_path: Path) -> None:
         code += "b.observe(lambda _: open('late.csv', 'w').close(), 'value'); print(b.model_id)"
         model = said(book, code).strip()
         data = {"method": "update", "state": {"value": "x"}, "buffer_paths": []}
-        message = book.client.session.msg("comm_msg", {"comm_id": model, "data": data})
-        book.client.shell_channel.send(message)  # a callback writes, too
+        book.comm("msg", model, data)  # a callback writes, too
         book.client.kernel_info()
         assert said(book, "print(1)") == "1\n"
         assert (tmp_path / "late.csv").exists()
@@ -225,7 +222,7 @@ def test_the_folder_holds_what_cells_see(tmp_path: Path, seed: int) -> None:
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("mine")
     files, folders = [*files, "x.csv", "n/y.csv"], [*folders, "n"]
-    with opened("--WasmKernel.folder=write", cwd=tmp_path) as book:
+    with RealKernel(cwd=tmp_path, folder="write") as book:
         for step in range(60):
             code = "import os, shutil\n"
             for _ in range(chance.randint(1, 4)):
@@ -247,33 +244,27 @@ def test_a_home_shows_nothing_and_every_start_says_why(
     (tmp_path / "orders.csv").write_text("n\n1\n")
     env = {"HOME": str(tmp_path), "WASM_KERNEL_CACHE": str(default_folder())}
     env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-    named = "--WasmKernel.session_id=6f9619ff-8b86-4011-b42d-00c04fc964ff"
-    root = f"--WasmKernel.workspace_root={tmp_path_factory.mktemp('sessions')}"
+    root = tmp_path_factory.mktemp("sessions")
     for _ in range(2):
-        with opened(named, root, "--WasmKernel.resume=always", cwd=tmp_path, **env) as book:
+        with RealKernel(root, variables=env, cwd=tmp_path, **ONE_SESSION) as book:
             shown = book.run("import os; print(os.getcwd(), os.listdir())")
-            assert shown.stream() == "/app []\n"
+            assert shown.stdout == "/app []\n"
             assert "as its folder is, or holds, a home folder" in shown.page
-            assert "home folder" not in shown.stream("stderr") and not book.run("1").page
-            book.client.stop_channels()
-            book.manager.shutdown_kernel()
+            assert "home folder" not in shown.stderr and not book.run("1").page
+            book.shut_down()
 
 
 def test_variables_are_kept_if_the_folder_is_another(folder: Path, tmp_path: Path) -> None:
-    named = "--WasmKernel.session_id=6f9619ff-8b86-4011-b42d-00c04fc964ff"
-    always = "--WasmKernel.resume=always"
     (tmp_path / "own.csv").write_text("o")
-    with opened(named, always, cwd=folder) as book:
+    with RealKernel(cwd=folder, **ONE_SESSION) as book:
         assert said(book, "%cd data\nx = 5") == "/notebook/data\n"
-        book.client.stop_channels()
-        book.manager.shutdown_kernel()
-    with opened(named, always, cwd=tmp_path) as book:
+        book.shut_down()
+    with RealKernel(cwd=tmp_path, **ONE_SESSION) as book:
         assert said(book, "import os; print(x, os.getcwd(), os.listdir())") == (
             "5 /notebook ['own.csv']\n"
         )
-        book.client.stop_channels()
-        book.manager.shutdown_kernel()
-    with opened(named, always, "--WasmKernel.folder=none", cwd=tmp_path) as book:
+        book.shut_down()
+    with RealKernel(cwd=tmp_path, folder="none", **ONE_SESSION) as book:
         looks = "import os; print(x, os.getcwd(), os.path.exists('/notebook'))"
         assert said(book, looks) == "5 /app False\n"
         told = book.run("open('own.csv')").traceback
@@ -306,7 +297,7 @@ def test_vs_code_begins_in_the_folder(
     (tmp_path / name).parent.mkdir(parents=True)
     (tmp_path / name).write_text(json.dumps(spec))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
-    with opened(cwd=folder) as book:
+    with RealKernel(cwd=folder) as book:
         book.client.execute(VS_CODE.format(folder=folder), silent=True)
         assert said(book, CELLS[0]) == said(book, CELLS[1]) == "42\n"
         assert said(book, "import os; print(os.getcwd())") == "/notebook\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.driving import opened
+from tests.end_to_end.real_kernel import RealKernel
 from tests.guests.python.packages.conftest import make_wheel
 
 
@@ -26,14 +26,13 @@ def env(tmp_path: Path) -> dict[str, str]:
 def test_a_package_is_there_at_once_and_in_a_kernel_that_may_not_install(
     tmp_path: Path, env: dict[str, str]
 ) -> None:
-    named = "--WasmKernel.session_id=packages"
-    with opened(named, cwd=tmp_path, **env) as notebook:
+    with RealKernel(session_id="packages", cwd=tmp_path, variables=env) as notebook:
         shown = notebook.run("%pip install one\nimport one\none.version")
-        assert shown.data("text/plain") == ["'1.0'"], shown.stream("stderr")
-        assert "Successfully installed one-1.0" in shown.stream()
-        assert str(tmp_path) not in shown.stream()
-    with opened(named, "--WasmKernel.pip=False", cwd=tmp_path, **env) as notebook:
+        assert shown.data("text/plain") == ["'1.0'"], shown.stderr
+        assert "Successfully installed one-1.0" in shown.stdout
+        assert str(tmp_path) not in shown.stdout
+    with RealKernel(session_id="packages", pip="False", cwd=tmp_path, variables=env) as notebook:
         assert notebook.run("import one\none.version").data("text/plain") == ["'1.0'"]
         shown = notebook.run("%pip install one")
-        assert "switched off in this kernel" in shown.stream("stderr")
+        assert "switched off in this kernel" in shown.stderr
         assert shown.reply["status"] == "error"

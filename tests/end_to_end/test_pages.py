@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.driving import Shown, opened
+from tests.end_to_end.real_kernel import RealKernel, Shown
 from tests.pages import NOTEBOOKS, blocks_of, examples_of, says
 
 TABLE = "city,amount\nOslo,120\n"
@@ -21,7 +21,7 @@ def test_the_cells_of_a_page_show_what_it_says(page: Path, tmp_path: Path) -> No
     for name, text in {"orders.ipynb": "", **files}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    with opened(cwd=tmp_path, JPY_SESSION_NAME=str(tmp_path / "orders.ipynb")) as notebook:
+    with RealKernel(cwd=tmp_path, notebook=tmp_path / "orders.ipynb") as notebook:
         for code, printed in examples_of(page):
             shown = notebook.run(code)
             told = text_of(shown)
@@ -34,5 +34,5 @@ def test_the_cells_of_a_page_show_what_it_says(page: Path, tmp_path: Path) -> No
 def text_of(shown: Shown) -> str:
     """Returns what a cell printed, its displays and its value as text, and its error."""
     error = f"{shown.reply['ename']}: {shown.reply['evalue']}" if "ename" in shown.reply else ""
-    parts = [shown.stream(), *shown.data("text/plain"), error]
+    parts = [shown.stdout, *shown.data("text/plain"), error]
     return "\n".join(part.rstrip("\n") for part in parts if part) + "\n"

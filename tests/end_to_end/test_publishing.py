@@ -9,7 +9,7 @@ import papermill
 import pytest
 from nbclient import NotebookClient
 
-from tests.end_to_end.driving import opened
+from tests.end_to_end.real_kernel import RealKernel
 
 CELLS = """
 from IPython.display import FileLink
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, installed_kernelspec: Path) -> Path:
 
 
 def test_a_cell_publishes_and_links(folder: Path) -> None:
-    with opened(cwd=folder, JPY_SESSION_NAME=str(folder / "orders.ipynb")) as book:
+    with RealKernel(cwd=folder, notebook=folder / "orders.ipynb") as book:
         shown = book.run(CELLS)
         before, own, published, after, script = shown.data("text/html")
         assert "`%session_publish r.csv` copies it beside the notebook" in before
@@ -42,18 +42,18 @@ def test_a_cell_publishes_and_links(folder: Path) -> None:
         assert '<a href="orders.files/r.csv"' in after
         assert (folder / "orders.files" / "r.csv").read_text() == "a\n1\n"
         refused = book.run("%session_publish x.py gone.csv")
-        assert "x.py: only files of data" in refused.stream("stderr")
-        assert "gone.csv: the session has no such file" in refused.stream("stderr")
+        assert "x.py: only files of data" in refused.stderr
+        assert "gone.csv: the session has no such file" in refused.stderr
         sneaked = book.run("get_ipython().run_line_magic('session_publish', 'r.csv')")
-        assert "at top level" in sneaked.stream("stderr")
-        told = shown.stream() + str(shown.data("text/html")) + refused.stream("stderr")
+        assert "at top level" in sneaked.stderr
+        told = shown.stdout + str(shown.data("text/html")) + refused.stderr
         assert str(folder) not in told
     assert sorted(each.name for each in (folder / "orders.files").iterdir()) == ["r.csv"]
 
 
 def test_without_a_notebook_the_setting_is_named(folder: Path) -> None:
-    with opened(cwd=folder) as book:
-        told = book.run("open('r.csv', 'w').close()\n%session_publish r.csv").stream("stderr")
+    with RealKernel(cwd=folder) as book:
+        told = book.run("open('r.csv', 'w').close()\n%session_publish r.csv").stderr
         assert "WasmKernel.publish_folder" in told
 
 

@@ -53,11 +53,11 @@ def interrupted(kernel: RealKernel, code: str, seconds: float) -> str:
 def test_no_interrupt_or_deadline_loses_a_variable_or_hurts_the_next_cell(start: Starting) -> None:
     kernel: Any = start(grace_seconds="0.5")
     dice, ends = random.Random(), Counter[str]()
-    assert kernel.run("import asyncio; kept = []")["error"] == ""
+    assert kernel.run("import asyncio; kept = []").error == ""
     for number in lasting(4):
         kind, seconds = dice.choice([*CELLS]), dice.uniform(0, LATEST)
         if dice.random() < 0.3:
-            error = kernel.run(f"%limit seconds={seconds}\n{CELLS[kind]}")["error"]
+            error = kernel.run(f"%limit seconds={seconds}\n{CELLS[kind]}").error
             allowed = {"CellTimeout"}
         else:
             error, allowed = interrupted(kernel, CELLS[kind], seconds), {*ENDS, "Interrupted"}
@@ -65,5 +65,5 @@ def test_no_interrupt_or_deadline_loses_a_variable_or_hurts_the_next_cell(start:
         ends[error or "ended"] += 1
         after = kernel.run(f"kept.append({number}); print(len(kept), sum(kept))")
         told = f"{number + 1} {sum(range(number + 1))}\n"
-        assert (after["stdout"], after["error"]) == (told, ""), (number, kind, seconds, after)
+        assert (after.stdout, after.error) == (told, ""), (number, kind, seconds, after)
     print(f"{sum(ends.values())} cells of a kernel: {dict(ends)}")

@@ -56,7 +56,7 @@ def test_a_kernel_whose_helper_is_killed_ends_and_goes_on_as_after_a_crash(
     os.kill(broker, signal.SIGKILL)
     wait_for(lambda: not kernel.manager.is_alive(), "the kernel's end")
     kernel.autorestart()
-    assert kernel.run("print(x)")["stdout"] == "1\n"
+    assert kernel.run("print(x)").stdout == "1\n"
 
 
 def restarted_anew(kernel: RealKernel) -> None:
@@ -64,7 +64,7 @@ def restarted_anew(kernel: RealKernel) -> None:
     kernel.run("x = 1; open('file', 'w').write('kept')")
     kernel.restart()
     said = kernel.run("print(open('file').read()); x")
-    assert (said["stdout"], said["stderr"], said["error"]) == ("kept\n", "", "NameError")
+    assert (said.stdout, said.stderr, said.error) == ("kept\n", "", "NameError")
 
 
 def test_a_notebook_that_always_resumes(start: Starting, notebook: Path, root: Path) -> None:
@@ -72,9 +72,9 @@ def test_a_notebook_that_always_resumes(start: Starting, notebook: Path, root: P
     kernel.run("x = 1")
     killed_in_a_cell(kernel, root)
     said = kernel.run("print(x)")
-    assert said["stdout"] == "1\n"
-    assert AFTER_A_BREAK in said["stderr"]
-    assert kernel.run("print(x)")["stderr"] == ""
+    assert said.stdout == "1\n"
+    assert AFTER_A_BREAK in said.stderr
+    assert kernel.run("print(x)").stderr == ""
     restarted_anew(kernel)
     kernel.run("y = 2")
     kernel.shut_down()
@@ -83,19 +83,19 @@ def test_a_notebook_that_always_resumes(start: Starting, notebook: Path, root: P
     link = notebook.parent.with_name("link")
     link.symlink_to(notebook.parent)
     said = start(link / notebook.name, resume="always").run("print('x' in globals(), y)")
-    assert said["stdout"] == "False 2\n"
-    assert CONTINUED in said["stderr"]
+    assert said.stdout == "False 2\n"
+    assert CONTINUED in said.stderr
 
 
 def test_a_notebook_that_never_resumes(start: Starting, notebook: Path, root: Path) -> None:
     kernel = start(notebook, resume="never")
     kernel.run("x = 1")
     killed_in_a_cell(kernel, root)
-    assert kernel.run("x")["error"] == "NameError"
+    assert kernel.run("x").error == "NameError"
     restarted_anew(kernel)
     kernel.run("x = 1")
     kernel.shut_down()
-    assert start(notebook, resume="never").run("x")["error"] == "NameError"
+    assert start(notebook, resume="never").run("x").error == "NameError"
 
 
 def test_a_cell_that_kills_its_kernel_costs_no_variable(
@@ -109,4 +109,4 @@ def test_a_cell_that_kills_its_kernel_costs_no_variable(
     assert [path.name for path in root.iterdir()] == ["mine"]  # not the notebook's session
     first.client.execute("import os; os.kill(os.getpid(), 9)")
     wait_for(lambda: not first.manager.is_alive(), "the kernel's end")
-    assert start(notebook, session_id="mine").run("print(x)")["stdout"] == "1\n"
+    assert start(notebook, session_id="mine").run("print(x)").stdout == "1\n"

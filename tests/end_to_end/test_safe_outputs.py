@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import starting_in
-from tests.end_to_end.real_kernel import SECONDS, RealKernel
+from tests.end_to_end.real_kernel import RealKernel
 from tests.outputs.payloads import PAYLOADS
 from tests.outputs.routes import ROUTES, cells
 from tests.outputs.strict import problems_in
 
-Message = dict[str, Any]
 ARMED = [payload.armed("http://127.0.0.1:9") for payload in PAYLOADS]
 KNOWN = {"width", "height", "needs_background", "unconfined", "expanded", "embed_options"}
 CONTROL = re.compile(r"\x1b(?!\[[0-9;:]*m)|[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
@@ -36,11 +35,6 @@ hostile = Hostile()
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
     with starting_in(tmp_path_factory.mktemp("sessions")) as start:
         yield start()
-
-
-def said(kernel: RealKernel, code: str, **options: Any) -> tuple[Message, list[Message]]:
-    """The reply to a cell and the messages published under it."""
-    return kernel.told(code, stop_on_error=False, **options)
 
 
 def check_texts(value: Any) -> None:
@@ -64,10 +58,10 @@ def check_texts(value: Any) -> None:
 )
 def test_nothing_harmful_leaves_the_kernel(kernel: RealKernel, route: str, every: int) -> None:
     begin, *sending = cells(ARMED[::every], [route])
-    assert said(kernel, begin)[0]["status"] == "ok"
+    assert kernel.run(begin).reply["status"] == "ok"
     bundles = 0
     for source in sending:
-        for message in said(kernel, source)[1]:
+        for message in kernel.run(source, stop_on_error=False).messages:
             content = message["content"]
             if "data" in content:
                 bundles += 1
@@ -83,18 +77,15 @@ def test_nothing_harmful_leaves_the_kernel(kernel: RealKernel, route: str, every
 
 def test_a_cell_is_told_once_what_was_left_out(kernel: RealKernel) -> None:
     source = "for _ in range(3): display({'text/html': '<script>1</script>'}, raw=True)"
-    _, heard = said(kernel, source)
-    notices = [m["content"]["text"] for m in heard if m["msg_type"] == "stream"]
-    assert len(notices) == 1
-    assert re.search(r"scripts\..*run code.*c\.WasmKernel\.outputs = 'trusted'", notices[0])
+    (notice,) = kernel.run(source).of("stream")
+    assert re.search(r"scripts\..*run code.*c\.WasmKernel\.outputs = 'trusted'", notice["text"])
 
 
 def test_replies_hold_nothing_harmful(kernel: RealKernel) -> None:
-    reply, _ = said(kernel, HOSTILE, user_expressions={"it": "hostile"})
+    reply = kernel.run(HOSTILE, user_expressions={"it": "hostile"}).reply
     assert problems_in(reply["user_expressions"]["it"]["data"]) == []
     assert "application/javascript" not in reply["user_expressions"]["it"]["data"]
-    reply, _ = said(kernel, "hostile?")
-    (page,) = reply["payload"]
+    (page,) = kernel.run("hostile?").reply["payload"]
     check_texts(page)
     assert problems_in(page["data"]) == []
     found = kernel.reply(kernel.client.inspect("hostile", 7))
@@ -102,20 +93,11 @@ def test_replies_hold_nothing_harmful(kernel: RealKernel) -> None:
     assert problems_in(found["data"]) == []
     completed = kernel.reply(kernel.client.complete("hostile.", 8))
     check_texts(completed)
-    reply, heard = said(kernel, "raise type('\\x1b]0;x\\x07E', (Exception,), {})('\\x1b[2Jgone')")
-    check_texts(reply)
-    check_texts([message["content"] for message in heard])
+    shown = kernel.run("raise type('\\x1b]0;x\\x07E', (Exception,), {})('\\x1b[2Jgone')")
+    check_texts(shown.reply)
+    check_texts([message["content"] for message in shown.messages])
 
 
 def test_the_question_of_an_input_is_text(kernel: RealKernel) -> None:
-    asked_for: list[str] = []
-
-    def answer(message: Message) -> None:
-        asked_for.append(message["content"]["prompt"])
-        kernel.client.input("x")
-
-    kernel.client.execute_interactive(
-        "input('\\x1b]52;c;eA==\\x07\\x1b[2JName: ')", timeout=SECONDS, stdin_hook=answer,
-        allow_stdin=True, output_hook=lambda message: None,
-    )  # fmt: skip
-    assert asked_for == ["Name: "]
+    shown = kernel.run("input('\\x1b]52;c;eA==\\x07\\x1b[2JName: ')", ["x"])
+    assert shown.asked == ["Name: "]

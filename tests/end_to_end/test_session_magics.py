@@ -61,19 +61,18 @@ def old_session(root: Path) -> Path:
 
 def result_of(kernel: RealKernel, code: str) -> dict[str, Any]:
     """The MIME bundle of a cell's value."""
-    shown = [each for each in kernel.told(code)[1] if each["msg_type"] == "execute_result"]
-    (bundle,) = [dict(each["content"]["data"]) for each in shown]
-    return bundle
+    (result,) = kernel.run(code).of("execute_result")
+    return dict(result["data"])
 
 
 def test_the_path_is_told_by_the_host_and_not_to_the_guest(kernel: RealKernel) -> None:
     (workspace,) = kernel.sessions.iterdir()
-    assert kernel.run("%session_path")["stdout"] == f"{workspace}\n"
-    assert kernel.run("%%capture held\n%session_path")["stdout"] == f"{workspace}\n"
-    assert kernel.run("print(repr(held.stdout))")["stdout"] == "''\n"
+    assert kernel.run("%session_path").stdout == f"{workspace}\n"
+    assert kernel.run("%%capture held\n%session_path").stdout == f"{workspace}\n"
+    assert kernel.run("print(repr(held.stdout))").stdout == "''\n"
     sneaking = kernel.run("get_ipython().run_line_magic('session_path', '')")
-    assert sneaking["stderr"].startswith("UsageError: ")
-    assert str(workspace) not in sneaking["stdout"]
+    assert sneaking.stderr.startswith("UsageError: ")
+    assert str(workspace) not in sneaking.stdout
 
 
 def test_tables_reach_the_notebook_as_html_and_as_text(kernel: RealKernel) -> None:
@@ -90,14 +89,14 @@ def test_tables_reach_the_notebook_as_html_and_as_text(kernel: RealKernel) -> No
 def test_pruning_is_off_unless_the_kernel_was_told(kernel: RealKernel) -> None:
     old = old_session(kernel.sessions)
     said = kernel.run("%prune_sessions --older-than 24h --apply")
-    assert "WasmKernel.prune_sessions=True" in said["stderr"]
+    assert "WasmKernel.prune_sessions=True" in said.stderr
     assert old.is_dir()
 
 
 def test_nothing_is_pruned_that_the_cell_does_not_ask_for_word_by_word(pruning: RealKernel) -> None:
     old = old_session(pruning.sessions)
     for code in NOT_ASKED_FOR:
-        assert pruning.run(code)["stderr"].startswith("UsageError: "), code
+        assert pruning.run(code).stderr.startswith("UsageError: "), code
         assert old.is_dir(), code
     shutil.rmtree(old)
 
@@ -112,10 +111,10 @@ def test_pruning_tells_first_and_deletes_when_asked(pruning: RealKernel) -> None
     assert old.name in dry["text/html"]
     assert old.is_dir()
     said = kernel.run("p = %prune_sessions --older-than 0h --apply\nprint(p['deleted'], p)")
-    assert said["stdout"].startswith(f"['{old.name}'] 1 session deleted, 0 skipped, 1 in use")
+    assert said.stdout.startswith(f"['{old.name}'] 1 session deleted, 0 skipped, 1 in use")
     assert not old.exists()
     assert own.is_dir()
-    assert kernel.run("print(40 + 2)")["stdout"] == "42\n"
+    assert kernel.run("print(40 + 2)").stdout == "42\n"
     told = events_of(kernel) - before
     assert told["session.prune.completed"] == 2
     assert told["session.prune.deleted"] == 1

@@ -13,7 +13,7 @@ import pytest
 
 from tests.end_to_end.conftest import Starting, starting_in
 from tests.end_to_end.real_kernel import RealKernel
-from tests.end_to_end.test_widgets import SLIDER, Page, texts
+from tests.end_to_end.test_widgets import SLIDER, move
 from tests.faces import PATIENCE, happens, wait_for
 from wasm_kernel import SessionInUse, export_session, get_session_sandbox, prune_sessions
 
@@ -62,38 +62,37 @@ def test_a_sleeping_kernel_has_no_worker_and_goes_on_with_everything(kernel: Rea
     assert len(descendants(kernel.pid)) == WITH_A_WORKER
     fall_asleep(kernel)
     said = kernel.run("y.append(2); f.write('two'); f.seek(0); print(x, f.read(), len(In))")
-    assert said["stdout"] == "[1, 2] one, two 4\n"
-    assert (said["stderr"], said["error"]) == ("", "")
+    assert said.stdout == "[1, 2] one, two 4\n"
+    assert (said.stderr, said.error) == ("", "")
     kernel.run("f.close()")
     kernel.run("y.append(3)")
     fall_asleep(kernel)
-    assert "Undone: In[5]" in kernel.run("%undo")["stdout"]
+    assert "Undone: In[5]" in kernel.run("%undo").stdout
     fall_asleep(kernel)
-    assert kernel.run("x")["value"] == "[1, 2]"
-    assert kernel.run("%restore early")["error"] == ""
-    assert "after 0.5 seconds of rest" in kernel.run("%session_info")["value"]
+    assert kernel.run("x").value == "[1, 2]"
+    assert kernel.run("%restore early").error == ""
+    assert "after 0.5 seconds of rest" in kernel.run("%session_info").value
 
 
 def test_a_kernel_with_a_file_without_a_name_stays_awake(kernel: RealKernel) -> None:
     """Another process could not open the file again."""
     kernel.run("import os; gone = open('gone', 'w+'); gone.write('still'); os.remove('gone')")
     assert not happens(lambda: len(descendants(kernel.pid)) < WITH_A_WORKER, 1.5)
-    assert kernel.run("gone.seek(0); print(gone.read()); gone.close()")["stdout"] == "still\n"
+    assert kernel.run("gone.seek(0); print(gone.read()); gone.close()").stdout == "still\n"
     fall_asleep(kernel)
 
 
 def test_the_first_message_may_be_a_question_or_a_widgets(kernel: RealKernel) -> None:
-    page = Page(kernel)
-    page.run(SLIDER)
+    kernel.run(SLIDER)
     fall_asleep(kernel)
-    assert "now 7" in texts(page.heard(page.move(7)))
+    assert "now 7" in kernel.heard(move(kernel, 7)).stdout
     fall_asleep(kernel)
-    open_comms = page.client.comm_info("jupyter.widget", reply=True, timeout=PATIENCE)
+    open_comms = kernel.client.comm_info("jupyter.widget", reply=True, timeout=PATIENCE)
     assert "s1" in open_comms["content"]["comms"]
     fall_asleep(kernel)
-    reply = page.client.complete("s.val", 5, reply=True, timeout=PATIENCE)
+    reply = kernel.client.complete("s.val", 5, reply=True, timeout=PATIENCE)
     assert "value" in reply["content"]["matches"]
-    assert page.value("x, s.value") == "(7, 7)"
+    assert kernel.run("x, s.value").value == "(7, 7)"
 
 
 def test_an_interrupt_while_a_kernel_wakes_ends_the_cell(kernel: RealKernel) -> None:
@@ -104,7 +103,7 @@ def test_an_interrupt_while_a_kernel_wakes_ends_the_cell(kernel: RealKernel) -> 
         kernel.hear("execute_input")
         kernel.manager.interrupt_kernel()
         assert kernel.reply(sent)["ename"] == "KeyboardInterrupt"
-    assert kernel.run("print(x in (1, 2))")["stdout"] == "True\n"
+    assert kernel.run("print(x in (1, 2))").stdout == "True\n"
 
 
 def test_a_kernel_that_ends_in_its_sleep_leaves_what_it_would_awake(start: Starting) -> None:
@@ -114,10 +113,10 @@ def test_a_kernel_that_ends_in_its_sleep_leaves_what_it_would_awake(start: Start
     fall_asleep(kernel)
     kernel.kill()
     kernel.autorestart()
-    assert kernel.run("x")["value"] == "1"
+    assert kernel.run("x").value == "1"
     fall_asleep(kernel)
     kernel.shut_down()
-    assert start(session_id="mine").run("globals().get('x')")["value"] == ""
+    assert start(session_id="mine").run("globals().get('x')").value == ""
 
 
 def test_nobody_else_takes_the_session_or_variables_of_a_kernel_that_has_no_worker(
@@ -128,8 +127,8 @@ def test_nobody_else_takes_the_session_or_variables_of_a_kernel_that_has_no_work
     fall_asleep(first)
     second = start(session_id=shared, resume="always")
     said = second.run("globals().get('x'), __import__('os').listdir('/app')")
-    assert said["value"] == "(None, ['file'])"
-    assert "This session is already open" in said["stderr"]
+    assert said.value == "(None, ['file'])"
+    assert "This session is already open" in said.stderr
     second.end()
     with get_session_sandbox(shared, workspace_root=root) as program:
         assert program.execute("print(globals().get('x'))").stdout == "None\n"
@@ -137,7 +136,7 @@ def test_nobody_else_takes_the_session_or_variables_of_a_kernel_that_has_no_work
         export_session(shared, tmp_path / "session.tar.gz", root)
     pruned = prune_sessions(0, root)
     assert (pruned.deleted_sessions, [*pruned.in_use]) == ([], [shared])
-    assert first.run("x")["value"] == "1"
+    assert first.run("x").value == "1"
 
 
 def test_a_mount_that_was_swapped_under_a_sleeping_kernel_is_not_followed(
@@ -148,8 +147,8 @@ def test_a_mount_that_was_swapped_under_a_sleeping_kernel_is_not_followed(
         folder.mkdir()
         (folder / "file").write_text(folder.name)
     kernel = start(mounts=f"{shared}:/data")
-    assert kernel.run("print(open('/data/file').read())")["stdout"] == "shared\n"
+    assert kernel.run("print(open('/data/file').read())").stdout == "shared\n"
     fall_asleep(kernel)
     shared.rename(tmp_path / "away")
     shared.symlink_to(secret)
-    assert "secret" not in kernel.run("print(open('/data/file').read())")["stdout"]
+    assert "secret" not in kernel.run("print(open('/data/file').read())").stdout

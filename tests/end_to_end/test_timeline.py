@@ -29,7 +29,7 @@ class View:
 
     def heard(self) -> dict[str, Any]:
         """The next message for this view."""
-        return dict(heard_on(self._kernel, self.comm_id)["content"]["data"])
+        return dict(self._kernel.hear_comm(self.comm_id)["content"]["data"])
 
     def pushed(self) -> dict[str, Any]:
         """The next tree that comes without a request."""
@@ -54,14 +54,6 @@ class View:
 
     def close(self) -> None:
         self._kernel.comm("close", self.comm_id, {})
-
-
-def heard_on(kernel: RealKernel, comm_id: str) -> Any:
-    """The next message on a comm."""
-    while True:
-        got = kernel.client.get_iopub_msg(timeout=SECONDS)
-        if got["content"].get("comm_id") == comm_id:
-            return got
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +97,7 @@ def test_a_view_sees_cells_as_they_run_and_goes_back_with_files_and_forth(
     assert tree["here"] == last["id"]
     gone = view.ask("go", state=first["id"], files=True)
     assert gone["files_back"] == ["data.txt"]
-    assert kernel.run("x, open('data.txt').read()")["value"] == "(1, 'one')"
+    assert kernel.run("x, open('data.txt').read()").value == "(1, 'one')"
     assert view.ask("go", state=last["id"]) == {
         "id": 3,
         "files_back": [],
@@ -113,7 +105,7 @@ def test_a_view_sees_cells_as_they_run_and_goes_back_with_files_and_forth(
         "files_missed": {},
         "files_left": ["data.txt"],
     }
-    assert kernel.run("x, open('data.txt').read()")["value"] == "(2, 'one')"
+    assert kernel.run("x, open('data.txt').read()").value == "(2, 'one')"
     assert "error" not in view.ask("undo")
     assert "error" not in view.ask("redo", files=True)
     assert "nothing to redo" in view.ask("redo")["error"]
@@ -145,11 +137,11 @@ def test_checkpoints_are_named_and_deleted(kernel: RealKernel, view: View) -> No
     tree = view.ask("tree")
     assert state_after(tree, "y = 1")["names"] == ["before the merge"]
     kernel.run("%restore before the merge")
-    assert kernel.run("y")["value"] == "1"
+    assert kernel.run("y").value == "1"
     assert view.ask("forget", name="before the merge") == {"id": 3}
     assert "There is no checkpoint" in view.ask("forget", name="before the merge")["error"]
     assert all(not one["names"] for one in view.ask("tree")["states"])
-    assert "before the merge" not in kernel.run("%restore before the merge")["stdout"]
+    assert "before the merge" not in kernel.run("%restore before the merge").stdout
 
 
 def test_a_cell_that_lost_its_guest_stands_at_the_state_it_ran_in(
@@ -175,8 +167,8 @@ def test_a_fork_belongs_to_the_new_notebook_beside_this_one(
     with starting_in(folder / "sessions") as start:
         fork = start(notebook=folder / "own-fork.ipynb")
         fork.run("shared.append('there')")
-        assert fork.run("shared")["value"] == "[1, 'there']"
-    assert kernel.run("shared")["value"] == "[1, 'here']"
+        assert fork.run("shared").value == "[1, 'there']"
+    assert kernel.run("shared").value == "[1, 'here']"
     for bad in ("../own-fork.ipynb", "x/y.ipynb", "passwd", ""):
         assert "can't be read" in view.ask("fork", notebook=bad)["error"]
     assert "own.files" not in view.ask("fork", notebook="missing.ipynb")["error"]
@@ -219,10 +211,9 @@ def test_a_page_without_the_panel_gets_a_widget_that_no_cell_can_use(kernel: Rea
     """A saved notebook has the ids of its models, and a cell may read the notebook's file."""
     kernel.run("import ipywidgets; shown = 1; open('<b>.txt', 'w').close()")
     kernel.run("shown = 2; open('<b>.txt', 'a').write('2')")
-    heard = kernel.told("%timeline", allow_stdin=True)[1]
-    opened = [each["content"] for each in heard if each["msg_type"] == "comm_open"]
-    states = {each["comm_id"]: each["data"]["state"] for each in opened}
-    [view] = shown_in(heard)
+    shown = kernel.run("%timeline", allow_stdin=True)
+    states = {each["comm_id"]: each["data"]["state"] for each in shown.of("comm_open")}
+    [view] = shown.data(WIDGET)
     assert states[view["model_id"]]["_model_name"] == "VBoxModel"
     [(choice, rows)] = [each for each in states.items() if "_options_labels" in each[1]]
     labels = rows["_options_labels"]
@@ -230,25 +221,18 @@ def test_a_page_without_the_panel_gets_a_widget_that_no_cell_can_use(kernel: Rea
     [go] = [one for one, each in states.items() if each.get("description") == "Go back to here"]
     [said] = [one for one, each in states.items() if each["_model_name"] == "HTMLModel"]
     kernel.comm("open", "control", {}, target_name="jupyter.widget.control")
-    heard = kernel.told(tries(go, said))[1]
-    told = str([each["content"] for each in heard if each["msg_type"] != "execute_input"])
+    messages = kernel.run(tries(go, said)).messages
+    told = str([each["content"] for each in messages if each["msg_type"] != "execute_input"])
     assert ("Win" in told, go in told, "forged" in told) == (True, False, False)
-    assert kernel.run("shown")["value"] == "2"
+    assert kernel.run("shown").value == "2"
     kernel.comm("msg", choice, {"method": "update", "state": {"index": row}})
     kernel.comm("msg", go, PRESS)
-    state = heard_on(kernel, said)["content"]["data"]["state"]
+    state = kernel.hear_comm(said)["content"]["data"]["state"]
     assert "Files stay as they are: &lt;b&gt;.txt." in state["value"]
-    assert kernel.run("shown")["value"] == "1"
-    heard = kernel.told("%timeline", allow_stdin=True)[1]  # the last widget goes
-    assert {m["content"]["comm_id"] for m in heard if m["msg_type"] == "comm_close"} == {*states}
-    heard = kernel.told("%timeline", allow_stdin=False)[1]  # such as by nbclient
-    assert shown_in(heard) == []
-
-
-def shown_in(heard: list[Any]) -> list[Any]:
-    """The widgets that messages show."""
-    bundles = [each["content"].get("data", {}) for each in heard]
-    return [bundle[WIDGET] for bundle in bundles if WIDGET in bundle]
+    assert kernel.run("shown").value == "1"
+    again = kernel.run("%timeline", allow_stdin=True)  # the last widget goes
+    assert {each["comm_id"] for each in again.of("comm_close")} == {*states}
+    assert not kernel.run("%timeline", allow_stdin=False).data(WIDGET)  # such as by nbclient
 
 
 FORGES = """
@@ -271,7 +255,7 @@ def test_a_guest_neither_hears_a_view_nor_speaks_to_one(kernel: RealKernel, view
     other = View(kernel)
     assert "states" in other.ask("tree")
     other.close()
-    assert kernel.run("seen")["value"] == "[]"
+    assert kernel.run("seen").value == "[]"
     assert "states" in view.ask("tree")
 
 
@@ -291,7 +275,7 @@ def test_what_a_view_may_not_ask_is_refused_in_words(kernel: RealKernel, view: V
 def test_views_are_limited(kernel: RealKernel, view: View) -> None:
     more = [View(kernel) for _ in range(VIEWS_MOST - 1)]
     kernel.comm("open", refused := uuid.uuid4().hex, {}, target_name=TARGET)
-    assert heard_on(kernel, refused)["msg_type"] == "comm_close"
+    assert kernel.hear_comm(refused)["msg_type"] == "comm_close"
     for each in more:
         each.close()
 
@@ -323,7 +307,7 @@ def test_what_changed_at_a_state_is_told_without_code_of_a_cell(
     kernel.run("a = 1; table = {'k': [1]}; gone = 0")
     kernel.run("a = 2; table['k'].append(2); del gone; text = 'x' * 100")
     kernel.run(HOSTILE)
-    assert kernel.run(RAN)["value"] == "False"
+    assert kernel.run(RAN).value == "False"
     kernel.run("hostile_too.append(Hostile())")
     tree = view.ask("tree")
     plain = state_after(tree, "a = 2; table['k'].append(2); del gone; text = 'x' * 100")
@@ -340,7 +324,7 @@ def test_what_changed_at_a_state_is_told_without_code_of_a_cell(
     told = {one["name"]: one["after"]["type"] for one in found["variables"]}
     assert told["hostile"] == "Hostile"
     assert told["hostile_too"] == "list"
-    assert kernel.run(RAN)["value"] == "False"
+    assert kernel.run(RAN).value == "False"
     assert "not kept any more" in view.ask("changes", state=99_999)["error"]
 
 
@@ -420,7 +404,7 @@ def test_what_changed_is_told_in_javascript_without_code_of_a_cell(tmp_path: Pat
         types |= {"under": "Object"}
         assert told.items() >= types.items()
         kernel.run("%undo")
-        assert kernel.run("require('fs').readdirSync('/app')")["value"] == "[]"
+        assert kernel.run("require('fs').readdirSync('/app')").value == "[]"
 
 
 def test_many_variables_and_objects_are_told_in_part(kernel: RealKernel, view: View) -> None:
@@ -456,7 +440,7 @@ def test_a_reopened_notebook_knows_how_the_cells_of_yesterday_ran(tmp_path: Path
         assert first["seconds"] > 0
         assert tree["here"] == first["id"]
         assert tree["gone"] == ["two"]
-        assert "goes on" not in kernel.run("pass")["stderr"]  # the page has said it
+        assert "goes on" not in kernel.run("pass").stderr  # the page has said it
         kernel.run("%undo")
         assert view.ask("tree")["resumed"] == ""
         assert "error" not in view.ask("checkpoint", name="kept")

@@ -47,20 +47,20 @@ def test_a_notebook_opened_tomorrow_has_its_files_and_is_told_of_its_variables(
 ) -> None:
     notebook = save(work / "orders.ipynb")
     kernel = start(notebook)
-    told = kernel.run("x = 1; _ = open('/app/made.csv', 'w').write('1')")["page"]
+    told = kernel.run("x = 1; _ = open('/app/made.csv', 'w').write('1')").page
     assert "`%session_publish made.csv` copies files beside the notebook" in told
     assert "\n" not in told
     save(notebook, *CELLS)
     kernel.shut_down()
     tomorrow = start(notebook)
     said = tomorrow.run(LOOK)
-    assert said["stdout"] == "['made.csv'] False\n"
-    assert KEPT in said["stderr"]
+    assert said.stdout == "['made.csv'] False\n"
+    assert KEPT in said.stderr
     again = tomorrow.run(f"open('/app/made.csv', 'a').close(); {LOOK}")
-    assert again["stderr"] + again["page"] == ""  # the note on the file comes once per session
+    assert again.stderr + again.page == ""  # the note on the file comes once per session
     tomorrow.restart()
     said = tomorrow.run(LOOK)
-    assert (said["stdout"], said["stderr"]) == ("['made.csv'] False\n", "")
+    assert (said.stdout, said.stderr) == ("['made.csv'] False\n", "")
 
     # renamed, published, restarted, saved, moved while the kernel runs
     renamed = notebook.rename(work / "renamed.ipynb")
@@ -72,8 +72,8 @@ def test_a_notebook_opened_tomorrow_has_its_files_and_is_told_of_its_variables(
     moved = renamed.rename(work / "sub" / "moved.ipynb")
     tomorrow.shut_down()
     new = start(save(renamed, "x = 4", *CELLS)).run(LOOK)
-    assert (new["stdout"], new["stderr"]) == ("[] False\n", "")
-    assert start(moved).run(LOOK)["stdout"] == "['made.csv'] False\n"
+    assert (new.stdout, new.stderr) == ("[] False\n", "")
+    assert start(moved).run(LOOK).stdout == "['made.csv'] False\n"
 
 
 def test_named_checkpoints_outlive_restart_and_shut_down(start: Starting, work: Path) -> None:
@@ -83,19 +83,19 @@ def test_named_checkpoints_outlive_restart_and_shut_down(start: Starting, work: 
     kernel.run("x = 'spoilt'")
     kernel.restart()
     first = kernel.run("'x' in globals()")
-    assert (first["value"], first["stderr"]) == ("False", "")  # gone, as after any restart
-    assert "Named checkpoints of earlier runs: clean. `%restore clean`" in first["page"]
-    assert kernel.run("1")["page"] == ""
-    assert kernel.run("%restore clean")["error"] == ""
-    assert kernel.run("x")["value"] == "'clean'"
+    assert (first.value, first.stderr) == ("False", "")  # gone, as after any restart
+    assert "Named checkpoints of earlier runs: clean. `%restore clean`" in first.page
+    assert kernel.run("1").page == ""
+    assert kernel.run("%restore clean").error == ""
+    assert kernel.run("x").value == "'clean'"
     kernel.shut_down()
     tomorrow = start(notebook)
     first = tomorrow.run("'x' in globals()")
-    assert first["value"] == "False"
-    assert KEPT in first["stderr"]
-    assert "`%restore clean`" in first["page"]
+    assert first.value == "False"
+    assert KEPT in first.stderr
+    assert "`%restore clean`" in first.page
     tomorrow.run("%restore clean")
-    assert tomorrow.run("x")["value"] == "'clean'"
+    assert tomorrow.run("x").value == "'clean'"
 
 
 def command(words: str, sessions: Path, typed: str = "") -> str:
@@ -122,7 +122,7 @@ def test_the_command_that_a_fork_prints_opens_it_in_one_step(
 ) -> None:
     notebook = save(work / "orders.ipynb", *CELLS)
     kernel = start(notebook)
-    said = kernel.run("x = [1]; open('/app/made.csv', 'w').close()\n%fork")["stdout"]
+    said = kernel.run("x = [1]; open('/app/made.csv', 'w').close()\n%fork").stdout
     assert "it gets this notebook's cells, as they were saved last" in said
     bind, console = (line.strip() for line in said.splitlines() if line.startswith("  "))
 
@@ -135,13 +135,13 @@ def test_the_command_that_a_fork_prints_opens_it_in_one_step(
     cells = json.loads((work / name).read_text())["cells"]
     assert tuple("".join(cell["source"]) for cell in cells) == CELLS
     # the console got the variables
-    assert start(work / name).run(LOOK)["stdout"] == "['made.csv'] False\n"
+    assert start(work / name).run(LOOK).stdout == "['made.csv'] False\n"
 
     # opens the fork in the same notebook by restarting its kernel
-    said = kernel.run("x = 2; open('/app/later.csv', 'w').close()\n%fork")["stdout"]
+    said = kernel.run("x = 2; open('/app/later.csv', 'w').close()\n%fork").stdout
     command(f"wasm-kernel sessions bind {said.split()[1]} {notebook.name}", root)
     kernel.run("x = 3; open('/app/last.csv', 'w').close()")
     kernel.restart()
     of_fork = kernel.run(LOOK + "; print(x)")
-    assert of_fork["stdout"] == "['later.csv', 'made.csv'] True\n2\n"
-    assert "This session was forked off another one" in of_fork["stderr"]
+    assert of_fork.stdout == "['later.csv', 'made.csv'] True\n2\n"
+    assert "This session was forked off another one" in of_fork.stderr

@@ -12,7 +12,7 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.end_to_end.conftest import starting_in
-from tests.end_to_end.real_kernel import SECONDS, RealKernel
+from tests.end_to_end.real_kernel import SECONDS, RealKernel, Shown
 from tests.faces import wait_for
 from tests.stored import names_in, state_of
 
@@ -31,31 +31,11 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
 STATE = "application/vnd.jupyter.widget-state+json"
 VIEW = "application/vnd.jupyter.widget-view+json"
 
-Messages = list[dict[str, Any]]
 
-
-class Page:
-    """A front end's page that is connected to a real kernel."""
-
-    def __init__(self, kernel: RealKernel) -> None:
-        self.kernel = kernel
-        self.heard = kernel.heard
-        self.send = kernel.comm
-
-    @property
-    def client(self) -> Any:
-        """The kernel's client, which is another one after a restart."""
-        return self.kernel.client
-
-    def run(self, code: str) -> Messages:
-        return self.heard(self.kernel.send(code))
-
-    def move(self, value: int) -> str:
-        state = {"method": "update", "state": {"value": value}, "buffer_paths": []}
-        return self.send("msg", "s1", state)
-
-    def value(self, expression: str) -> str:
-        return self.kernel.run(expression)["value"]
+def move(page: RealKernel, value: int) -> str:
+    """Moves the slider in the page; returns the message's id."""
+    state = {"method": "update", "state": {"value": value}, "buffer_paths": []}
+    return page.comm("msg", "s1", state)
 
 
 @pytest.fixture(scope="module")
@@ -68,55 +48,46 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
 
 
 @pytest.fixture
-def page(kernel: RealKernel) -> Page:
-    """A page whose kernel has no widgets and no variables."""
-    assert kernel.run("%restore clean")["error"] == ""
-    return Page(kernel)
+def page(kernel: RealKernel) -> RealKernel:
+    """A kernel without widgets and variables, and its page."""
+    assert kernel.run("%restore clean").error == ""
+    return kernel
 
 
-def kinds(heard: Messages) -> list[str]:
-    return [message["msg_type"] for message in heard]
-
-
-def texts(heard: Messages) -> str:
-    return "".join(m["content"]["text"] for m in heard if m["msg_type"] == "stream")
-
-
-def test_a_slider_is_shown_moved_and_heard(page: Page) -> None:
+def test_a_slider_is_shown_moved_and_heard(page: RealKernel) -> None:
     heard = page.run(SLIDER)
-    assert [m["content"]["comm_id"] for m in heard if m["msg_type"] == "comm_open"][-1] == "s1"
-    [shown] = [m["content"]["data"] for m in heard if m["msg_type"] == "execute_result"]
-    assert shown[VIEW]["model_id"] == "s1"
-    moved = page.heard(page.move(7))
-    assert kinds(moved) == ["status", "comm_msg", "stream", "status"]
-    assert texts(moved) == "now 7\n"
-    assert moved[1]["content"]["data"]["method"] == "echo_update"
-    assert page.value("x, s.value") == "(7, 7)"
+    assert heard.of("comm_open")[-1]["comm_id"] == "s1"
+    [shown] = heard.data(VIEW)
+    assert shown["model_id"] == "s1"
+    moved = page.heard(move(page, 7))
+    assert moved.kinds == ["status", "comm_msg", "stream", "status"]
+    assert moved.stdout == "now 7\n"
+    assert moved.of("comm_msg")[0]["data"]["method"] == "echo_update"
+    assert page.run("x, s.value").value == "(7, 7)"
 
 
-def test_a_cell_that_awaits_hears_the_slider(page: Page) -> None:
+def test_a_cell_that_awaits_hears_the_slider(page: RealKernel) -> None:
     page.run(SLIDER + "import asyncio")
     cell = page.client.execute("while x < 6: await asyncio.sleep(0.01)\nprint('ends', x)")
     behind = page.client.execute("print('behind')")
-    while page.client.get_iopub_msg(timeout=SECONDS)["msg_type"] != "execute_input":
-        pass
-    moved = page.heard(page.move(5))
-    assert kinds(moved) == ["status", "comm_msg", "stream", "status"]
-    moved = page.heard(page.move(6))
-    assert texts(moved) == "now 6\n"
-    assert texts(page.heard(cell)) == "ends 6\n"
-    assert texts(page.heard(behind)) == "behind\n"
+    page.hear("execute_input")
+    moved = page.heard(move(page, 5))
+    assert moved.kinds == ["status", "comm_msg", "stream", "status"]
+    moved = page.heard(move(page, 6))
+    assert moved.stdout == "now 6\n"
+    assert page.heard(cell).stdout == "ends 6\n"
+    assert page.heard(behind).stdout == "behind\n"
 
 
 def test_messages_that_come_while_cells_compute_wait_in_order_and_keep_no_cell_busy(
-    page: Page,
+    page: RealKernel,
 ) -> None:
     page.run(SLIDER + "import time; seen = []; s.observe(lambda c: seen.append(c.new), 'value')")
     cells = []
     for value in range(3):
-        cells.append(page.kernel.send("time.sleep(0.2); seen.append('cell')"))
-        page.move(7 + value)
-    last = page.kernel.send("seen")
+        cells.append(page.send("time.sleep(0.2); seen.append('cell')"))
+        move(page, 7 + value)
+    last = page.send("seen")
     states: dict[str, list[str]] = {}
     while "idle" not in states.get(last, []):
         message = page.client.get_iopub_msg(timeout=SECONDS)
@@ -124,65 +95,63 @@ def test_messages_that_come_while_cells_compute_wait_in_order_and_keep_no_cell_b
             parent = message["parent_header"].get("msg_id")
             states.setdefault(parent, []).append(message["content"]["execution_state"])
     assert [states[cell] for cell in cells] == [["busy", "idle"]] * 3
-    assert page.value("seen") == "['cell', 7, 'cell', 8, 'cell', 9]"
+    assert page.run("seen").value == "['cell', 7, 'cell', 8, 'cell', 9]"
 
 
-def test_an_odd_message_is_answered_with_idle(page: Page) -> None:
+def test_an_odd_message_is_answered_with_idle(page: RealKernel) -> None:
     odd: list[Any] = [{"comm_id": 5}, {"comm_id": "c", "target_name": 3}, {"data": [1]}, {}]
     session = page.client.session
     for content in odd:
         message = session.msg("comm_open", content)
         session.send(page.client.shell_channel.socket, message)
-        assert page.heard(message["header"]["msg_id"])[-1]["content"]["execution_state"] == "idle"
+        assert page.heard(message["header"]["msg_id"]).kinds[-1] == "status"
 
 
-def test_widgets_are_cleaned_and_what_they_lost_is_told_once(page: Page) -> None:
+def test_widgets_are_cleaned_and_what_they_lost_is_told_once(page: RealKernel) -> None:
     attack = "<b>x</b><script>alert(1)</script>"
     cell = f"import ipywidgets as w; h = w.HTML({attack!r}); display(h)\n"
     heard = page.run(cell + f"for _ in range(3): h.value = ''; h.value = {attack!r}")
-    sent = [m["content"]["data"].get("state", {}) for m in heard if "comm_" in m["msg_type"]]
+    sent = [
+        m["content"]["data"].get("state", {}) for m in heard.messages if "comm_" in m["msg_type"]
+    ]
     assert {state["value"] for state in sent if "value" in state} == {"<b>x</b>", ""}
-    (notice,) = [m["content"]["text"] for m in heard if m["msg_type"] == "stream"]
-    assert "scripts" in notice and "trusted" in notice
+    (notice,) = heard.of("stream")
+    assert "scripts" in notice["text"] and "trusted" in notice["text"]
 
 
-def test_channels_lead_to_widgets_alone(page: Page) -> None:
+def test_channels_lead_to_widgets_alone(page: RealKernel) -> None:
     page.run("from comm import create_comm; closed = []")
     heard = page.run("c = create_comm(target_name='mine'); c.on_close(closed.append)")
-    assert "comm_open" not in kinds(heard)
-    assert "mine" in texts(heard)
-    assert page.value("len(closed)") == "1"
-    heard = page.heard(page.send("open", "c8", {}, target_name="mine"))
-    assert kinds(heard) == ["status", "stream", "comm_close", "status"]
+    assert "comm_open" not in heard.kinds
+    assert "mine" in heard.stderr
+    assert page.run("len(closed)").value == "1"
+    heard = page.heard(page.comm("open", "c8", {}, target_name="mine"))
+    assert heard.kinds == ["status", "stream", "comm_close", "status"]
 
 
 def test_static_shows_no_widget_and_says_so_once(tmp_path: Path) -> None:
     with starting_in(tmp_path / "sessions") as start:
-        page = Page(start(outputs="static"))
+        page = start(outputs="static")
         heard = page.run(SLIDER * 3)
-        assert "comm_open" not in kinds(heard)
-        assert texts(heard).count("Left out of this output: widgets.") == 1
-        opened = page.heard(page.send("open", "c8", {}, target_name="jupyter.widget.control"))
-        assert kinds(opened) == ["status", "comm_close", "status"]
+        assert "comm_open" not in heard.kinds
+        assert heard.stderr.count("Left out of this output: widgets.") == 1
+        opened = page.heard(page.comm("open", "c8", {}, target_name="jupyter.widget.control"))
+        assert opened.kinds == ["status", "comm_close", "status"]
 
 
-def test_a_page_that_is_loaded_again_finds_its_widgets(page: Page) -> None:
+def test_a_page_that_is_loaded_again_finds_its_widgets(page: RealKernel) -> None:
     page.run(SLIDER)
-    page.heard(page.move(8))
-    opened = page.heard(page.send("open", "c1", {}, target_name="jupyter.widget.control"))
-    assert kinds(opened) == ["status", "status"]
-    [answer] = [
-        m
-        for m in page.heard(page.send("msg", "c1", {"method": "request_states"}))
-        if m["msg_type"] == "comm_msg"
-    ]
-    assert answer["content"]["data"]["states"]["s1"]["state"]["value"] == 8
-    page.heard(page.send("close", "c1", {}))
+    page.heard(move(page, 8))
+    opened = page.heard(page.comm("open", "c1", {}, target_name="jupyter.widget.control"))
+    assert opened.kinds == ["status", "status"]
+    [answer] = page.heard(page.comm("msg", "c1", {"method": "request_states"})).of("comm_msg")
+    assert answer["data"]["states"]["s1"]["state"]["value"] == 8
+    page.heard(page.comm("close", "c1", {}))
     info = page.client.comm_info("jupyter.widget", reply=True, timeout=SECONDS)
     assert "s1" in info["content"]["comms"]
 
 
-def test_files_come_in_and_pictures_go_out(page: Page) -> None:
+def test_files_come_in_and_pictures_go_out(page: RealKernel) -> None:
     page.run("import ipywidgets as w; u = w.FileUpload(model_id='u1')")
     facts = {"name": "a.png", "type": "image/png", "size": len(PNG), "last_modified": 0}
     upload = {
@@ -190,52 +159,50 @@ def test_files_come_in_and_pictures_go_out(page: Page) -> None:
         "state": {"value": [facts]},
         "buffer_paths": [["value", 0, "content"]],
     }
-    page.heard(page.send("msg", "u1", upload, buffers=[PNG]))
+    page.heard(page.comm("msg", "u1", upload, buffers=[PNG]))
     heard = page.run("w.Image(value=bytes(u.value[0].content))")
-    pictures = [m for m in heard if m["msg_type"] == "comm_open" and m["buffers"]]
-    assert [bytes(m["buffers"][0]) for m in pictures] == [PNG]
+    assert [bytes(each) for m in heard.messages for each in m["buffers"]] == [PNG]
 
 
-def test_an_interrupt_ends_a_callback(page: Page) -> None:
+def test_an_interrupt_ends_a_callback(page: RealKernel) -> None:
     page.run(SLIDER + "def spin(change):\n    while True: pass\ns.observe(spin, 'value')\n")
-    moved = page.move(9)
-    while page.client.get_iopub_msg(timeout=SECONDS)["msg_type"] != "stream":
-        pass
-    page.kernel.manager.interrupt_kernel()
-    heard = page.heard(moved)
-    assert [m["content"]["ename"] for m in heard if m["msg_type"] == "error"] == [
-        "KeyboardInterrupt"
-    ]
-    assert page.value("x") == "9"
+    moved = move(page, 9)
+    page.hear("stream")
+    page.manager.interrupt_kernel()
+    assert page.heard(moved).error == "KeyboardInterrupt"
+    assert page.run("x").value == "9"
 
 
-def test_after_a_crash_and_an_undo_the_page_shows_the_present_state(page: Page) -> None:
+def values(heard: Shown) -> list[int]:
+    """The values that the page is told of the slider."""
+    told = [each for each in heard.of("comm_msg") if each["comm_id"] == "s1"]
+    return [each["data"]["state"]["value"] for each in told]
+
+
+def test_after_a_crash_and_an_undo_the_page_shows_the_present_state(page: RealKernel) -> None:
     page.run(SLIDER)
-    page.heard(page.move(7))
+    page.heard(move(page, 7))
     heard = page.run("s.value = 1; t = w.IntText(model_id='t1'); import os; os._exit(1)")
-    assert [m["content"]["comm_id"] for m in heard if m["msg_type"] == "comm_close"][-1] == "t1"
-    states = [m["content"] for m in heard if m["msg_type"] == "comm_msg"]
-    assert [c["data"]["state"]["value"] for c in states if c["comm_id"] == "s1"] == [1, 7]
+    assert heard.of("comm_close")[-1]["comm_id"] == "t1"
+    assert values(heard) == [1, 7]
     page.run("y = 1")
-    page.heard(page.move(8))
-    undone = page.run("%undo")
-    states = [m["content"] for m in undone if m["msg_type"] == "comm_msg"]
-    assert [c["data"]["state"]["value"] for c in states if c["comm_id"] == "s1"] == [7]
-    assert page.value("x, 'y' in dir()") == "(7, False)"
+    page.heard(move(page, 8))
+    assert values(page.run("%undo")) == [7]
+    assert page.run("x, 'y' in dir()").value == "(7, False)"
 
 
-def test_widgets_survive_a_crash_of_the_kernels_process(page: Page) -> None:
+def test_widgets_survive_a_crash_of_the_kernels_process(page: RealKernel) -> None:
     page.run(SLIDER)
-    page.heard(page.move(7))
-    page.kernel.run("%checkpoint moved")
-    (workspace,) = page.kernel.sessions.iterdir()
+    page.heard(move(page, 7))
+    page.run("%checkpoint moved")
+    (workspace,) = page.sessions.iterdir()
     wait_for(lambda: "moved" in names_in(state_of(workspace)), "a commit on disk")
-    page.kernel.kill()
-    page.kernel.autorestart()
+    page.kill()
+    page.autorestart()
     info = page.client.comm_info("jupyter.widget", reply=True, timeout=SECONDS)
     assert "s1" in info["content"]["comms"]
-    assert "now 2" in texts(page.heard(page.move(2)))
-    assert page.value("x, s.value") == "(2, 2)"
+    assert "now 2" in page.heard(move(page, 2)).stdout
+    assert page.run("x, s.value").value == "(2, 2)"
 
 
 # -- nbclient
