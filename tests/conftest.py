@@ -149,6 +149,12 @@ def _no_flushing() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """What runs tests that are coroutines."""
+    return "asyncio"
+
+
 @pytest.fixture(autouse=True)
 def _logging() -> Iterator[None]:
     """Takes back the logging that a kernel or a server sets up in the process of a test.

@@ -194,25 +194,21 @@ class Sender:
         return found[0]
 
 
-def test_one_client_holds_no_more_than_its_share() -> None:
+async def test_one_client_holds_no_more_than_its_share() -> None:
     sender = Sender()
-
-    async def attack() -> None:
-        part = b" " * (request_limiter.REQUEST_BYTES - 1)
-        sending = partial(sender.send, part, last=False, connection="c1")
-        slow = [asyncio.ensure_future(sending()) for _ in range(8)]
-        await asyncio.sleep(0)
-        ended = [each.result() for each in slow if each.done()]
-        assert ended == [503] * 4
-        assert await sender.send(b"x", host="two") == 200
-        assert await sender.send(b" " * 60_000) == 200  # another client at the same address
-        large = b" " * (request_limiter.REQUEST_BYTES + 1)
-        assert await sender.send(large, host="two", connection="c2") == 413
-        assert await sender.send(b" " * 70_000, host="two") == 413  # a connection would keep it
-        for each in slow:
-            each.cancel()
-
-    asyncio.run(attack())
+    part = b" " * (request_limiter.REQUEST_BYTES - 1)
+    sending = partial(sender.send, part, last=False, connection="c1")
+    slow = [asyncio.ensure_future(sending()) for _ in range(8)]
+    await asyncio.sleep(0)
+    ended = [each.result() for each in slow if each.done()]
+    assert ended == [503] * 4
+    assert await sender.send(b"x", host="two") == 200
+    assert await sender.send(b" " * 60_000) == 200  # another client at the same address
+    large = b" " * (request_limiter.REQUEST_BYTES + 1)
+    assert await sender.send(large, host="two", connection="c2") == 413
+    assert await sender.send(b" " * 70_000, host="two") == 413  # a connection would keep it
+    for each in slow:
+        each.cancel()
     assert [size for _, _, size in sender.app.requests] == [1, 60_000]
     assert b'refusals_total{limit="request_bytes"} 6' in sender.metrics.page([])
 
@@ -241,19 +237,15 @@ def test_a_request_of_many_values_is_not_read(content: bytes, status: int) -> No
     assert [size for *_, size in sender.app.requests][:1] == [len(content)] * (status == 200)
 
 
-def test_a_text_of_many_values_is_not_read_as_json() -> None:
+async def test_a_text_of_many_values_is_not_read_as_json() -> None:
     """The SDK looks for JSON values inside texts, because some models send values as texts."""
     server = WorkspaceServer(Sender().sessions, Metrics())
-
-    async def attack() -> None:
-        for tool, argument in (("execute_code", "session"), ("install_packages", "packages")):
-            call = {argument: "[" + "[]," * MIB + "1]", "code": "1"}
-            if tool == "install_packages":
-                del call["code"]
-            answer = await server.call_tool(tool, call)
-            assert "Nothing was done" in answer.content[0].text  # type: ignore[union-attr]
-
-    asyncio.run(attack())
+    for tool, argument in (("execute_code", "session"), ("install_packages", "packages")):
+        call = {argument: "[" + "[]," * MIB + "1]", "code": "1"}
+        if tool == "install_packages":
+            del call["code"]
+        answer = await server.call_tool(tool, call)
+        assert "Nothing was done" in answer.content[0].text  # type: ignore[union-attr]
 
 
 def test_updates_of_many_displays_take_time_in_proportion() -> None:
@@ -336,7 +328,7 @@ def test_outputs_that_no_reply_shows_make_few_files_and_lines(data: dict[str, An
     assert "2,950 more" in text
 
 
-def test_unread_replies_hold_no_more_than_a_share() -> None:
+async def test_unread_replies_hold_no_more_than_a_share() -> None:
     """A client asks for large files again and again, and never reads the answers."""
     sender, given = Sender(), list[bool]()
 
@@ -344,23 +336,20 @@ def test_unread_replies_hold_no_more_than_a_share() -> None:
         given.append(scope[LEASE_KEY].reserve(30 * MIB))
         await asyncio.Future()
 
-    async def attack() -> None:
-        sender.limiter = RequestLimiter(app, sender.sessions, ClientLimits(None, sender.metrics))
-        for host in ("one", "one", "one", "two"):
-            slow = asyncio.ensure_future(sender.send(host=host))
-            await asyncio.sleep(0)
-        assert given == [True, True, False, True]
-        slow.cancel()
-        await asyncio.wait([slow])
-        later = [asyncio.ensure_future(sender.send(host="two")) for _ in range(2)]
+    sender.limiter = RequestLimiter(app, sender.sessions, ClientLimits(None, sender.metrics))
+    for host in ("one", "one", "one", "two"):
+        slow = asyncio.ensure_future(sender.send(host=host))
         await asyncio.sleep(0)
-        assert given[4:] == [True, True]
-        assert not any(each.done() for each in later)
+    assert given == [True, True, False, True]
+    slow.cancel()
+    await asyncio.wait([slow])
+    later = [asyncio.ensure_future(sender.send(host="two")) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert given[4:] == [True, True]
+    assert not any(each.done() for each in later)
 
-    asyncio.run(attack())
 
-
-def test_work_on_files_takes_turns_also_when_its_client_hangs_up() -> None:
+async def test_work_on_files_takes_turns_also_when_its_client_hangs_up() -> None:
     """A hundred threads at once blocked the loop of all clients for seconds."""
     running: list[str] = []
     most: Counter[str] = Counter()
@@ -378,35 +367,28 @@ def test_work_on_files_takes_turns_also_when_its_client_hangs_up() -> None:
         with scope:
             await host.work(Caller("", "", client), partial(work, client))
 
-    async def attack() -> None:
-        host, scopes = HostWork(), [anyio.CancelScope() for _ in range(100)]
-        async with anyio.create_task_group() as calls:
-            for number, scope in enumerate(scopes):
-                calls.start_soon(call, host, f"client {number % 20}", scope)
-            while len(running) < 8:
-                await anyio.sleep(0)
-            for scope in scopes[:40]:  # work that has begun goes on, and keeps its turn
-                scope.cancel()
-            for _ in range(100):
-                await anyio.sleep(0)
-            may_end.set()
-
-    anyio.run(attack)
+    host, scopes = HostWork(), [anyio.CancelScope() for _ in range(100)]
+    async with anyio.create_task_group() as calls:
+        for number, scope in enumerate(scopes):
+            calls.start_soon(call, host, f"client {number % 20}", scope)
+        while len(running) < 8:
+            await anyio.sleep(0)
+        for scope in scopes[:40]:  # work that has begun goes on, and keeps its turn
+            scope.cancel()
+        for _ in range(100):
+            await anyio.sleep(0)
+        may_end.set()
     assert most.pop("all") == 8
     assert set(most.values()) == {1}
 
 
-def test_a_client_that_connects_again_and_again_ends_its_own_connections(
+async def test_a_client_that_connects_again_and_again_ends_its_own_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(request_limiter, "CONNECTIONS", 2)
     sender = Sender()
-
-    async def connect() -> None:
-        for host in ("one", "two", "one", "one", "one"):
-            assert await sender.send(host=host) == 200
-
-    asyncio.run(connect())
+    for host in ("one", "two", "one", "one", "one"):
+        assert await sender.send(host=host) == 200
     assert [named for verb, named, _ in sender.app.requests if verb == "DELETE"] == ["c1", "c3"]
 
 

@@ -167,36 +167,28 @@ async def ask(app: SandboxApi, method: str, key: int, found: Counter[int]) -> No
     await app({**scope, "query_string": b"", "client": ("1", 1)}, Future, send)
 
 
-def test_without_tokens_another_key_makes_no_other_client(
+async def test_without_tokens_another_key_makes_no_other_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: 1.0))
     found: Counter[int] = Counter()
-
-    async def attack() -> None:
-        app = application(tmp_path)
-        for number in range(int(BURST) + 50):
-            await ask(app, "GET", number, found)
-
-    asyncio.run(attack())
+    app = application(tmp_path)
+    for number in range(int(BURST) + 50):
+        await ask(app, "GET", number, found)
     assert found == {200: BURST, 429: 50}
 
 
-def test_a_client_holds_a_bounded_number_of_requests_open(
+async def test_a_client_holds_a_bounded_number_of_requests_open(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(app_module, "REQUESTS", 5)
     found: Counter[int] = Counter()
-
-    async def attack() -> None:
-        app = application(tmp_path)
-        asked = [asyncio.ensure_future(ask(app, "POST", each, found)) for each in range(7)]
-        await asyncio.sleep(0.1)
-        assert found == {429: 2}
-        for each in asked:
-            each.cancel()
-        await asyncio.wait(asked)
-        await ask(app, "GET", 1, found)
-        assert found == {429: 2, 200: 1}
-
-    asyncio.run(attack())
+    app = application(tmp_path)
+    asked = [asyncio.ensure_future(ask(app, "POST", each, found)) for each in range(7)]
+    await asyncio.sleep(0.1)
+    assert found == {429: 2}
+    for each in asked:
+        each.cancel()
+    await asyncio.wait(asked)
+    await ask(app, "GET", 1, found)
+    assert found == {429: 2, 200: 1}

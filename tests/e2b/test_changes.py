@@ -89,43 +89,34 @@ async def at_once(service: SlowService, held: str, first: Any, second: Any) -> l
     return [*await asyncio.gather(one, two, return_exceptions=True)]
 
 
-def test_a_context_that_is_made_while_its_sandbox_is_looked_up_stays() -> None:
-    async def run() -> None:
-        service = SlowService()
-        sandboxes, sandbox = await made(service)
-        asks = sandboxes.running(sandbox.name, [sandbox.kept.token])
-        _, context = await at_once(service, "record", asks, sandboxes.new_context(sandbox, None))
-        assert [*sandbox.contexts] == [sandbox.name, context.name]
-        assert context.name in service.facts[sandbox.name]  # the sandbox's end deletes it
-
-    asyncio.run(run())
+async def test_a_context_that_is_made_while_its_sandbox_is_looked_up_stays() -> None:
+    service = SlowService()
+    sandboxes, sandbox = await made(service)
+    asks = sandboxes.running(sandbox.name, [sandbox.kept.token])
+    _, context = await at_once(service, "record", asks, sandboxes.new_context(sandbox, None))
+    assert [*sandbox.contexts] == [sandbox.name, context.name]
+    assert context.name in service.facts[sandbox.name]  # the sandbox's end deletes it
 
 
-def test_a_request_that_comes_while_a_sandbox_is_killed_does_not_bring_it_back() -> None:
-    async def run() -> None:
-        service = SlowService()
-        sandboxes, sandbox = await made(service)
-        asks = sandboxes.running(sandbox.name, [sandbox.kept.token])
-        killed, answer = await at_once(service, "delete", sandboxes.kill(sandbox), asks)
-        assert killed is None
-        assert isinstance(answer, Refusal)
-        assert answer.status == 502
-        assert service.made == [sandbox.name]
-
-    asyncio.run(run())
+async def test_a_request_that_comes_while_a_sandbox_is_killed_does_not_bring_it_back() -> None:
+    service = SlowService()
+    sandboxes, sandbox = await made(service)
+    asks = sandboxes.running(sandbox.name, [sandbox.kept.token])
+    killed, answer = await at_once(service, "delete", sandboxes.kill(sandbox), asks)
+    assert killed is None
+    assert isinstance(answer, Refusal)
+    assert answer.status == 502
+    assert service.made == [sandbox.name]
 
 
-def test_a_sandbox_whose_end_failed_half_way_is_killed_by_the_next_request() -> None:
-    async def run() -> None:
-        service = SlowService()
-        sandboxes, sandbox = await made(service)
-        for _ in range(2):
-            await sandboxes.new_context(sandbox, None)
-        service.fails_after = 1
-        with pytest.raises(OSError, match="the disk failed"):
-            await sandboxes.kill(sandbox)
-        service.fails_after = 99
-        await sandboxes.kill(await sandboxes.of(ANN, sandbox.name))
-        assert {*service.deleted} == {*service.made}
-
-    asyncio.run(run())
+async def test_a_sandbox_whose_end_failed_half_way_is_killed_by_the_next_request() -> None:
+    service = SlowService()
+    sandboxes, sandbox = await made(service)
+    for _ in range(2):
+        await sandboxes.new_context(sandbox, None)
+    service.fails_after = 1
+    with pytest.raises(OSError, match="the disk failed"):
+        await sandboxes.kill(sandbox)
+    service.fails_after = 99
+    await sandboxes.kill(await sandboxes.of(ANN, sandbox.name))
+    assert {*service.deleted} == {*service.made}

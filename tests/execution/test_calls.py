@@ -21,18 +21,15 @@ def printed(sandbox: BaseSandbox, code: str) -> str:
     return result.stdout.strip()
 
 
-def test_wait_for_interrupts_its_cell_without_a_traceback(
+async def test_wait_for_interrupts_its_cell_without_a_traceback(
     sandbox: BaseSandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def call() -> None:
+    sandbox.execute("kept = 5")
+    with pytest.raises(TimeoutError):
         page = Page()
         cell = asyncio.wrap_future(sandbox.submit(ENDLESS, listener=page))
         assert await asyncio.to_thread(happens, lambda: page.heard)
         await asyncio.wait_for(cell, 0.05)
-
-    sandbox.execute("kept = 5")
-    with pytest.raises(TimeoutError):
-        asyncio.run(call())
     assert printed(sandbox, "kept, begun") == "5 True"
     assert [record.getMessage() for record in caplog.records] == []
 
@@ -54,34 +51,29 @@ def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: BaseS
     assert printed(sandbox, "ran") == "['first', 'third']"
 
 
-def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(sandbox: BaseSandbox) -> None:
+async def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(
+    sandbox: BaseSandbox,
+) -> None:
     tidy = (
         "import time\ntry:\n  print('begun', flush=True)\n  while True: pass\n"
         "finally:\n  time.sleep(0.3); tidied = True"
     )
-
-    async def call() -> None:
-        page = Page()
-        cell = asyncio.create_task(sandbox.aexecute(tidy, listener=page))
-        assert await asyncio.to_thread(happens, lambda: page.heard)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(cell, 0.05)
-        assert not sandbox.busy
-        assert (await sandbox.aexecute("print(tidied)")).stdout == "True\n"
-
-    asyncio.run(call())
+    page = Page()
+    cell = asyncio.create_task(sandbox.aexecute(tidy, listener=page))
+    assert await asyncio.to_thread(happens, lambda: page.heard)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(cell, 0.05)
+    assert not sandbox.busy
+    assert (await sandbox.aexecute("print(tidied)")).stdout == "True\n"
 
 
-def test_aexecute_returns_results_and_raises_as_execute_does(sandbox: BaseSandbox) -> None:
-    async def call() -> None:
-        first, second = await asyncio.gather(
-            sandbox.aexecute("a = 1"), sandbox.aexecute("print(a)", timeout_seconds=20)
-        )
-        assert (first.success, second.stdout) == (True, "1\n")
-        with pytest.raises(ValueError, match="timeout"):
-            await sandbox.aexecute("1", timeout_seconds=0)
-
-    asyncio.run(call())
+async def test_aexecute_returns_results_and_raises_as_execute_does(sandbox: BaseSandbox) -> None:
+    first, second = await asyncio.gather(
+        sandbox.aexecute("a = 1"), sandbox.aexecute("print(a)", timeout_seconds=20)
+    )
+    assert (first.success, second.stdout) == (True, "1\n")
+    with pytest.raises(ValueError, match="timeout"):
+        await sandbox.aexecute("1", timeout_seconds=0)
 
 
 def test_a_timeout_lowers_the_limit_of_one_call(sandbox: BaseSandbox) -> None:

@@ -32,8 +32,9 @@ class Fakes(AgentSessions):
         self.deleted.append(session.handle)
 
 
-def test_a_client_that_leaves_while_its_session_is_made_leaves_none() -> None:
+async def test_a_client_that_leaves_while_its_session_is_made_leaves_none() -> None:
     """Before, such a session stayed until it expired."""
+    begun, may_end = asyncio.Event(), asyncio.Event()
 
     class Sessions(Fakes):
         async def _made(self, caller: Caller, language: str) -> Any:
@@ -41,41 +42,34 @@ def test_a_client_that_leaves_while_its_session_is_made_leaves_none() -> None:
             await may_end.wait()
             return await super()._made(caller, language)
 
-    async def leave() -> list[str]:
-        sessions = Sessions(Future(), ExecutionPolicy(), keep=False)
-        call = asyncio.create_task(sessions.of(Caller("connection 1", "", "connection 1"), None))
-        await begun.wait()
-        call.cancel()
-        leaving = asyncio.create_task(sessions.end_scope("connection 1"))
-        await asyncio.sleep(0)
-        may_end.set()
-        await leaving
-        assert not sessions.all()
-        return sessions.deleted
-
-    begun, may_end = asyncio.Event(), asyncio.Event()
-    assert len(asyncio.run(leave())) == 1
+    sessions = Sessions(Future(), ExecutionPolicy(), keep=False)
+    call = asyncio.create_task(sessions.of(Caller("connection 1", "", "connection 1"), None))
+    await begun.wait()
+    call.cancel()
+    leaving = asyncio.create_task(sessions.end_scope("connection 1"))
+    await asyncio.sleep(0)
+    may_end.set()
+    await leaving
+    assert not sessions.all()
+    assert len(sessions.deleted) == 1
 
 
-def test_only_sessions_whose_clients_left_are_deleted_after_an_hour() -> None:
-    async def run() -> list[str]:
-        sessions = Fakes(Future(), ExecutionPolicy(), keep=False)
-        nobody, there = Caller("", "", "at 1"), Caller("connection 1", "", "connection 1")
-        unnamed = await sessions.of(nobody, None)
-        named = await sessions.of(nobody, None, "javascript")
-        own = await sessions.of(there, None)
-        left = await sessions.of(Caller("connection 2", "", "connection 2"), None)
-        explicit = await sessions.create(nobody, "python")
-        sessions.known(nobody, named.handle)
-        sessions.client_is_there("connection 1", False)
-        sessions.client_is_there("connection 1", True)
-        sessions.client_is_there("connection 2", False)
-        await sessions.end_left(unnamed.used - 1)
-        assert not sessions.deleted
-        await sessions.end_left(explicit.used + 1)
-        assert sessions.deleted == [unnamed.handle, left.handle]
-        left_again = await sessions.of(Caller("connection 2", "", "connection 2"), None)
-        assert "its client had left" in left_again.notes[0]
-        return [own.why_gone, named.why_gone, explicit.why_gone]
-
-    assert asyncio.run(run()) == ["", "", ""]
+async def test_only_sessions_whose_clients_left_are_deleted_after_an_hour() -> None:
+    sessions = Fakes(Future(), ExecutionPolicy(), keep=False)
+    nobody, there = Caller("", "", "at 1"), Caller("connection 1", "", "connection 1")
+    unnamed = await sessions.of(nobody, None)
+    named = await sessions.of(nobody, None, "javascript")
+    own = await sessions.of(there, None)
+    left = await sessions.of(Caller("connection 2", "", "connection 2"), None)
+    explicit = await sessions.create(nobody, "python")
+    sessions.known(nobody, named.handle)
+    sessions.client_is_there("connection 1", False)
+    sessions.client_is_there("connection 1", True)
+    sessions.client_is_there("connection 2", False)
+    await sessions.end_left(unnamed.used - 1)
+    assert not sessions.deleted
+    await sessions.end_left(explicit.used + 1)
+    assert sessions.deleted == [unnamed.handle, left.handle]
+    left_again = await sessions.of(Caller("connection 2", "", "connection 2"), None)
+    assert "its client had left" in left_again.notes[0]
+    assert [own.why_gone, named.why_gone, explicit.why_gone] == ["", "", ""]

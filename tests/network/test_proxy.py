@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.network.servers import Server
-from tests.network.test_attacks import exchange, get, network, run
+from tests.network.test_attacks import exchange, get, network
 from wasm_kernel.network.judge import NetworkRefused
 from wasm_kernel.network_rules import NetworkRule
 
@@ -70,9 +71,9 @@ def test_requests_go_through_the_owners_proxy(
     server = https if scheme == "https" else http
     with proxy_to(server, monkeypatch) as heads:
         data = get(server.port, "GET /csv HTTP/1.1")
-        found = run(lambda: exchange(network(rule), server.port, data, is_secure=scheme == "https"))
+        found = asyncio.run(exchange(network(rule), server.port, data, is_secure=scheme == "https"))
         with pytest.raises(NetworkRefused):
-            run(lambda: network(NetworkRule("127.0.0.2", deny=True)).connect("127.0.0.2", 80, 5.0))
+            asyncio.run(network(NetworkRule("127.0.0.2", deny=True)).connect("127.0.0.2", 80, 5.0))
     assert b"200 OK" in found
     target = f"localhost:{server.port}".encode()
     assert heads[0].startswith(

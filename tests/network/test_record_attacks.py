@@ -7,7 +7,6 @@ import contextlib
 import json
 import socket
 import ssl
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import msgspec
 import pytest
 
 from tests.network.servers import Server, rule_for
-from tests.network.test_attacks import exchange, get, network, run
+from tests.network.test_attacks import exchange, get, network
 from tests.network.test_clients import shown
 from wasm_kernel import ExecutionPolicy, create_session_sandbox
 from wasm_kernel.network import upstream
@@ -29,7 +28,7 @@ MARK = placeholder("API_KEY")
 def asked(server: Server, folder: Path, mode: str, head: str = "GET /csv HTTP/1.1") -> Any:
     """Sends a request; returns the answer's bytes."""
     net = network(rule_for(server), folder=folder, network_mode=mode)
-    return run(lambda: exchange(net, server.port, get(server.port, head)))
+    return asyncio.run(exchange(net, server.port, get(server.port, head)))
 
 
 def no_way_out(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -80,7 +79,7 @@ def test_a_replay_reaches_nothing(
         asked(server, tmp_path, "replay", head)
     assert b"1,2" in asked(server, tmp_path, "replay")
     with pytest.raises(NetworkRefused, match="no rule"):
-        run(lambda: network(rule_for(server), network_mode="replay").connect("a.org", 443, 5.0))
+        asyncio.run(network(rule_for(server), network_mode="replay").connect("a.org", 443, 5.0))
     assert not tried
     assert server.connections == 1
 
@@ -91,7 +90,7 @@ def test_a_replay_reads_no_secret(https: Server, tmp_path: Path, monkeypatch: An
     data = get(https.port, "GET /csv HTTP/1.1", f"X-Key: {MARK}\r\n")
     for mode in ("record", "replay"):
         net = network(rule, folder=tmp_path, network_mode=mode)
-        found = run(partial(exchange, net, https.port, data, is_secure=True))
+        found = asyncio.run(exchange(net, https.port, data, is_secure=True))
         assert b"1,2" in found
         monkeypatch.delenv("API_KEY", raising=False)
 
@@ -166,11 +165,11 @@ def test_a_replay_raises_the_failures_that_were_recorded(tmp_path: Path) -> None
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-        recorded = run(partial(failures, "record", port, listens=True))
+        recorded = asyncio.run(failures("record", port, listens=True))
         assert [each.split(":")[0] for each in recorded] == [
             *("ConnectionRefusedError", "ConnectionError", "ConnectionRefusedError")
         ]
-        assert run(partial(failures, "replay", port, listens=False)) == recorded
+        assert asyncio.run(failures("replay", port, listens=False)) == recorded
 
 
 def test_a_replay_raises_the_failure_of_a_certificate(https: Server, tmp_path: Path) -> None:
@@ -182,4 +181,4 @@ def test_a_replay_raises_the_failure_of_a_certificate(https: Server, tmp_path: P
         await net.close_all()
         return str(caught.value.strerror or caught.value)
 
-    assert run(partial(failure, "record")) == run(partial(failure, "replay"))
+    assert asyncio.run(failure("record")) == asyncio.run(failure("replay"))

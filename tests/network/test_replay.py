@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ import pytest
 from tests.faces import wait_for
 from tests.guests.javascript.conftest import value
 from tests.network.servers import Server, rule_for, serving
-from tests.network.test_attacks import Events, exchange, get, network, run
+from tests.network.test_attacks import Events, exchange, get, network
 from tests.network.test_clients import shown
 from wasm_kernel import (
     ExecutionPolicy,
@@ -213,7 +214,7 @@ def test_a_mode_that_can_not_be_is_refused() -> None:
 def asked(server: Server, folder: Path, mode: str, path: str, events: Events | None = None) -> Any:
     """Sends a request for a path; returns the answer's bytes."""
     net = network(rule_for(server), events=events, folder=folder, network_mode=mode)
-    return run(lambda: exchange(net, server.port, get(server.port, f"GET {path} HTTP/1.1")))
+    return asyncio.run(exchange(net, server.port, get(server.port, f"GET {path} HTTP/1.1")))
 
 
 def test_an_event_says_that_an_answer_was_replayed(server: Server, tmp_path: Path) -> None:

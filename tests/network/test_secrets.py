@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import random
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.network.servers import DROPPED, Server
-from tests.network.test_attacks import Events, exchange, get, limited, network, run
+from tests.network.test_attacks import Events, exchange, get, limited, network
 from tests.network.test_clients import shown
 from wasm_kernel import ExecutionPolicy, create_sandbox
 from wasm_kernel.errors import PolicyError
@@ -45,7 +45,7 @@ def sent(
     """Sends a request with some headers; returns those that the server got."""
     data = get(server.port, "GET /csv HTTP/1.1", more)
     is_secure = server.url.startswith("https")
-    run(lambda: exchange(network(rule, events=events), server.port, data, is_secure=is_secure))
+    asyncio.run(exchange(network(rule, events=events), server.port, data, is_secure=is_secure))
     return dict(server.seen[-1][2])
 
 
@@ -129,7 +129,7 @@ def test_a_secret_may_be_for_a_parameter_of_the_query(
     monkeypatch.setenv("API_KEY", "a&b c%")
     rule, events = given(secret_rule, query="key"), Events()
     data = get(https.port, f"GET /{MARK}?a={MARK}&key={MARK}&monkey={MARK} HTTP/1.1")
-    run(lambda: exchange(network(rule, events=events), https.port, data, is_secure=True))
+    asyncio.run(exchange(network(rule, events=events), https.port, data, is_secure=True))
     assert https.seen[-1][1] == f"/{MARK}?a={MARK}&key=a%26b%20c%25&monkey={MARK}"
     assert events[0]["path"] == f"/{MARK}"
 
@@ -155,7 +155,7 @@ def test_neither_cells_nor_records_get_a_value_that_a_server_repeats(
     net = network(rule, folder=tmp_path, network_mode="record")
     for data in requests:
         try:
-            found += run(partial(exchange, net, https.port, data, is_secure=True))
+            found += asyncio.run(exchange(net, https.port, data, is_secure=True))
         except OSError as problem:
             said += str(problem)
     assert found or said
@@ -173,7 +173,7 @@ def test_neither_cells_nor_records_get_a_value_that_a_server_repeats(
 def test_an_echo_in_pieces_is_hidden(seed: int) -> None:
     chance = random.Random(seed)
     secrets = RequestSecrets([Secret("API_KEY")])
-    run(lambda: secrets.fill([(b"x", MARK.encode())], "/"))
+    asyncio.run(secrets.fill([(b"x", MARK.encode())], "/"))
     whole = "".join(
         chance.choice([VALUE, VALUE[:5], "sk-", "abc", "."]) for _ in range(40)
     ).encode()
@@ -189,7 +189,7 @@ def test_an_echo_in_pieces_is_hidden(seed: int) -> None:
 def test_what_is_held_back_tells_nothing_of_the_value() -> None:
     def shown(part: str) -> list[bytes]:
         secrets = RequestSecrets([Secret("API_KEY")])
-        run(lambda: secrets.fill([(b"x", MARK.encode())], "/"))
+        asyncio.run(secrets.fill([(b"x", MARK.encode())], "/"))
         return [secrets.hide(b"data: a\n"), secrets.hide(part.encode())]
 
     guessed, other = shown("." * 200 + VALUE[:6]), shown("." * 200 + "?" * 6)

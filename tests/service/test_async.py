@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,135 +21,108 @@ pytestmark = pytest.mark.usefixtures("one_fork_server")
 ENDLESS = "begun = True\nprint('begun', flush=True)\nwhile True: pass"
 
 
-def in_session(service: Service, use: Any) -> None:
-    """Runs a coroutine function with a new session of a service, which is closed afterwards."""
-
-    async def main() -> None:
-        sandbox = await asyncio.to_thread(service.create)
-        async with AsyncSession(sandbox) as session:
-            await use(session)
-
-    asyncio.run(main())
+@pytest.fixture
+async def session(service: Service) -> AsyncIterator[AsyncSession]:
+    """A new session of a service."""
+    async with AsyncSession(await asyncio.to_thread(service.create)) as session:
+        yield session
 
 
-def test_a_service_makes_sessions_whose_calls_are_awaited(starting: Starting) -> None:
-    async def main() -> None:
-        limits = ServiceLimits(owner_sessions=1)
-        async with starting(limits=limits) as service:
-            session = await service.create(owner="ada")
-            first = await session.execute("x = 1; print(x)", timeout_seconds=30)
-            assert (first.stdout, first.success) == ("1\n", True)
-            with pytest.raises(LimitReached, match="An owner may have 1 session"):
-                await service.create(owner="ada")
-            (listed,) = await service.list("ada")
-            assert (listed.cells, (await service.info(session.session_id)).cells) == (1, 1)
-            again = await service.get(session.session_id, owner="ada")
-            assert (await again.execute("print(x)")).stdout == "1\n"
-            await service.delete(session.session_id)
-            assert not session.workspace.exists()
-        with pytest.raises(SandboxClosed, match="service is closed"):
-            await service.create()
-
-    asyncio.run(main())
+async def test_a_service_makes_sessions_whose_calls_are_awaited(starting: Starting) -> None:
+    limits = ServiceLimits(owner_sessions=1)
+    async with starting(limits=limits) as service:
+        session = await service.create(owner="ada")
+        first = await session.execute("x = 1; print(x)", timeout_seconds=30)
+        assert (first.stdout, first.success) == ("1\n", True)
+        with pytest.raises(LimitReached, match="An owner may have 1 session"):
+            await service.create(owner="ada")
+        (listed,) = await service.list("ada")
+        assert (listed.cells, (await service.info(session.session_id)).cells) == (1, 1)
+        again = await service.get(session.session_id, owner="ada")
+        assert (await again.execute("print(x)")).stdout == "1\n"
+        await service.delete(session.session_id)
+        assert not session.workspace.exists()
+    with pytest.raises(SandboxClosed, match="service is closed"):
+        await service.create()
 
 
-def test_outputs_are_heard_in_the_loop_before_the_result(service: Service) -> None:
-    async def use(session: AsyncSession) -> None:
-        heard: list[tuple[Output, threading.Thread]] = []
-        result = await session.execute(
-            "import sys; print('a', flush=True); print('b', file=sys.stderr); display(1)",
-            on_output=lambda output: heard.append((output, threading.current_thread())),
-        )
-        assert result.success
-        assert {thread for _, thread in heard} == {threading.current_thread()}
-        texts = [each.text for each, _ in heard if isinstance(each, Stream)]
-        assert texts == ["a\n", "b\n"]
-        assert len(heard) == 3
-
-    in_session(service, use)
+async def test_outputs_are_heard_in_the_loop_before_the_result(session: AsyncSession) -> None:
+    heard: list[tuple[Output, threading.Thread]] = []
+    result = await session.execute(
+        "import sys; print('a', flush=True); print('b', file=sys.stderr); display(1)",
+        on_output=lambda output: heard.append((output, threading.current_thread())),
+    )
+    assert result.success
+    assert {thread for _, thread in heard} == {threading.current_thread()}
+    texts = [each.text for each, _ in heard if isinstance(each, Stream)]
+    assert texts == ["a\n", "b\n"]
+    assert len(heard) == 3
 
 
-def test_a_cancelled_await_interrupts_its_cell_alone(service: Service) -> None:
-    async def use(session: AsyncSession) -> None:
-        begun = asyncio.Event()
-        endless = asyncio.create_task(
-            session.execute(ENDLESS, on_output=lambda output: begun.set())
-        )
-        await begun.wait()
-        waiting = asyncio.create_task(session.execute("print(begun)"))
-        endless.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await endless
-        assert (await waiting).stdout == "True\n"
-
-    in_session(service, use)
+async def test_a_cancelled_await_interrupts_its_cell_alone(session: AsyncSession) -> None:
+    begun = asyncio.Event()
+    endless = asyncio.create_task(session.execute(ENDLESS, on_output=lambda output: begun.set()))
+    await begun.wait()
+    waiting = asyncio.create_task(session.execute("print(begun)"))
+    endless.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await endless
+    assert (await waiting).stdout == "True\n"
 
 
-def test_a_cell_that_is_cancelled_while_it_is_sent_does_not_run(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+async def test_a_cell_that_is_cancelled_while_it_is_sent_does_not_run(
+    session: AsyncSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This happens if the service has to make room for its worker."""
+    await session.execute("ran = False")
+    sends, may_send, cells = threading.Event(), threading.Event(), queue.SimpleQueue[Any]()
+    real = session.sync.submit
 
-    async def use(session: AsyncSession) -> None:
-        await session.execute("ran = False")
-        sends, may_send, cells = threading.Event(), threading.Event(), queue.SimpleQueue[Any]()
-        real = session.sync.submit
+    def slow(*args: Any, **options: Any) -> Any:
+        sends.set()
+        assert may_send.wait(30)
+        cell = real(*args, **options)
+        cells.put(cell)
+        return cell
 
-        def slow(*args: Any, **options: Any) -> Any:
-            sends.set()
-            assert may_send.wait(30)
-            cell = real(*args, **options)
-            cells.put(cell)
-            return cell
-
-        with monkeypatch.context() as patch:
-            patch.setattr(session.sync, "submit", slow)
-            call = asyncio.create_task(session.execute("import time; time.sleep(60); ran = True"))
-            await asyncio.to_thread(sends.wait, 30)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-        may_send.set()
-        cell = await asyncio.to_thread(cells.get)
-        assert not (await asyncio.wrap_future(cell)).success
-        assert (await session.execute("print(ran)")).stdout == "False\n"
-
-    in_session(service, use)
+    with monkeypatch.context() as patch:
+        patch.setattr(session.sync, "submit", slow)
+        call = asyncio.create_task(session.execute("import time; time.sleep(60); ran = True"))
+        await asyncio.to_thread(sends.wait, 30)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    may_send.set()
+    cell = await asyncio.to_thread(cells.get)
+    assert not (await asyncio.wrap_future(cell)).success
+    assert (await session.execute("print(ran)")).stdout == "False\n"
 
 
-def test_a_session_goes_back_forks_and_has_files(service: Service) -> None:
-    async def use(session: AsyncSession) -> None:
-        await session.start()
-        await session.write_file("in.txt", "1")
-        await session.execute("x = [int(open('in.txt').read())]")
-        await session.checkpoint("one")
-        await session.execute("x.append(2); open('out.txt', 'w').close()")
-        (fork,) = await session.fork()
-        async with fork:
-            await session.undo()
-            assert (await session.execute("print(x)")).stdout == "[1]\n"
-            assert (await fork.execute("print(x)")).stdout == "[1, 2]\n"
-        await session.restore("one", files=True)
-        assert await session.list_files() == ["in.txt"]
-        assert "one" in [each.name for each in await session.checkpoints()]
-        with pytest.raises(TravelError):
-            await session.restore("two")
-        assert not await session.interrupt()
-
-    in_session(service, use)
+async def test_a_session_goes_back_forks_and_has_files(session: AsyncSession) -> None:
+    await session.start()
+    await session.write_file("in.txt", "1")
+    await session.execute("x = [int(open('in.txt').read())]")
+    await session.checkpoint("one")
+    await session.execute("x.append(2); open('out.txt', 'w').close()")
+    (fork,) = await session.fork()
+    async with fork:
+        await session.undo()
+        assert (await session.execute("print(x)")).stdout == "[1]\n"
+        assert (await fork.execute("print(x)")).stdout == "[1, 2]\n"
+    await session.restore("one", files=True)
+    assert await session.list_files() == ["in.txt"]
+    assert "one" in [each.name for each in await session.checkpoints()]
+    with pytest.raises(TravelError):
+        await session.restore("two")
+    assert not await session.interrupt()
 
 
-def test_a_reset_session_keeps_its_files_alone(service: Service) -> None:
-    async def use(session: AsyncSession) -> None:
-        begun = asyncio.Event()
-        await session.execute("x = 1; open('kept', 'w').close()")
-        running = asyncio.create_task(
-            session.execute(ENDLESS, on_output=lambda output: begun.set())
-        )
-        await begun.wait()
-        await session.reset()
-        assert not (await running).success
-        again = await session.execute("import os; print('x' in dir(), os.listdir())")
-        assert (again.stdout, again.stderr) == ("False ['kept']\n", "")
-
-    in_session(service, use)
+async def test_a_reset_session_keeps_its_files_alone(session: AsyncSession) -> None:
+    begun = asyncio.Event()
+    await session.execute("x = 1; open('kept', 'w').close()")
+    running = asyncio.create_task(session.execute(ENDLESS, on_output=lambda output: begun.set()))
+    await begun.wait()
+    await session.reset()
+    assert not (await running).success
+    again = await session.execute("import os; print('x' in dir(), os.listdir())")
+    assert (again.stdout, again.stderr) == ("False ['kept']\n", "")
