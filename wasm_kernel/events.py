@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.result import SandboxResult
+from wasm_kernel.result import CellResult, SandboxResult
 
 EXECUTION_START = "execution.start"  # runtime, fuel_budget, memory_bytes, cell_timeout, session_id
 EXECUTION_COMPLETE = "execution.complete"  # runtime, success, exit_code, error, fuel_consumed,
@@ -161,7 +161,7 @@ class SandboxLogger:
         )
 
     def log_execution_complete(
-        self, runtime: str, result: SandboxResult, session_id: str | None = None
+        self, runtime: str, result: SandboxResult | CellResult, session_id: str | None = None
     ) -> None:
         """Sends the result of a cell, with an error's class, but never its text."""
         self.log_event(

@@ -124,6 +124,21 @@ class SandboxResult:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
+class CellResult(Struct, frozen=True):
+    """A cell's result without its outputs, which its listener got; see `SandboxResult`."""
+
+    success: bool
+    exit_code: int
+    error: CellError | None
+    fuel_consumed: Annotated[int, Meta(ge=0, lt=2**62)] | None
+    memory_used_bytes: Annotated[int, Meta(ge=0, le=2**32)]
+    duration: Annotated[float, Meta(ge=0)]
+    files_created: tuple[str, ...]
+    files_modified: tuple[str, ...]
+    files_deleted: tuple[str, ...]
+    reply: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A state that memory can be brought back to.

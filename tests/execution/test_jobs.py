@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.errors import CompileError, HostFailed
-from wasm_kernel.execution.cell_output import never_ran
 from wasm_kernel.execution.jobs import GuestJobs
-from wasm_kernel.result import SandboxResult
+from wasm_kernel.result import CellResult
 
 Begin = Callable[[], None]
 SECONDS = 10.0
@@ -95,9 +93,9 @@ def test_its_end_does_not_wait_for_a_start(
 def test_only_cells_that_wait_are_cancelled(made: Callable[[Begin], GuestJobs]) -> None:
     jobs, gate, begun = made(lambda: None), threading.Event(), threading.Event()
     jobs.start().result(SECONDS)
-    unrun = never_ran(Path("app"), "")
+    unrun = CellResult(True, 0, None, None, 0, 0.0, (), (), (), {})
 
-    def run() -> SandboxResult:
+    def run() -> CellResult:
         begun.set()
         gate.wait(SECONDS)
         return unrun

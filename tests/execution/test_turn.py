@@ -102,11 +102,12 @@ def test_a_sessions_outputs_are_limited_and_errors_are_shown_even_then() -> None
     parts = Sandbox(policy)
     shown = []
     for _ in range(3):
-        turn = Turn({"op": "execute"}, Page(), parts)
+        page = Page()
+        turn = Turn({"op": "execute"}, page, parts)
         frame = protocol.encode({"op": "display", "data": {"text/plain": "x" * 400}})
         shown.append(b"refused" not in turn.answer(frame))
     assert shown == [True, True, False]
-    assert "session_output_bytes" in turn.output.text("stderr")
+    assert "session_output_bytes" in page.text
     error = protocol.encode({"op": "error", "ename": "E", "evalue": "v", "traceback": []})
     assert b"refused" not in turn.answer(error)
     assert parts.allowance.caps()["stdout"].bytes < 200
@@ -195,7 +196,8 @@ def test_a_command_speaks_for_the_cell_up_to_its_cap() -> None:
 
     driven.sandbox.commands.add("knock", talk)
     assert driven.send(KNOCK) == {"value": False}
-    assert driven.turn.output.text("stdout") == "1234512345"
+    streams = [part for part in driven.ear.heard if isinstance(part, protocol.Stream)]
+    assert "".join(part.text for part in streams if part.name == "stdout") == "1234512345"
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])

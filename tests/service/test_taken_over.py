@@ -37,6 +37,7 @@ from wasm_kernel.guests.protocol import Display
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import MIB, ExecutionPolicy
+from wasm_kernel.result import CellResult
 from wasm_kernel.service import calls, messages
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.sandbox import Sandbox
@@ -175,7 +176,7 @@ def test_what_a_worker_says_of_itself_is_no_more_than_it_can_be(homes: Making) -
     def boasts(channel: Channel) -> None:
         request(channel)
         call = request(channel)
-        value = messages.CellResult(True, 0, None, 2**61, 1e300, (), (), (), {})
+        value = CellResult(True, 0, None, 2**61, 0, 1e300, (), (), (), {})
         raw = msgspec.Raw(msgspec.json.encode(value))
         channel.send(messages.Ended(call.call, raw, messages.Figures(fuel=2**61)))
         request(channel)

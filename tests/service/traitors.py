@@ -20,6 +20,7 @@ from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.linux.broker import EmptyReply, Handlers
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import MIB, ExecutionPolicy
+from wasm_kernel.result import CellResult
 from wasm_kernel.service import messages
 from wasm_kernel.service.awake import AwakeSessions
 from wasm_kernel.service.fork_server import Worker
@@ -155,7 +156,7 @@ def serves(channel: Channel) -> None:
 
 def ended(call: messages.Call, value: object = None) -> messages.Ended:
     if isinstance(call.request, messages.Execute):
-        value = messages.CellResult(True, 0, None, None, 0.0, (), (), (), {})
+        value = CellResult(True, 0, None, None, 0, 0.0, (), (), (), {})
     elif isinstance(call.request, messages.Query) and value is None:
         value = {}
     raw = msgspec.Raw(msgspec.json.encode(value))

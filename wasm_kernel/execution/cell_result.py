@@ -11,22 +11,20 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests.protocol import without_surrogates
-from wasm_kernel.result import FILES_MOST, SHORT_MOST, CellError, Ran, SandboxResult
+from wasm_kernel.result import FILES_MOST, SHORT_MOST, CellError, CellResult, Ran
 from wasm_kernel.wasi_files.changes import Comparison
 
 _FILES_CHARACTERS = 4096  # characters of the names of changed files in a state's record
 
 
-def result_of(turn: Turn, runner: GuestRunner, session_id: str) -> SandboxResult:
+def result_of(turn: Turn, runner: GuestRunner) -> CellResult:
     """Returns the result of a cell's turn, with the memory, fuel and files of `runner`."""
-    reply: Mapping[str, Any] = turn.reply or {}
+    reply = dict(turn.reply or {})
     if turn.stopped is not None:  # a reply of a guest that was lost afterwards does not count
         reply = {"status": "error", "execution_count": turn.number, "payload": []}
     error, files = _cell_error(turn, reply), runner.changes.compare()
-    return SandboxResult(
+    return CellResult(
         success=error is None,
-        stdout=turn.output.text("stdout"),
-        stderr=turn.output.text("stderr"),
         exit_code=getattr(turn.stopped, "code", 1) if error else 0,
         error=error,
         fuel_consumed=runner.fuel.consumed,
@@ -35,10 +33,7 @@ def result_of(turn: Turn, runner: GuestRunner, session_id: str) -> SandboxResult
         files_created=tuple(sorted(files.created)),
         files_modified=tuple(sorted(files.modified)),
         files_deleted=tuple(sorted(files.deleted)),
-        workspace_path=runner.folders.real,
-        outputs=tuple(turn.output.outputs),
         reply=reply,
-        metadata={"session_id": session_id} if session_id else {},
     )
 
 
@@ -74,7 +69,7 @@ def _some_files(files: Comparison) -> dict[str, Any]:
     return {**found, "more": more}
 
 
-def log_outcome(logger: SandboxLogger, runtime: str, turn: Turn, result: SandboxResult) -> None:
+def log_outcome(logger: SandboxLogger, runtime: str, turn: Turn, result: CellResult) -> None:
     """Sends the events of a cell that has ended."""
     limits = set(turn.limits_met)
     if turn.stopped is not None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import HostFailed, SandboxClosed, WasmKernelError, describe
-from wasm_kernel.result import SandboxResult
+from wasm_kernel.result import CellResult
 
 T = TypeVar("T")
 JOIN_SECONDS = 5.0  # for a guest to stop
@@ -69,12 +69,12 @@ class GuestJobs:
         return future
 
     def queue(
-        self, run: Callable[[], SandboxResult], then: Callable[[], object] | None = None
+        self, run: Callable[[], CellResult], then: Callable[[], object] | None = None
     ) -> QueuedCell:
         """Queues the job that runs a cell, like `submit`."""
         cell = QueuedCell(self._clock)
 
-        def serve() -> SandboxResult:
+        def serve() -> CellResult:
             with self._clock.serving(cell):
                 return run()
 
@@ -151,7 +151,7 @@ class GuestJobs:
         return True
 
 
-class QueuedCell(Future[SandboxResult]):
+class QueuedCell(Future[CellResult]):
     """A cell that waits for its turn on the guest's thread, or has it.
 
     It is cancelled if it was interrupted before it began.

@@ -36,10 +36,10 @@ from wasm_kernel.linux import memory
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import (
+    CellResult,
     Checkpoint,
     CommMessage,
     Ran,
-    SandboxResult,
     Travelled,
     VariableChanges,
 )
@@ -82,7 +82,6 @@ class SessionGuest:
         note: Callable[[str], None] | None = None,
     ) -> None:
         self.folders = folders
-        self._session_id = session_id
         self._hooks = hooks
         self._language = language
         self._logger = logger.bind(session_id=session_id) if session_id else logger
@@ -117,12 +116,12 @@ class SessionGuest:
         run = partial(self._execute, self.start(), cell, listener)
         return self._jobs.queue(run, self._runner.keep)
 
-    def _execute(self, started: Future[None], cell: Cell, listener: Listener) -> SandboxResult:
+    def _execute(self, started: Future[None], cell: Cell, listener: Listener) -> CellResult:
         started.result()
         self._runner.ensure_guest()
         self._logger.log_execution_start(self._language.name, self._runner.policy)
         turn = self._turns.run_cell(cell, listener)
-        result = result_of(turn, self._runner, self._session_id)
+        result = result_of(turn, self._runner)
         self._turns.sync(listener, is_after_loss=turn.stopped is not None)
         self._hooks.executed()
         log_outcome(self._logger, self._language.name, turn, result)

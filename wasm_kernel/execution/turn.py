@@ -26,7 +26,6 @@ from wasm_kernel.errors import (
     OutOfMemory,
     StackExhausted,
 )
-from wasm_kernel.execution.cell_output import CellOutput
 from wasm_kernel.execution.commands import HostCommands, TurnCommands
 from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
 from wasm_kernel.execution.interfaces import (
@@ -121,7 +120,6 @@ class Turn:
         self.held: protocol.Error | None = None
         self.stopped: GuestStopped | None = None
         self.seconds = 0.0
-        self.output = CellOutput(wanted=listener.collects)
 
     @property
     def request_taken(self) -> bool:
@@ -216,7 +214,6 @@ class Turn:
 
     def on_text(self, name: str, text: str) -> None:
         """Takes text on one of the two streams."""
-        self.output.add_text(name, text)
         self._host.allowance.spend(len(text))
         self.comms.listener.emit(protocol.Stream(name, text))
 
@@ -312,14 +309,12 @@ class Turn:
         if isinstance(output, protocol.Error) and output.memory:
             self.held = output
             return
-        self.output.add(output)
         self.comms.listener.emit(output)
 
     def _show_held(self) -> None:
         """Shows the held error, if there is one."""
         held, self.held = self.held, None
         if held is not None:
-            self.output.add(held)
             self.comms.listener.emit(held)
 
     @property

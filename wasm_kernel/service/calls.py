@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
 from wasm_kernel.errors import (
     CALL_SECONDS,
@@ -39,10 +39,10 @@ from wasm_kernel.execution.interfaces import (
 from wasm_kernel.guests.protocol import Stream, memory_size, without_surrogates
 from wasm_kernel.linux.broker import log_failure
 from wasm_kernel.policy import MIB, ExecutionPolicy
-from wasm_kernel.result import CellError
+from wasm_kernel.result import CellError, CellResult
 from wasm_kernel.service import messages
 from wasm_kernel.service.cell_future import CellFuture
-from wasm_kernel.service.messages import CellResult, Figures, Report
+from wasm_kernel.service.messages import Figures, Report
 from wasm_kernel.service.open_message import Open
 
 LAST_KEPT = (
@@ -306,13 +306,13 @@ class PendingCell(PendingCall):
         if value is None:  # it was interrupted before it began
             self._end(memory_used_bytes=figures.memory_bytes)
             return
-        fields = {name: getattr(value, name) for name in CellResult.__struct_fields__}
+        fields = asdict(value)
         # bounded, because the service adds them up and the worker may send any number
         fields["duration"] = min(value.duration, time.monotonic() - self._made)
         if value.fuel_consumed is not None:
             budget = self._fuel_budget
             fields["fuel_consumed"] = budget and min(value.fuel_consumed, budget)
-        self._end(memory_used_bytes=figures.memory_bytes, **fields)
+        self._end(**fields)
 
     def cancel(self) -> None:
         """Ends the cell as interrupted before it began."""

@@ -27,7 +27,7 @@ from wasm_kernel.linux.broker import (
     log_failure,
 )
 from wasm_kernel.outputs import terminal
-from wasm_kernel.result import CellError, Checkpoint, CommMessage, Ran, Travelled, VariableChanges
+from wasm_kernel.result import CellResult, Checkpoint, CommMessage, Ran, Travelled, VariableChanges
 from wasm_kernel.service.open_message import Number, Open, Stamps
 
 TEXT_CHARACTERS = 1024 * 1024  # characters of one piece of text
@@ -35,7 +35,6 @@ _LOG_CHARACTERS = 16 * 1024
 
 Json = Any
 Object = dict[str, Json]
-Files = tuple[str, ...]
 Short = Annotated[str, Meta(max_length=1000)]
 LogText = Annotated[str, Meta(max_length=_LOG_CHARACTERS)]
 LogLevel = Annotated[int, Meta(ge=0, le=50)]  # `logging` remembers each level that it ever got
@@ -267,20 +266,6 @@ class Noted(_Message, frozen=True, tag="noted"):
 
 class Terminating(_Call, frozen=True, tag="terminating"):
     """A cell has asked its kernel to end after it."""
-
-
-class CellResult(Struct, frozen=True):
-    """A cell's result without its outputs, which were sent before; see `SandboxResult`."""
-
-    success: bool
-    exit_code: int
-    error: CellError | None
-    fuel_consumed: Count | None
-    duration: Annotated[float, Meta(ge=0)]
-    files_created: Files
-    files_modified: Files
-    files_deleted: Files
-    reply: Object
 
 
 class States(Struct, frozen=True):

@@ -39,7 +39,7 @@ from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.confinement import Confinement
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.result import CommMessage, SandboxResult
+from wasm_kernel.result import CellResult, CommMessage
 from wasm_kernel.service import messages
 from wasm_kernel.service.offers import Offers
 from wasm_kernel.service.open_message import KernelSession, Open, plain_policy
@@ -359,9 +359,7 @@ class _Worker:
 
     def _answer(self, call: int, value: Any) -> messages.Ended:
         """Returns the message that ends a call with a value."""
-        fuel = 0
-        if isinstance(value, SandboxResult):
-            value, fuel = _as_message(value), value.fuel_consumed or 0
+        fuel = (value.fuel_consumed if isinstance(value, CellResult) else None) or 0
         return messages.Ended(call, Raw(msgspec.json.encode(value)), self._figures(fuel))
 
     def _figures(self, fuel: int) -> messages.Figures:
@@ -416,11 +414,6 @@ def _kept_by(
     seen = () if notebook is None else (Path(f"/proc/self/fd/{notebook.folder.fd}"),)
     writable, readable = (*kept.writable, *shared), (*kept.readable, *seen)
     return replace(kept, writable=writable, readable=readable, packages=PACKAGES)
-
-
-def _as_message(result: SandboxResult) -> messages.CellResult:
-    fields = messages.CellResult.__struct_fields__
-    return messages.CellResult(**{name: getattr(result, name) for name in fields})
 
 
 class _Page:
