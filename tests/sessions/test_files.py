@@ -175,8 +175,10 @@ def test_a_file_above_a_bound_is_not_read(root: Path, app: Path) -> None:
 def test_a_very_deep_folder_is_listed_read_and_deleted(root: Path) -> None:
     path = "/".join(["some-long-name"] * DEEP)
     write_session_file(ID, f"{path}/leaf", b"deep", root)
-    assert listed(root) == listed(root, "**/leaf") == [f"{path}/leaf"]
+    for pattern in (None, "**/leaf", "**", "some*/**"):
+        assert listed(root, pattern) == [f"{path}/leaf"]
     assert read_session_file(ID, f"{path}/leaf", root) == b"deep"
+    assert listed(root, f"{path}/leaf/**") == []
     up_and_down = f"{path}/" + "../" * DEEP
     assert read_session_file(ID, up_and_down + f"{path}/leaf", root) == b"deep"
     with pytest.raises(FileNotFoundError) as caught:
@@ -298,6 +300,7 @@ def test_an_error_tells_no_path_of_the_host(root: Path, app: Path) -> None:
         lambda: delete_session_path(ID, "full", root),
         lambda: list_session_files("other", root),
         lambda: list_session_files(ID, root, "/*"),
+        lambda: list_session_files(ID, root, "."),
     ):
         with pytest.raises((OSError, ValueError)) as caught:
             act()
@@ -348,3 +351,6 @@ def test_a_folder_is_neither_read_nor_written_as_a_file(root: Path, app: Path, p
         read_session_file(ID, path, root)
     with pytest.raises(IsADirectoryError):
         write_session_file(ID, path, b"", root)
+    if path != "a":
+        with pytest.raises(SessionPathError, match="deleted with its session"):
+            delete_session_path(ID, path, root, recursive=True)

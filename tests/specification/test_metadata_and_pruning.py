@@ -362,6 +362,8 @@ def test_pruneresult_supports_string_representation() -> None:
     assert "2 sessions deleted, 1 skipped, 1.5 MB reclaimed." in str(result)
     assert "d: Permission denied" in str(result)
     assert "Dry run" not in str(result)
+    assert "1.0 MB reclaimed" in str(PruneResult(reclaimed_bytes=1024 * 1024 - 1))
+    assert "32768.0 EB reclaimed" in str(PruneResult(reclaimed_bytes=2**75))
     dry = str(PruneResult(["a"], [], 10, {}, True))
     assert dry == "Dry run: 1 session would be deleted, 0 skipped, 10 bytes would be reclaimed."
 

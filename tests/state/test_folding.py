@@ -73,15 +73,20 @@ Making = Callable[..., Session]
 
 
 def test_folding_keeps_every_state_that_it_keeps(session_of: Making, session: Session) -> None:
+    session.grow(40)
+    large = {page: f"large {page}" for page in range(10, 600)}  # it is merged in several steps
+    for page, text in large.items():
+        session.write(page, text)
     for number in range(10):
         session.cell(**{f"p{number % 4}": f"v{number}"})
     session.history.name("early", 3)
     session.flush()
     fold(session.history, 2)
     assert sorted(session.history.tree.commits) == [3, 8, 9, 10]
-    assert session.go(3) == {0: "v0", 1: "v1", 2: "v2"}
-    assert session.go(8) == {0: "v4", 1: "v5", 2: "v6", 3: "v7"}
-    assert session.go(10) == {0: "v8", 1: "v9", 2: "v6", 3: "v7"}
+    assert session.history.tree.commits[8].cells == 5
+    assert session.go(3) == {0: "v0", 1: "v1", 2: "v2"} | large
+    assert session.go(8) == {0: "v4", 1: "v5", 2: "v6", 3: "v7"} | large
+    assert session.go(10) == {0: "v8", 1: "v9", 2: "v6", 3: "v7"} | large
 
 
 def test_folding_that_is_killed_leaves_every_state(session_of: Making, session: Session) -> None:

@@ -16,6 +16,7 @@ from tests.engine.tiny import Guest
 from tests.sampled import sampled
 from tests.state.session import FIRST, Session
 from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux import memory
 from wasm_kernel.linux.memory import MovedMemory
 from wasm_kernel.state import history, image, pages, parked, recorder
 from wasm_kernel.state.asked import AskedMemory
@@ -31,8 +32,8 @@ STATE = {page: f"v{page}" for page in range(0, 600, 2)}
 
 
 def whole(session: Session) -> bytes:
-    memory = session.guest.instance.memory
-    return memory.read(FIRST * PAGE, memory.size - FIRST * PAGE)
+    own = session.guest.instance.memory
+    return own.read(FIRST * PAGE, own.size - FIRST * PAGE)
 
 
 @pytest.fixture
@@ -89,6 +90,10 @@ class Chance:
         """Leaves a cell halfway for another commit, or for the last one."""
         commits = self.session.history
         self._write()
+        if self._random.random() < 0.5:
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(MemoryError):
+                patch.setattr(memory, "read_ranges", _no_memory)
+                self.session.commit()
         if self._random.random() < 0.2:
             self.session.grow(2)
         if self._random.random() < 0.2:
@@ -101,6 +106,10 @@ class Chance:
             kept = whole(self.session)
             self.session.stand_at(target)
             assert kept == whole(self.session)
+
+
+def _no_memory(*_: object) -> None:
+    raise MemoryError
 
 
 @pytest.mark.parametrize("seed", sampled({str(seed): seed for seed in range(ROUNDS)}, ROUNDS))
@@ -180,10 +189,9 @@ def mappings() -> int:
 @pytest.fixture
 def asked(session: Session, tmp_path: Path) -> Iterator[tuple[Guest, AskedMemory]]:
     guest = Guest(tmp_path)
-    memory = guest.instance.memory
-    memory.write((FIRST + 3) * PAGE, b"of the image")
+    guest.instance.memory.write((FIRST + 3) * PAGE, b"of the image")
     image.save(guest.instance, tmp_path / "image")
-    record = ImageRecord(memory.size, "build")
+    record = ImageRecord(guest.instance.memory.size, "build")
     asked = AskedMemory(
         session.history, BaseImage(tmp_path / "image", "tiny", record), guest.instance
     )
@@ -202,7 +210,7 @@ def test_a_second_memory_goes_from_state_to_state(
     session: Session, asked: tuple[Guest, AskedMemory], seed: int
 ) -> None:
     chance = random.Random(seed)
-    guest, memory = asked
+    guest, other = asked
     session.guest.instance.memory.write((FIRST + 3) * PAGE, b"of the image")
     states: dict[int, list[bytes]] = {}
     for _ in range(12):
@@ -221,7 +229,7 @@ def test_a_second_memory_goes_from_state_to_state(
             session.stand_at(chance.choice([*states]))
     for _ in range(30):
         target = chance.choice([*states])
-        memory.go_to(target)
+        other.go_to(target)
         size = session.history.tree.commits[target].size
         assert pages_of(guest, size) == states[target]
         for _ in range(5):  # the question

@@ -223,15 +223,15 @@ def test_closing_waits_as_long_as_the_disk_takes_to_write_what_it_is_behind_with
 
 def test_a_state_that_does_not_fit_is_told_and_kept_later(opened: Opening, faults: Faults) -> None:
     sandbox = opened()
-    sandbox.execute("x = 1; y = 1")
+    sandbox.execute("x = bytearray(10**6); y = 1")
     sandbox.checkpoints()  # waits for the commit, which comes after the result
     with faults["read_ranges"].on(Does.RAISE_MEMORY_ERROR):
-        assert sandbox.execute("x = 2").stderr == ""
+        assert sandbox.execute("x[9**6] = 2").stderr == ""
         sandbox.checkpoints()
-    assert "In[2] (x = 2) could not be kept" in sandbox.execute("y = 2").stderr
+    assert "In[2] (x[9**6] = 2) could not be kept" in sandbox.execute("y = 2").stderr
     assert sandbox.execute("pass").stderr == ""
     sandbox.execute(TRAP)
-    assert says(sandbox, "print(x, y)") == "2 2"
+    assert says(sandbox, "print(x[9**6], y)") == "2 2"
 
 
 @pytest.mark.parametrize("end", [TRAP, "while True:\n try:\n  while True: pass\n except: pass"])

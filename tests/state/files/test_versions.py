@@ -109,7 +109,8 @@ def _cannot(*args: object, **options: object) -> None:
 
 def test_what_no_commit_needs_is_let_go(workspace: Workspace) -> None:
     for number in range(6):
-        workspace.write("a", f"{number}")
+        for text in ("a second change is not kept", f"{number}"):
+            workspace.write("a", text)
         workspace.commit()
     assert len(kept(workspace)) == 5
     workspace.forget(1, 2, 3, 4)
