@@ -48,7 +48,7 @@ class BrokerError(WasmKernelError):
 
 
 class NoBroker(BrokerError):
-    """The process that a language is loaded in has no broker yet."""
+    """The process that a language is loaded in has no broker."""
 
 
 class EmptyReply(Struct, frozen=True):
@@ -66,16 +66,12 @@ class Broker(Protocol):
         """
 
 
-class LateBroker:
-    """A `Broker` that code gets before its process has one; `broker` is set when there is one."""
-
-    broker: Broker | None = None
+class MissingBroker:
+    """The `Broker` of a process that has none."""
 
     def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
-        """Has a request handled by the later broker; raises `NoBroker` until there is one."""
-        if self.broker is None:
-            raise NoBroker
-        return self.broker.call(request, reply, task)
+        """Raises `NoBroker`."""
+        raise NoBroker
 
 
 class BrokerRequest(Struct, frozen=True, tag_field="kind", tag="request"):

@@ -33,7 +33,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.linux import memory
-from wasm_kernel.linux.broker import LateBroker, NoBroker, check_alone, end_with, log_failure
+from wasm_kernel.linux.broker import MissingBroker, NoBroker, check_alone, end_with, log_failure
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.confinement import import_places
 from wasm_kernel.policy import RuntimeType
@@ -79,7 +79,7 @@ class WorkerForks:
         self._is_shared = is_shared
         self._forks, self._has_rehearsed = 0, False
         self._close_others = close_others
-        self._no_broker = LateBroker()  # neither this process nor a worker prepares anything
+        self._no_broker = MissingBroker()  # neither this process nor a worker prepares anything
         self._loaded: dict[ForkRequest, GuestLanguage] = {}
         self._served: set[ForkRequest] = set()
         self._lines: dict[int, _Line] = {}  # by their own descriptors, and by their owners'

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError
@@ -30,10 +30,7 @@ from wasm_kernel.linux.channel import parts_of
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.service.host_function import BoundFunction
 from wasm_kernel.service.running_call import Answer, CallThread, RunningCall, RunningStream
-from wasm_kernel.service.session_calls import SessionCalls
-
-if TYPE_CHECKING:
-    from wasm_kernel.service.call_record import CallRecord
+from wasm_kernel.service.session_calls import SessionCalls, SessionNetwork
 
 _POLL_SECONDS = 0.05
 _MINUTE = 60.0
@@ -60,8 +57,8 @@ class FunctionCalls(SessionCalls):
     """The calls by one session's cells, to functions by their names.
 
     `running_cell` returns the number of the call that is the running cell, 0 if none runs; `logger`
-    returns the session's current logger. `closed` is called when the session falls asleep. `record`
-    returns the record that answers calls or takes them, if there is one.
+    returns the session's current logger; `network` returns its network, which may have a record of
+    calls, and is closed when the session falls asleep.
 
     The broker's threads use it, one at a time.
     """
@@ -71,13 +68,12 @@ class FunctionCalls(SessionCalls):
         functions: Mapping[str, BoundFunction],
         running_cell: Callable[[], int],
         logger: Callable[[], SandboxLogger],
-        closed: Callable[[], None] = lambda: None,
-        record: Callable[[], CallRecord | None] = lambda: None,
+        network: Callable[[], SessionNetwork | None],
     ) -> None:
         self._functions = functions
         self._next = (0, functions)
         self._running_cell = running_cell
-        self._logger, self._closed, self._record = logger, closed, record
+        self._logger, self._network = logger, network
         self._cell, self._cell_began = 0, time.monotonic()
         self._made: Counter[str] = Counter()
         self._times: dict[str, deque[float]] = {}
@@ -122,7 +118,8 @@ class FunctionCalls(SessionCalls):
         """Ends the calls and streams that the last cell has left open."""
         self.end_cell()
         self._thread.close()
-        self._closed()
+        if (network := self._network()) is not None:
+            network.close()
 
     # -- the worker's requests
 
@@ -236,7 +233,8 @@ class FunctionCalls(SessionCalls):
         is_async: bool,
     ) -> RunningCall:
         """Begins a call, or looks its answer up in the record; `parts` are its arguments."""
-        record = self._record() if bound.limits.recorded else None
+        network = self._network() if bound.limits.recorded else None
+        record = None if network is None else network.record
         if record is None:
             return RunningCall(bound, run, self._thread, is_async=is_async)
         digest = record.digest(bound.limits.name, *parts)

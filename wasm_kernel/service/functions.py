@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.execution.functions import Offered
 from wasm_kernel.execution.interfaces import check_type
-from wasm_kernel.service.session_calls import NO_CALLS, SessionCalls
+from wasm_kernel.service.session_calls import NO_CALLS
 from wasm_kernel.service.session_worker import SessionWorker
 
 if TYPE_CHECKING:
-    from wasm_kernel.service.call_record import CallRecord
     from wasm_kernel.service.host_function import BoundFunction, Function, HostFunction
 
 
@@ -44,20 +43,13 @@ class Functions:
         if (network := session.network) is not None:
             bound, offered = {**bound, **network.bound}, (*offered, *network.offered)
         if session.function_calls is NO_CALLS and bound:
-            session.function_calls = _calls_of(session, bound)
+            from wasm_kernel.service.function_calls import FunctionCalls
+
+            session.function_calls = FunctionCalls(
+                bound,
+                lambda: session.running_cell,
+                lambda: session.logger,
+                lambda: session.network,
+            )
         session.function_calls.offer(bound, session.running_cell)
         return {} if offered == session.opened.functions else {"functions": offered}
-
-
-def _calls_of(session: SessionWorker, bound: Mapping[str, BoundFunction]) -> SessionCalls:
-    from wasm_kernel.service.function_calls import FunctionCalls
-
-    def closed() -> None:
-        if session.network is not None:
-            session.network.close()
-
-    def record() -> CallRecord | None:
-        return None if session.network is None else session.network.record
-
-    cell, logger = (lambda: session.running_cell), (lambda: session.logger)
-    return FunctionCalls(bound, cell, logger, closed, record)
