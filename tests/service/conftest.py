@@ -14,7 +14,7 @@ from tests.service.offered import Sandboxes
 from tests.service.traitors import Home, Making, Script
 from wasm_kernel import create_sandbox, get_session_sandbox
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.service import calls, session_worker
+from wasm_kernel.service import calls, session_worker, worker_line
 from wasm_kernel.service.fork_server import ForkServer, Worker
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
@@ -105,8 +105,8 @@ def homes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Making]:
     """Makes services with short time-outs."""
     monkeypatch.setattr(calls, "_LATE_SECONDS", 0.1)
     monkeypatch.setattr(session_worker, "START_SECONDS", 0.0)
-    monkeypatch.setattr(session_worker, "SLOW_SECONDS", PATIENCE)
-    monkeypatch.setattr(session_worker, "_CLOSE_SECONDS", 0.6)
+    monkeypatch.setattr(worker_line, "SLOW_SECONDS", PATIENCE)
+    monkeypatch.setattr(worker_line, "_CLOSE_SECONDS", 0.6)
     with ExitStack() as ending:
 
         def make(script: Script, most: int | None = None) -> Home:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from inspect import iscoroutinefunction
 from typing import Any
 
 import pytest
 
+from tests.faces import PATIENCE
 from tests.service.conftest import Starting
+from tests.service.offered import echo
 from wasm_kernel.errors import LimitReached, SandboxClosed, TravelError
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.service.async_session import AsyncSession
 from wasm_kernel.service.limits import ServiceLimits
-from wasm_kernel.service.service import Service
+from wasm_kernel.service.sandbox import Sandbox
+from wasm_kernel.service.service import AsyncService, Service
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 ENDLESS = "begun = True\nprint('begun', flush=True)\nwhile True: pass"
@@ -68,6 +72,21 @@ async def test_a_cancelled_await_interrupts_its_cell_alone(session: AsyncSession
     with pytest.raises(asyncio.CancelledError):
         await endless
     assert (await waiting).stdout == "True\n"
+
+
+async def test_a_cancelled_await_ends_though_its_cell_catches_the_interrupt(
+    session: AsyncSession,
+) -> None:
+    """Before, it went on for as long as the cell."""
+    catches = "n = 0\nwhile True:\n try:\n  print(n, flush=True)\n  while True: pass\n"
+    catches += " except KeyboardInterrupt: n += 1"
+    begun = asyncio.Event()
+    call = asyncio.create_task(session.execute(catches, on_output=lambda _: begun.set()))
+    await begun.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (await session.execute("print('n' in dir())")).stdout == "False\n"
 
 
 async def test_a_cell_that_is_cancelled_while_it_is_sent_does_not_run(
@@ -126,3 +145,72 @@ async def test_a_reset_session_keeps_its_files_alone(session: AsyncSession) -> N
     assert not (await running).success
     again = await session.execute("import os; print('x' in dir(), os.listdir())")
     assert (again.stdout, again.stderr) == ("False ['kept']\n", "")
+
+
+WAITS = """
+import os, time
+print("begun", flush=True)
+while not os.path.exists("go"): time.sleep(0.01)
+"""
+Calls = dict[str, Callable[[AsyncService, AsyncSession], Coroutine[Any, Any, object]]]
+AWAITED: Calls = {
+    "execute": lambda service, session: session.execute("1"),
+    "aexecute": lambda service, session: session.sync.aexecute("1"),
+    "start": lambda service, session: session.start(),
+    "fork": lambda service, session: session.fork(),
+    "checkpoint": lambda service, session: session.checkpoint("here"),
+    "checkpoints": lambda service, session: session.checkpoints(),
+    "undo": lambda service, session: session.undo(),
+    "redo": lambda service, session: session.redo(),
+    "restore": lambda service, session: session.restore("one"),
+    "rollback": lambda service, session: session.rollback(),
+    "list_files": lambda service, session: session.list_files(),
+    "read_file": lambda service, session: session.read_file("one.txt"),
+    "write_file": lambda service, session: session.write_file("two.txt", b""),
+    "delete_file": lambda service, session: session.delete_file("one.txt"),
+    "create": lambda service, session: service.create(),
+    "get": lambda service, session: service.get(session.session_id),
+    "list": lambda service, session: service.list(),
+    "info": lambda service, session: service.info(session.session_id),
+}
+ENDING: Calls = {
+    "interrupt": lambda service, session: session.interrupt(),
+    "reset": lambda service, session: session.reset(),
+    "close": lambda service, session: session.close(),
+    "delete": lambda service, session: service.delete(session.session_id),
+    "close_service": lambda service, session: service.close(),
+}
+
+
+def test_the_tables_have_each_method_that_is_awaited() -> None:
+    faces = (AsyncSession, AsyncService, Sandbox)
+    found = {name for face in faces for name in vars(face) if iscoroutinefunction(vars(face)[name])}
+    assert found - {"__aenter__", "__aexit__"} <= {*AWAITED, *ENDING}
+
+
+@pytest.mark.parametrize("name", [*AWAITED, *ENDING])
+async def test_the_event_loop_goes_on_beside_each_call_while_a_cell_runs(
+    starting: Starting, name: str
+) -> None:
+    """Before, it stood still until the cell's end if other functions were offered while it ran."""
+    async with starting() as service:
+        session, begun = await service.create(), asyncio.Event()
+        await session.write_file("one.txt", b"")
+        await session.execute("x = 1")
+        await session.checkpoint("one")
+        await session.execute("x = 2")
+        await session.undo()
+        options = {"timeout_seconds": PATIENCE, "store_history": False}  # `undo` may be redone
+        running = asyncio.create_task(
+            session.execute(WAITS, on_output=lambda _: begun.set(), **options)
+        )
+        await begun.wait()
+        session.sync.offer_functions([echo])  # the next call gets another worker
+        call = asyncio.create_task((AWAITED | ENDING)[name](service, session))
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert running.done() <= (name in ENDING)
+        if name in AWAITED:
+            (session.workspace / "go").touch()
+        assert (await running).success is (name in AWAITED)
+        await call

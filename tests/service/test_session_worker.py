@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from msgspec import Raw
@@ -28,7 +29,7 @@ from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import CommMessage
-from wasm_kernel.service import awake, messages, session_worker
+from wasm_kernel.service import awake, messages, session_worker, worker_line
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.open_message import Open
 from wasm_kernel.service.session_worker import SessionWorker
@@ -81,7 +82,7 @@ def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Makin
 def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(
     homes: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_worker, "_CLOSE_SECONDS", PATIENCE)
+    monkeypatch.setattr(worker_line, "_CLOSE_SECONDS", PATIENCE)
     slow = threading.Event()
 
     def leaves_slowly(channel: Channel) -> None:
@@ -127,7 +128,7 @@ def test_a_reset_is_never_lost(homes: Making, monkeypatch: pytest.MonkeyPatch) -
         return real(worker, why, discard_variables=discard_variables)
 
     monkeypatch.setattr(SessionWorker, "sleep", sleep)
-    monkeypatch.setattr(session_worker, "_CLOSE_SECONDS", PATIENCE)
+    monkeypatch.setattr(worker_line, "_CLOSE_SECONDS", PATIENCE)
     home = homes(leaves)
     home.session().reset()
     assert told == [False, True, True]
@@ -139,7 +140,7 @@ def test_a_stopped_session_keeps_its_room_from_others_for_a_moment_only(
     homes: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, other sessions waited 130 seconds for the room, one after the other."""
-    for module in (session_worker, awake):
+    for module in (worker_line, awake):
         monkeypatch.setattr(module, "SLOW_SECONDS", 0.2)
     is_over = threading.Event()
 
@@ -162,7 +163,7 @@ def test_no_caller_waits_for_a_worker_that_reads_nothing(
     homes: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, a kernel's only thread waited in it, and no signal reached the kernel."""
-    monkeypatch.setattr(session_worker, "_CLOSE_SECONDS", PATIENCE)
+    monkeypatch.setattr(worker_line, "_CLOSE_SECONDS", PATIENCE)
     is_over = threading.Event()
 
     def reads_nothing(channel: Channel) -> None:
@@ -272,3 +273,71 @@ def test_a_service_that_fails_itself_ends_the_call_in_words(
         patch.setattr(SessionWorker, "_ended", fails)
         sandbox = home.session()
         assert "as its service failed" in lost(lambda: sandbox.start().result(PATIENCE))
+
+
+def test_options_change_between_two_calls_without_a_wait(homes: Making) -> None:
+    """Before, the first call after a change waited in its caller for the running cell."""
+    told: list[tuple[bool, list[str]]] = []
+    may_end = threading.Event()
+
+    def serves_slowly(channel: Channel) -> None:
+        opened = request(channel)
+        assert isinstance(opened, Open)
+        served: list[str] = []
+        told.append((opened.pip, served))
+        waiting: list[messages.Call] = []
+        while not isinstance(found := request(channel), messages.Close):
+            if isinstance(found, messages.Call) and isinstance(found.request, messages.Execute):
+                served.append(found.request.cell.code)
+                waiting.append(found)
+            while waiting and may_end.is_set():
+                channel.send(ended(waiting.pop(0)))
+        channel.send(messages.Closed({}))
+
+    sandbox = homes(serves_slowly).session()
+    first = sandbox.submit("a")
+    wait_for(lambda: told == [(False, ["a"])])
+    second = sandbox.submit("b")
+    sandbox.offer_pip()
+    held = [sandbox.submit(code) for code in "cd"]
+    sandbox.offer_functions([len_of])
+    last = sandbox.submit("e")
+    assert not happens(second.done, 0.2)
+    assert held[0].interrupt()
+    assert held[0].result(PATIENCE).success is False, "it never ran"
+    may_end.set()
+    sandbox.interrupt()  # the worker hears it, and ends its cells
+    assert all(cell.result(PATIENCE).success for cell in (first, second, held[1], last))
+    assert told == [(False, ["a", "b"]), (True, ["d"]), (True, ["e"])]
+    sandbox.offer_pip()
+    assert sandbox.execute("f").success
+    assert told[2:] == [(True, ["e", "f"])], "nothing has changed, so its worker goes on"
+
+
+def len_of(text: str) -> int:
+    """Returns a text's length."""
+    return len(text)
+
+
+def test_no_worker_is_lost_because_its_owner_was_stopped(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a program that went on after Ctrl-Z found its cell's worker silent, or overdue."""
+    slept = 0.0
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + slept)
+    monkeypatch.setattr(session_worker, "time", clock)
+    may_end = threading.Event()
+
+    def is_slow(channel: Channel) -> None:
+        request(channel)
+        call = request(channel)
+        assert may_end.wait(PATIENCE)
+        channel.send(ended(call))
+        request(channel)
+
+    cell = homes(is_slow).session().submit("x")
+    for _ in range(5):
+        assert not happens(cell.done, 0.1)
+        slept += 10 * PATIENCE
+    may_end.set()
+    assert cell.result(PATIENCE).success

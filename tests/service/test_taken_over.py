@@ -99,7 +99,10 @@ def test_the_error_of_a_guest_that_must_be_ended_says_what_is_kept(
     assert ("before this cell" if is_kept else "the last cell that was kept") in error
 
 
-def test_a_cell_that_its_worker_never_ends_has_an_end(homes: Making) -> None:
+def test_a_cell_that_its_worker_never_ends_has_an_end(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_CALL_SECONDS", 0.2)
     home = homes(answers_pings_alone)
     error = home.session(BRIEF).submit("x").result(PATIENCE).error
     assert error is not None

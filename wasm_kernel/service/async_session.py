@@ -95,7 +95,8 @@ class AsyncSession(Async[Sandbox]):
     ) -> SandboxResult:
         """Runs a cell, and returns its result, whatever the code does.
 
-        Cancelling the await interrupts the cell and waits for its end, up to `grace_seconds`.
+        Cancelling the await interrupts the cell, and again after `grace_seconds`, and waits for its
+        end.
 
         Args:
             code: The cell's source, with its magics.

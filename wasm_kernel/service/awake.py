@@ -9,7 +9,8 @@ from collections.abc import Callable
 from wasm_kernel.errors import LimitReached
 from wasm_kernel.policy import MIB
 from wasm_kernel.result import readable
-from wasm_kernel.service.session_worker import SLOW_SECONDS, SessionWorker
+from wasm_kernel.service.session_worker import SessionWorker
+from wasm_kernel.service.worker_line import SLOW_SECONDS
 
 _WORKER_BYTES = 64 * MIB  # the most that a worker takes beside its guest's memory
 _LOOK_SECONDS = 0.25

@@ -1,4 +1,4 @@
-"""The calls of a session that wait for their worker, and their queue.
+"""The calls of a session that wait for their worker: `PendingCall`, `PendingCell`.
 
 Each call must be answered within a time limit, so that a worker that was taken over, or hangs,
 can't keep its caller waiting.
@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import asdict, astuple
 
 from wasm_kernel.errors import (
@@ -24,7 +22,6 @@ from wasm_kernel.errors import (
     FrameError,
     GuestClosed,
     GuestStopped,
-    LimitReached,
     WasmKernelError,
     WorkerLost,
 )
@@ -56,8 +53,8 @@ _MARGIN_BYTES = 128 * MIB  # for a call's messages, beyond the policy's limits o
 _OVERHEAD = 4096  # uncounted bytes around an output; the worker allows the same
 _MARGIN_OUTPUTS = 2_000  # for errors, which have a limit of their own
 _OWN_BYTES = 512 * MIB  # the most that a worker takes for itself and a single output
-_CALL_SECONDS = 300.0  # for calls that are not cells: some GiB of state may be read or written
-_LATE_SECONDS = 30.0  # for a worker to end an overdue call, beyond its grace
+_CALL_SECONDS = 300.0  # beside the guest's own time: some GiB of state may be read or written
+_LATE_SECONDS = 30.0  # for a worker to end a call that was interrupted twice, beyond its grace
 START_SECONDS = 120.0
 """Additional seconds for the first call of a worker, which reads the state."""
 
@@ -70,8 +67,11 @@ def _most_bytes(policy: ExecutionPolicy) -> int:
     return _MARGIN_BYTES + _CHARACTER_BYTES * text + 2 * (policy.display_bytes + policy.comm_bytes)
 
 
-def _seconds(request: messages.CallRequest, policy: ExecutionPolicy) -> float | None:
-    """Returns the time limit that the worker enforces for a request; None if there is none."""
+def _seconds(request: messages.CallRequest, policy: ExecutionPolicy) -> float:
+    """Returns the time limit that the worker enforces for a request, infinite for a cell without.
+
+    It is 0 for requests whose limit is not the worker's.
+    """
     match request:
         case messages.Execute(cell=cell):
             limits = (policy.cell_timeout, cell.timeout_seconds)
@@ -80,7 +80,7 @@ def _seconds(request: messages.CallRequest, policy: ExecutionPolicy) -> float | 
             return policy.query_seconds
         case messages.Comm():
             return policy.comm_seconds
-    return None
+    return 0.0
 
 
 def most_memory(policy: Mapping[str, Any]) -> int:
@@ -144,9 +144,7 @@ class PendingCall:
         self._fuel_budget, self._made = policy.fuel_budget, time.monotonic()
         self._progress = progress or (lambda text: None)
         self._late = 2 * policy.grace_seconds + _LATE_SECONDS
-        limit = _seconds(request, policy)
-        self._limit = (1 + self.forks) * _CALL_SECONDS if limit is None else limit + self._late
-        self._overdue_at = math.inf
+        self._seconds_left = _seconds(request, policy) + (1 + self.forks) * _CALL_SECONDS
         self._has_begun, self._interrupts = False, 0
 
     @property
@@ -158,18 +156,18 @@ class PendingCall:
         """Begins to count the first call's time, with `more` additional seconds."""
         if not self._has_begun:
             self._has_begun = True
-            limit = self._limit if self._interrupts < 2 else self._late
-            self._overdue_at = time.monotonic() + limit + more
+            self._seconds_left += more
 
     def interrupted(self) -> None:
         """Notes an interrupt. After a second one, no cell may go on for longer than its grace."""
         self._interrupts += 1
-        if self._has_begun and self._interrupts > 1:
-            self._overdue_at = min(self._overdue_at, time.monotonic() + self._late)
+        if self._interrupts > 1:
+            self._seconds_left = min(self._seconds_left, self._late)
 
-    def is_overdue(self) -> bool:
-        """Returns whether the worker should have ended the call by now."""
-        return time.monotonic() > self._overdue_at
+    def is_overdue(self, passed: float) -> bool:
+        """Returns whether the worker should have ended the call, after `passed` more seconds."""
+        self._seconds_left -= passed if self._has_begun else 0.0
+        return self._seconds_left < 0
 
     def handle(self, report: Report, size: int) -> messages.InputReply | None:
         """Takes a message of `size` bytes about it; returns the answer, if it is a question.
@@ -179,7 +177,6 @@ class PendingCall:
         self._left -= size
         if self._left < 0:
             raise FrameError("it sends more than a cell may show")
-        began = time.monotonic()
         try:
             return self._heard(report)
         except FrameError:
@@ -187,8 +184,6 @@ class PendingCall:
         except BaseException as problem:  # the application's own code, which may exit
             log_failure("a listener", problem)
             return None
-        finally:  # the time that the caller's code takes does not count
-            self._overdue_at += time.monotonic() - began
 
     def tell(self, text: str) -> None:
         """Passes on a sentence about the worker's start."""
@@ -335,125 +330,3 @@ class PendingCell(PendingCall):
         fields |= {name: self._output.text(name) for name in ("stdout", "stderr")}
         result = replace(self._nothing, outputs=tuple(self._output.outputs), **fields)
         self._settle(self.future.set_result, result)
-
-
-class CallQueue:
-    """The calls that wait for a session's worker, and the messages that it was not sent yet.
-
-    The worker serves calls in order, so the first call is the running one. At most `most` cells may
-    wait. The queue's owner guards it with a lock. `calls` are all calls by their numbers, `unsent`
-    the messages that the worker was not sent yet; `last` is the last number.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.last = 0
-        self._most = most
-        self.calls: dict[int, PendingCall] = {}
-        self.unsent: deque[Struct] = deque()
-        self._interrupted = 0  # the number of the last interrupted call
-
-    # -- calls come
-
-    def add(self, pending: PendingCall) -> int:
-        """Adds a call and returns its number; raises `LimitReached` if too many cells wait."""
-        cells = sum(call.is_cell for call in self.calls.values())
-        if pending.is_cell and cells > self._most:
-            raise LimitReached(
-                "queue",
-                f"{self._most:,} cells of this session wait already.",
-                "Wait for one of them, interrupt the running one, or raise queue.",
-            )
-        self.last += 1
-        self.unsent.append(messages.Call(self.last, pending.request))
-        self.calls[self.last] = pending
-        return self.last
-
-    def tell(self, message: Callable[[int], Struct]) -> int:
-        """Sends a message that has a number, and no answer of its own; returns the number."""
-        self.last += 1
-        self.unsent.append(message(self.last))
-        return self.last
-
-    def interrupt(self, number: int) -> bool:
-        """Interrupts a call (0: the running one); returns whether there is one."""
-        found = number or self._first
-        if (pending := self.calls.get(found)) is None:
-            return False
-        pending.interrupted()
-        self._interrupted = found
-        self.unsent.append(messages.Interrupt(number))
-        return True
-
-    # -- state
-    def __len__(self) -> int:
-        return len(self.calls)
-
-    @property
-    def _first(self) -> int:
-        return next(iter(self.calls), 0)
-
-    @property
-    def running(self) -> PendingCall | None:
-        """The first call; None if there is none."""
-        return self.calls.get(self._first)
-
-    @property
-    def running_cell(self) -> int:
-        """The number of the first call, if it is a cell; otherwise 0."""
-        return self._first if (running := self.running) is not None and running.is_cell else 0
-
-    @property
-    def is_interrupted(self) -> bool:
-        """True if a wait on behalf of the first call should end now, or if there is none."""
-        return self._first in (0, self._interrupted)
-
-    @property
-    def forks(self) -> int:
-        """The number of forks that the calls make."""
-        return sum(call.forks for call in self.calls.values())
-
-    # -- calls are sent, begin and end
-
-    def send_again(self) -> bool:
-        """Has all calls sent again, to another worker; returns whether there are any.
-
-        Resends nothing after an interrupt: a waiting call may be the interrupted one, and must end
-        as interrupted.
-        """
-        if self._interrupted in self.calls:
-            return False
-        calls = self.calls.items()
-        self.unsent = deque(messages.Call(number, call.request) for number, call in calls)
-        return bool(self.unsent)
-
-    def begin(self, more: float = 0.0) -> None:
-        """Begins to count the time of the first call, which gets `more` seconds in addition."""
-        if (running := self.running) is not None:
-            running.begin(more)
-
-    def remove(self, number: int) -> PendingCall | None:
-        """Removes and returns a call, None if there is none; the next one begins."""
-        found = self.calls.pop(number, None)
-        self.begin()
-        return found
-
-    def take_cells(self, number: int) -> list[PendingCell]:
-        """Removes a cell (0: all cells) that was not sent; returns the removed ones."""
-        cells = {n: call for n, call in self.calls.items() if isinstance(call, PendingCell)}
-        taken = {n: call for n, call in cells.items() if number in (0, n)}
-        for each in taken:
-            del self.calls[each]
-        self.unsent = deque(
-            message
-            for message in self.unsent
-            if not (isinstance(message, messages.Call) and message.call in taken)
-        )
-        return [*taken.values()]
-
-    def take_until(self, last: int) -> list[PendingCall]:
-        """Removes the calls up to a number, and returns them in order."""
-        taken = [call for number, call in self.calls.items() if number <= last]
-        self.calls = {number: call for number, call in self.calls.items() if number > last}
-        if not self.calls:
-            self.unsent.clear()
-        return taken

@@ -12,11 +12,12 @@ class CellFuture(Future[SandboxResult]):
     """The future of one cell. Any thread may cancel it, which interrupts that cell and no other.
 
     `interrupt` interrupts a call of the cell's worker, by its number; `call` is the cell's number.
+    `grace` are the seconds that an interrupted cell has.
     """
 
-    def __init__(self, interrupt: Callable[[int], bool]) -> None:
+    def __init__(self, interrupt: Callable[[int], bool], grace: float) -> None:
         super().__init__()
-        self._interrupt = interrupt
+        self._interrupt, self._grace = interrupt, grace
         self.call = 0
 
     def interrupt(self) -> bool:
@@ -43,13 +44,18 @@ class CellFuture(Future[SandboxResult]):
                     raise
 
     async def ended(self) -> SandboxResult:
-        """Awaits the result. If this is cancelled, interrupts the cell and waits for its end."""
+        """Awaits the result. If this is cancelled, interrupts the cell and waits for its end.
+
+        A cell that catches the interrupt, and goes on for its grace, is interrupted again.
+        """
         import asyncio
 
         result, cancelled = asyncio.wrap_future(self), None
         while not result.done():
             try:
-                await asyncio.wait((result,))
+                await asyncio.wait((result,), timeout=self._grace if cancelled else None)
+                if cancelled is not None:
+                    self.interrupt()
             except asyncio.CancelledError as request:
                 if cancelled is None:  # anyio cancels again and again until the task has ended
                     self.interrupt()

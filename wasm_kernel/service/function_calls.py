@@ -71,7 +71,7 @@ class FunctionCalls(SessionCalls):
         network: Callable[[], SessionNetwork | None],
     ) -> None:
         self._functions = functions
-        self._next = (0, functions)
+        self._next: deque[tuple[int, Mapping[str, BoundFunction]]] = deque()
         self._running_cell = running_cell
         self._logger, self._network = logger, network
         self._cell, self._cell_began = 0, time.monotonic()
@@ -107,7 +107,7 @@ class FunctionCalls(SessionCalls):
 
         The limits of a minute go on.
         """
-        self._next = (after, functions)
+        self._next.append((after, functions))
 
     def end_cell(self) -> None:
         """Ends the calls and streams that the cell has left open."""
@@ -199,9 +199,8 @@ class FunctionCalls(SessionCalls):
             self.end_cell()
             self._cell, self._cell_began = cell, time.monotonic()
             self._made.clear()
-            after, functions = self._next
-            if cell > after:
-                self._functions = functions
+            while self._next and cell > self._next[0][0]:
+                self._functions = self._next.popleft()[1]
 
     def _checked(self, name: str) -> BoundFunction:
         """Counts a call, and returns its function; raises `CallRefused`."""

@@ -5,8 +5,8 @@ The code that checks and runs them is loaded by programs that offer some.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from wasm_kernel.execution.functions import Offered
 from wasm_kernel.execution.interfaces import check_type
@@ -34,11 +34,8 @@ class Functions:
         self.offered: Offered = tuple(each.offered for each in self._bound.values())
         self.lines: Sequence[str] = [each.described for each in self._bound.values()]
 
-    def serve(self, session: SessionWorker) -> Mapping[str, Any]:
-        """Serves the calls of a session's cells from the next cell on, and those of its network.
-
-        Returns the fields of `Open` that change for its next worker.
-        """
+    def serve(self, session: SessionWorker) -> None:
+        """Serves the calls of a session's cells from the next cell on, and those of its network."""
         bound, offered = self._bound, self.offered
         if (network := session.network) is not None:
             bound, offered = {**bound, **network.bound}, (*offered, *network.offered)
@@ -51,5 +48,4 @@ class Functions:
                 lambda: session.logger,
                 lambda: session.network,
             )
-        session.function_calls.offer(bound, session.running_cell)
-        return {} if offered == session.opened.functions else {"functions": offered}
+        session.function_calls.offer(bound, session.change(functions=offered))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -46,7 +45,7 @@ CLOSED = "this sandbox is closed; a session can be opened again"
 _COPY = "this process was forked from the one whose sandbox it is; make another one"
 _LOST = "ended each time before it could put its variables away"
 _AS_IT_WAS = "The session may be as it was. Try again, or delete it."
-_POLL_SECONDS, _TRIES = 0.01, 3
+_TRIES = 3
 _NETWORK = ("network", "network_mode", "network_record_bytes")
 
 
@@ -80,8 +79,7 @@ class Sandbox:
         self.worker = worker
         self._home = home
         self._process = os.getpid()
-        self._sending = threading.RLock()
-        self._changes: dict[str, Any] = {}
+        self._changing = threading.RLock()
         self._functions = Functions()
         if policy.uses_exchanges:
             worker.network = home.network(worker, policy)
@@ -142,7 +140,7 @@ class Sandbox:
     def queue(self, cell: Cell, listener: Listener | None = None) -> CellFuture:
         """Queues a cell that was checked already, like `submit`."""
         sent = replace(cell, code=without_surrogates(cell.code))
-        future = CellFuture(self.worker.interrupt)
+        future = CellFuture(self.worker.interrupt, self.policy.grace_seconds)
         pending = PendingCell(sent, future, self.policy, listener, self.worker.opened)
         future.call = self._send(pending)
         return future
@@ -161,15 +159,16 @@ class Sandbox:
     async def aexecute(self, code: str, **options: Any) -> SandboxResult:
         """Runs a cell and awaits it; the options and errors are those of `execute`.
 
-        Cancelling it interrupts the cell and waits for its end, which may take `grace_seconds`.
+        Cancelling it interrupts the cell, and again after `grace_seconds`, and waits for its end.
         """
         return await self.submit(code, **options).ended()
 
     def interrupt(self) -> bool:
         """Interrupts the running cell, or the cells that wait for the guest's start.
 
-        The cell gets a `KeyboardInterrupt`, which it may catch. A guest that does not take it
-        within `policy.grace_seconds` is stopped. Returns False if there was no cell to interrupt.
+        The cell gets a `KeyboardInterrupt`. As in other kernels, one that catches it may go on; the
+        next interrupt gives it `policy.grace_seconds` to end. A guest that does not take one within
+        these seconds is stopped. Returns False if there was no cell to interrupt.
         """
         return not self._is_copy and self.worker.interrupt()
 
@@ -203,7 +202,7 @@ class Sandbox:
         Raises:
             SandboxClosed: the sandbox is closed.
         """
-        is_ready = self.worker.is_up and not self._changes
+        is_ready = self.worker.is_up and not self.worker.is_changing
         return done() if is_ready else self.call(messages.Start(), progress=progress)
 
     def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
@@ -346,7 +345,7 @@ class Sandbox:
         folder can't be mounted, `TypeError` for another type; nothing was changed then.
         """
         bound, name = SandboxLogger.of(logger), self.session_id
-        with self._sending:
+        with self._changing:
             if self.closed or self._is_copy:
                 raise SandboxClosed(self.worker.why_closed or _COPY)
             if policy is not None:
@@ -355,7 +354,7 @@ class Sandbox:
                 if any(getattr(policy, each) != getattr(self.policy, each) for each in _NETWORK):
                     self.worker.network = self._home.network(self.worker, policy)
                     self.take_functions(self._functions)
-                self._changes |= {**changes, "policy": plain_policy(policy), "door": policy.door}
+                self.worker.change(**changes, policy=plain_policy(policy), door=policy.door)
                 self.policy = policy
             if logger is not None:
                 self.worker.logger = bound.bind(session_id=name) if name else bound
@@ -368,9 +367,7 @@ class Sandbox:
         Their code runs only in the guest. The pip that is installed beside this package fetches
         them, with the configuration of the user it runs as. Forks may install packages, too.
         """
-        with self._sending:
-            if not self.worker.opened.pip:
-                self._changes["pip"] = True
+        self.worker.change(pip=True)
 
     def offer_functions(self, functions: Iterable[Function | HostFunction]) -> None:
         """Lets cells call functions of this program, not earlier ones, from the next cell on.
@@ -383,9 +380,8 @@ class Sandbox:
 
     def take_functions(self, functions: Functions) -> None:
         """Does the work of `offer_functions`, once the functions are checked."""
-        with self._sending:
-            self._changes.pop("functions", None)
-            self._changes |= functions.serve(self.worker)
+        with self._changing:
+            functions.serve(self.worker)
             self._functions = functions
 
     # -- its life
@@ -397,11 +393,10 @@ class Sandbox:
 
     def close_if_idle(self, why: str) -> bool:
         """Closes the sandbox, for the reason `why`, unless it is busy; returns whether it did."""
-        with self._sending:
-            if self.busy:
-                return False
-            self.close(why=why)
-            return True
+        if not self.worker.refuse_if_idle(why):
+            return False
+        self.close(why=why)
+        return True
 
     def close(self, *, discard_variables: bool = False, why: str = CLOSED) -> None:
         """Stops running code and frees the sandbox's resources. Safe to call twice.
@@ -443,7 +438,8 @@ class Sandbox:
         resets = self.worker.resets
         for _ in range(_TRIES):
             with suppress(GuestClosed, SandboxClosed):  # another reset, or a close, was faster
-                self.start().result()
+                if not self.worker.is_up:
+                    self.start().result()
                 self.worker.sleep(why, discard_variables=True)
             self.worker.wait_asleep()
             if self.worker.resets > resets or self.closed:
@@ -484,16 +480,10 @@ class Sandbox:
         return pending.future
 
     def _send(self, pending: PendingCall) -> int:
-        """Sends a call to the worker, a new one if options have changed; returns its number."""
+        """Sends a call to the worker, without waiting for it; returns its number."""
         if self._is_copy:
             raise SandboxClosed(_COPY)
-        with self._sending:
-            if self._changes:
-                while self.worker.sleep() or self.worker.state != "asleep":
-                    time.sleep(_POLL_SECONDS)
-                self.worker.opened = replace(self.worker.opened, verified={}, **self._changes)
-                self._changes = {}
-            return self.worker.call(pending)
+        return self.worker.call(pending)
 
 
 BaseSandbox = Sandbox

@@ -12,10 +12,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import (
@@ -29,14 +27,12 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.guests.broker_handlers import FetchedBytes
-from wasm_kernel.guests.protocol import check_request
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Handlers, log_failure
-from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
+from wasm_kernel.service.call_queue import CallQueue
 from wasm_kernel.service.calls import (
     LAST_KEPT,
     START_SECONDS,
-    CallQueue,
     PendingCall,
     most_memory,
     stuck,
@@ -51,19 +47,12 @@ from wasm_kernel.service.worker_line import Leaving, WorkerLine, log_lost, log_r
 
 State = Literal["starting", "idle", "busy", "asleep"]
 
-SLOW_SECONDS = 10.0
-"""Seconds of silence after which a worker that falls asleep is ended."""
-
 _LOG = logging.getLogger("wasm_kernel.service")
-_CLOSE_SECONDS = 10.0  # for a worker to close its session, beside its grace and writing
-_DISK_SPEED = 16 * MIB  # bytes a second; the worker's own memory is the most that is left to write
 _LEAVE_SECONDS = 5.0  # for a killed worker to be gone
-_LOOK_SECONDS = 0.25
+_LOOK_SECONDS, _LOOK_MOST = 0.25, 2.0  # seconds between two looks, and the most that count
 _KILLED_MOST = 2  # workers in a row that may be killed before they begin a call
 _OF_NO_CALL = messages.Pong | messages.Event | messages.Logged | messages.Noted
 _ENDED = "has ended, or was killed"
-_OVERDUE = "went on after the call's time was over, and was ended"
-_SLOW = "did not close its session within {seconds:.0f} seconds, and was ended"
 _LARGE = "took more memory than its session's limits allow, and was ended"
 _BROKE = "sent what it must not, and was ended"
 _FAILED = "was ended, as its service failed; the log says more"
@@ -107,12 +96,12 @@ class SessionWorker:
         self.network: SessionNetwork | None = None
         self.noted = noted
         self.usage, self.fetched = Usage(), FetchedBytes()
-        self.last_used, self.resets = time.time(), 0
+        self.last_used, self.resets, self._looked = time.time(), 0, time.monotonic()
         self._home = home
         self.logger = logger
         self._answer_seconds = answer_seconds
-        self._changed, self._sending = threading.Condition(), threading.Lock()
-        self._calls = CallQueue(queue)
+        self._changed = threading.Condition()
+        self._calls = CallQueue(queue, self._changed)
         self._offers = PageOffers()
         self._thread: threading.Thread | None = None
         self._line: WorkerLine | None = None
@@ -138,15 +127,44 @@ class SessionWorker:
             if self.why_closed:
                 raise SandboxClosed(self.why_closed)
             number = self._calls.add(pending)
-            if self._line is not None and self._leaving is None:
+            if self._calls.worker is not None:
                 self._calls.begin()
             self.last_used = time.time()
             if self._thread is None:
                 name = f"session {self.opened.session_id}"
                 self._thread = threading.Thread(target=self._live, name=name, daemon=True)
                 self._thread.start()
-        self._flush()
+        self._change_over()
+        self._calls.flush()
         return number
+
+    def change(self, **changes: Any) -> int:
+        """Changes options of the session, fields of `Open`, for the calls from now on.
+
+        They get another worker, once the calls before them have ended. Returns the number of the
+        last call before them.
+        """
+        with self._changed:
+            self._calls.change(self.opened, changes)
+            if self._thread is None:
+                self._take_changes()
+            return self._calls.last
+
+    def _take_changes(self) -> None:
+        if changes := self._calls.take_changes():
+            self.opened = replace(self.opened, verified={}, **changes)
+
+    def _change_over(self) -> None:
+        """Has the worker close the session if the next call needs a worker with other options."""
+        with self._changed:
+            is_due = self._calls.is_held(0)
+        if is_due:
+            self.sleep()
+
+    @property
+    def is_changing(self) -> bool:
+        """True if options were changed that no worker has yet."""
+        return bool(self._calls.changes)
 
     def interrupt(self, call: int = 0) -> bool:
         """Interrupts a cell (0: the running one, or all that wait for a worker).
@@ -154,22 +172,23 @@ class SessionWorker:
         Returns whether there was one.
         """
         with self._changed:
-            waits = self._thread is not None and self._line is None
+            has_worker = self._line is not None and not self._calls.is_held(call)
+            waits = self._thread is not None and not has_worker
             cells = self._calls.take_cells(call) if waits else []
             if not (waits or self._calls.interrupt(call)):
                 return False
         for cell in cells:  # none was sent, and the worker's start may take a minute
             cell.cancel()
-        self._flush()
+        self._calls.flush()
         return not waits or bool(cells)
 
     def offer(self, offered: PendingOffer) -> None:
         """Offers a message to the running cell, if there is one."""
         with self._changed:
-            if self._line is None or self._leaving is not None:
+            if self._calls.worker is None:
                 return
             self._offers.add(self._calls.tell(offered.offer), offered)
-        self._flush()
+        self._calls.flush()
 
     @property
     def is_interrupted(self) -> bool:
@@ -177,53 +196,6 @@ class SessionWorker:
         with self._changed:
             is_lost = self._line is not None and self._line.worker.has_ended
             return is_lost or bool(self.why_closed) or self._calls.is_interrupted
-
-    def _flush(self, *, waits: bool = False) -> None:
-        """Sends the waiting messages, in order, unless another thread already sends them.
-
-        Only a thread that `waits` sends a message for which the worker has no room yet: a caller
-        may be a front end's only thread.
-        """
-        while self._calls.unsent and self._sending.acquire(blocking=waits):
-            try:
-                while (found := self._next_unsent()) is not None:
-                    if not self._send(*found, waits=waits):
-                        with self._changed:
-                            self._calls.unsent.appendleft(found[1])
-                        later = partial(self._flush, waits=True)
-                        threading.Thread(target=later, daemon=True).start()
-                        return
-                if self._line is None or self._leaving is not None:
-                    return
-            except OSError:
-                return  # the session's thread gets the error, too
-            finally:
-                self._sending.release()
-
-    def _next_unsent(self) -> tuple[Worker, Struct] | None:
-        with self._changed:
-            if self._line is None or self._leaving is not None:
-                return None
-            unsent = self._calls.unsent
-            return (self._line.worker, unsent.popleft()) if unsent else None
-
-    def _send(self, worker: Worker, message: Struct, *, waits: bool) -> bool:
-        """Sends a message, or refuses it; returns False if that needs a wait that is not wanted."""
-        try:
-            check_request(message)  # the worker would be lost
-            if not waits:
-                return worker.channel.send_at_once(message)
-            worker.channel.send(message)
-            return True
-        except FrameError as problem:
-            why = problem
-        except (ValueError, TypeError, RecursionError) as problem:  # a caller's wrong type
-            why = FrameError(f"{describe(problem)}. Nothing was run.")
-        with self._changed:
-            pending = self._calls.remove(message.call if isinstance(message, messages.Call) else 0)
-        if pending is not None:
-            pending.refuse(why)
-        return True
 
     # -- the thread of a session that is awake
 
@@ -263,21 +235,21 @@ class SessionWorker:
         with self._changed:
             if self._leaving is not None or not self._calls.send_again():
                 return False
-            self._line = None
+            self._line = self._calls.worker = None
         self._home.release(self)
         return True
 
     def _serve(self, line: WorkerLine) -> WasmKernelError | None:
         """Serves the session with a worker until it ends; returns the reason, if it was lost."""
         try:
-            with self._sending:
+            with self._calls.sending:
                 with self._changed:
                     if self._leaving is not None:
                         return None
-                    self._line = line
+                    self._line, self._calls.worker = line, line.worker
                     self._calls.begin(START_SECONDS)
                 line.worker.open(self.opened)
-            self._flush()
+            self._calls.flush()
             while True:
                 self._take(*line.hear(), line)
         except (EOFError, OSError):
@@ -369,6 +341,7 @@ class SessionWorker:
         with self._changed:
             self._calls.remove(report.call)
             self.last_used = time.time()
+        self._change_over()
         end()
 
     def _asleep(self, problem: WasmKernelError | None) -> bool:
@@ -379,14 +352,14 @@ class SessionWorker:
         self._home.release(self)
         self.function_calls.close()
         with self._changed:
-            leaving = None if self.why_closed else self._leaving
-            last = self._calls.last if leaving is None else leaving.last_call
-            left = self._calls.take_until(last)
+            last = self._calls.last_of_worker if self._leaving is None else self._leaving.last_call
+            left = self._calls.take_until(self._calls.last if self.why_closed else last)
+            self._take_changes()
             is_lost = isinstance(problem, GuestStopped)
             count = self._use_number() if is_lost and left and left[0].is_counted else 0
             if not self._calls:
                 self._thread = None
-            self._line = self._leaving = None
+            self._line = self._leaving = self._calls.worker = None
             is_called = self._thread is not None
             self._changed.notify_all()
         log_lost(problem if left else None, self.logger, self.opened.language)
@@ -405,6 +378,16 @@ class SessionWorker:
         return number
 
     # -- sleeping, closing, looking after it
+
+    def refuse_if_idle(self, why: str) -> bool:
+        """Takes no further call, for the reason `why`, unless a call waits or the guest starts.
+
+        Returns whether it takes none.
+        """
+        with self._changed:
+            if self.state in ("asleep", "idle"):
+                self.why_closed = self.why_closed or why
+            return bool(self.why_closed)
 
     @property
     def state(self) -> State:
@@ -443,25 +426,24 @@ class SessionWorker:
             if discard_variables and (self._thread is None or self._leaving is not None):
                 return False
             self.why_closed = self.why_closed or why
-            if self._thread is None or (self._calls and not is_final):
+            if self._thread is None or (self._calls.running is not None and not is_final):
                 return False
             self._changed.notify_all()
             if self._leaving is not None:
                 return True
-            line, seconds = self._line, _CLOSE_SECONDS
-            if line is not None:  # measured by the system: a worker may report any number
-                seconds += self.opened.policy["grace_seconds"]
-                seconds += line.worker.resident_bytes / _DISK_SPEED
-            self._leaving = Leaving(time.monotonic(), seconds, self._calls.last, discard_variables)
+            line, grace = self._line, self.opened.policy["grace_seconds"]
+            last = self._calls.last if is_final else self._calls.last_of_worker
+            self._leaving = Leaving.of(line, grace, last, discard=discard_variables)
+            self._calls.worker = None
             self._calls.unsent.clear()  # no worker reads them any more
-            waiting = self._calls.take_until(self._calls.last) if line is None else []
+            waiting = self._calls.take_until(last) if line is None else []
         if line is None:  # no worker ends them
             for pending in waiting:
                 pending.refuse(SandboxClosed(why or _RESET))
             return True
 
         def say() -> None:
-            with contextlib.suppress(OSError), self._sending:
+            with contextlib.suppress(OSError), self._calls.sending:
                 line.worker.channel.send(messages.Close(discard_variables, asleep=not is_final))
 
         threading.Thread(target=say, daemon=True).start()  # the worker may not read
@@ -472,28 +454,27 @@ class SessionWorker:
 
         Returns at once on the session's own thread, where a listener may close the session.
         """
-        leaving = self._leaving
-        end = time.monotonic() + _LEAVE_SECONDS + (0.0 if leaving is None else leaving.seconds)
-        while threading.current_thread() is not self._thread and time.monotonic() < end:
+        if (leaving := self._leaving) is None or threading.current_thread() is self._thread:
+            return
+        while leaving.passed < leaving.seconds + _LEAVE_SECONDS:
             with self._changed:
-                is_gone = lambda: self._leaving is None or self._line is None  # noqa: E731
+                is_gone = lambda: self._leaving is not leaving or self._line is None  # noqa: E731
                 if self._changed.wait_for(is_gone, _LOOK_SECONDS):
                     return
             self.look_after()
 
     def look_after(self) -> None:
         """Ends a worker that is silent, or takes too much memory or time; called every second."""
+        self._change_over()  # the call before a held one may have been refused
         with self._changed:
             line, leaving, running = self._line, self._leaving, self._calls.running
+            now = time.monotonic()
+            passed, self._looked = min(now - self._looked, _LOOK_MOST), now
         if line is None:
             return
         if line.worker.resident_bytes > most_memory(self.opened.policy):
             line.end(_LARGE)
         elif leaving is not None:
-            line.look(SLOW_SECONDS)
-            if leaving.passed > leaving.seconds:
-                line.end(_SLOW.format(seconds=leaving.seconds))
-        elif running is not None and line.is_hearing:
-            line.look(self._answer_seconds)
-            if running.is_overdue():
-                line.end(_OVERDUE)
+            line.look_at_leaving(leaving, passed)
+        elif running is not None:
+            line.look_at_call(running, self._answer_seconds, passed)

@@ -1,7 +1,8 @@
 """`WorkerLine`: the messages of one worker, checked and counted, and a watch on its silence.
 `Leaving` is the time that a worker has for closing its session.
 
-A worker that was taken over may send anything: rubbish, too much, or nothing.
+A worker that was taken over may send anything: rubbish, too much, or nothing. Its time passes from
+look to look, so that none passes while this process itself is stopped, or gets no processor.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, BrokerServer, Handlers
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
+from wasm_kernel.service.calls import PendingCall
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.messages import Report
 
@@ -31,7 +32,14 @@ _REQUEST_BYTES = 16 * MIB  # bytes of one request, which may name a thousand pat
 _EVENTS = frozenset(
     value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
 )
+SLOW_SECONDS = 60.0
+"""Seconds of silence after which a worker that falls asleep is ended."""
+
+_CLOSE_SECONDS = 150.0  # for a worker to close its session, beside its grace and writing
+_DISK_SPEED = 4 * MIB  # bytes a second; the worker's own memory is the most that is left to write
 SILENT = "did not answer for {seconds:g} seconds, and was ended"
+_SLOW = "did not close its session within {seconds:.0f} seconds, and was ended"
+_OVERDUE = "went on after the call's time was over, and was ended"
 
 
 class WorkerLine:
@@ -50,7 +58,7 @@ class WorkerLine:
         self.is_hearing = True
         self.has_guest = False
         self.is_up = False
-        self._silent_since: float | None = None
+        self._silence: float | None = None  # seconds since a ping
         self._guard = threading.Lock()
         self._pings = 0  # unanswered
         self._stray_left = _STRAY_BYTES
@@ -63,7 +71,7 @@ class WorkerLine:
         """
         self.is_hearing = True
         data = self.worker.channel.receive()
-        self.is_hearing, self._silent_since = False, None
+        self.is_hearing, self._silence = False, None
         report = messages.read_report(data)
         if isinstance(report, messages.Pong) and self._expect(-1) < 0:
             raise FrameError("it was not asked whether it is well")
@@ -94,18 +102,34 @@ class WorkerLine:
         """Notes that a call has ended: the counts of messages without a call begin at 0."""
         self._stray_left, self._requests = _STRAY_BYTES, 0
 
-    def look(self, seconds: float) -> None:
+    def look_at_leaving(self, leaving: Leaving, passed: float) -> None:
+        """Ends a worker that takes too long to close its session."""
+        leaving.passed += passed
+        self._look(SLOW_SECONDS, passed)
+        if leaving.passed > leaving.seconds:
+            self.end(_SLOW.format(seconds=leaving.seconds))
+
+    def look_at_call(self, running: PendingCall, silence: float, passed: float) -> None:
+        """Ends a worker that is silent for `silence` seconds, or whose call takes too long."""
+        if self.is_hearing:  # otherwise the caller's own code takes the time
+            self._look(silence, passed)
+            if running.is_overdue(passed):
+                self.end(_OVERDUE)
+
+    def _look(self, seconds: float, passed: float) -> None:
         """Sends the worker a ping; ends it if it has been silent for `seconds`."""
         if not self.is_hearing:
             return
-        if self._silent_since is None:
-            self._silent_since = time.monotonic()
+        if (silence := self._silence) is None:
+            self._silence = 0.0
             self._expect(1)
             with contextlib.suppress(OSError):  # the session's thread gets the error
                 if not self.worker.channel.send_at_once(messages.Ping()):
                     self._expect(-1)
-        elif time.monotonic() - self._silent_since > seconds:
-            self.end(SILENT.format(seconds=seconds))
+        else:
+            self._silence = silence + passed
+            if self._silence > seconds:
+                self.end(SILENT.format(seconds=seconds))
 
     def _expect(self, pongs: int) -> int:
         """Changes the number of expected answers by `pongs`; returns the number."""
@@ -124,22 +148,23 @@ class WorkerLine:
         self.worker.kill()
 
 
-class Leaving(Struct, frozen=True):
-    """A session that is falling asleep, since a monotonic time, for at most `seconds`.
+class Leaving(Struct, eq=False):
+    """A session that is falling asleep, which may take `seconds` in all.
 
     Calls later than `last_call` wait for the next worker. With `discard_variables` the next worker
-    begins without variables.
+    begins without variables. `passed` are the seconds since it began to fall asleep.
     """
 
-    since: float
     seconds: float
     last_call: int
     discard_variables: bool
+    passed: float = 0.0
 
-    @property
-    def passed(self) -> float:
-        """The seconds since the session began to fall asleep."""
-        return time.monotonic() - self.since
+    @classmethod
+    def of(cls, line: WorkerLine | None, grace: float, last: int, *, discard: bool) -> Leaving:
+        """Returns the time for a worker with a grace, measured by the system, to close."""
+        memory = 0 if line is None else line.worker.resident_bytes
+        return cls(_CLOSE_SECONDS + grace + memory / _DISK_SPEED, last, discard)
 
 
 def log_report(
