@@ -92,13 +92,17 @@ def test_a_cell_forks_its_session(
 
 
 def test_two_forks_in_one_cell_and_an_undo_before_them(kernel: RealKernel, sessions: Path) -> None:
-    kernel.run("x = 1")
+    kernel.run("import random; x = 1")
     kernel.run("x = 2")
-    said = kernel.run("a = %fork\nb = %fork\n%undo")
+    said = kernel.run("a = %fork\nb = %fork --deterministic\n%undo")
     first, second = said.stdout.split()[1], said.stdout.split("Session ")[2].split()[0]
+    drawn = []
     for session in (first, second):
         with opened(session, sessions) as fork:
-            assert says(fork, "print(x)") == "1"
+            drawn.append(says(fork, "print(x, random.random())"))
+    mine = kernel.run("print(x, random.random())").stdout.strip()
+    assert [each == mine for each in drawn] == [False, True]
+    assert [each[:2] for each in (*drawn, mine)] == ["1 "] * 3
 
 
 def test_a_cell_that_is_lost_makes_no_fork(

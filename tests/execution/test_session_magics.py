@@ -130,8 +130,9 @@ def test_writing_may_leave_a_file_and_reading_gives_text_or_bytes(run: Run) -> N
     assert value(run("%session_read '{name}.bin'")) == "b'\\xff\\x00'"
 
 
-def test_a_folder_goes_with_everything_only_when_asked(run: Run) -> None:
+def test_a_folder_goes_with_everything_only_when_asked_and_a_link_alone(run: Run) -> None:
     run("import os\nos.makedirs('d/e')\nopen('d/e/f', 'w')\nos.mkdir('empty')")
+    run("os.symlink('d', 'way')\n%session_delete -r way")
     assert "--recursive" in run("%session_delete d", fails="UsageError").stderr
     run("%session_delete -r d")
     run("%session_delete empty/")

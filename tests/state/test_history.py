@@ -6,12 +6,15 @@ import os
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
+from tests.faces import full_disk
 from tests.state.session import Session, three
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import index
 from wasm_kernel.state.history import History
+from wasm_kernel.state.stored import StateFolder
 
 Making = Callable[..., Session]
 SYNC = History.sync
@@ -89,6 +92,26 @@ def test_a_missing_commit_and_what_stands_on_it_are_gone(
     assert reopened(session_of, again).state == {0: "a", 7: "new"}
 
 
+def test_a_commit_that_is_forgotten_takes_all_that_stands_on_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three(session)
+    session.history.name("here", 3)
+    session.history.move(2, (3,))
+    monkeypatch.setattr(StateFolder, "set_contents_aside", full_disk)
+    session.history.forget(2)
+    tree = session.history.tree
+    assert ([*tree.commits], tree.head, tree.names, tree.undone) == ([1], 1, {}, ())
+
+
+def test_without_a_number_left_a_commit_is_refused_in_words(session: Session) -> None:
+    """No later process could read it."""
+    three(session)
+    session.history.tree = replace(session.history.tree, last=index.ID_MOST)
+    with pytest.raises(OSError, match="no numbers left"):
+        session.cell(p1="more")
+
+
 def test_what_killed_writers_left_is_swept(session_of: Making, session: Session) -> None:
     three(session)
     for name in (".index.aside", "contents/.9.aside", f"contents/{'0' * 64}"):
@@ -116,12 +139,16 @@ def test_a_session_left_at_the_beginning_is_there(session_of: Making, session: S
 def test_an_index_that_would_become_too_long_is_rewritten(
     session_of: Making, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "MOST_BYTES", 6_000)
     three(session)
+    small, most = (session.folder / "index").stat().st_size, 6_000
     for number in range(200):
+        if number == 120:  # most of it is useless, long before it is too long
+            session.history.tidy()
+            assert (session.folder / "index").stat().st_size < 2 * small
+            monkeypatch.setattr(index, "MOST_BYTES", most)
         session.history.name("here", 1 + number % 3)
         session.history.save()
-        assert (session.folder / "index").stat().st_size <= 6_000
+        assert number < 120 or (session.folder / "index").stat().st_size <= most
     again = reopened(session_of, session)
     assert again.found is not None
     assert not again.found.is_damaged

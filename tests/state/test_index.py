@@ -126,6 +126,17 @@ def test_no_flipped_bit_is_believed(folder: Folder, written: Path) -> None:
         damaged(written, folder, torn)
 
 
+def test_a_record_that_is_missing_doubled_or_out_of_its_place_is_damage(
+    folder: Folder, written: Path
+) -> None:
+    lines = written.read_bytes().splitlines(keepends=True)
+    for at in range(1, len(lines) - 1):
+        one, other = lines[at : at + 2]
+        for instead in ([other], [one, one, other], [other, one]):
+            written.write_bytes(b"".join([*lines[:at], *instead, *lines[at + 2 :]]))
+            assert None in entries(folder), (at, instead)
+
+
 def test_a_huge_index_is_not_read(folder: Folder, written: Path) -> None:
     os.truncate(written, 8 << 30)
     with pytest.raises(HistoryError, match="damaged"):
@@ -193,6 +204,10 @@ def test_a_failed_rewriting_leaves_the_old_one(
         patch.setattr(os, "rename", _fail)
         with pytest.raises(OSError, match="the disk failed"):
             index.rewrite(())
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "MOST_BYTES", written.stat().st_size)
+        with pytest.raises(OSError, match="too long"):  # no later process could read it
+            index.rewrite([*RECORDS, *RECORDS])
     index.append(Name("x", 7))
     index.close()
     assert entries(folder) == [*RECORDS, Name("x", 7)]

@@ -112,6 +112,27 @@ def test_what_waits_to_be_written_is_not_put_off_by_folding(
     assert written == list(range(1, 31))
 
 
+def test_a_commit_without_room_holds_up_what_stands_on_it_and_no_other_branch(
+    session_of: Making, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = session.history.store
+
+    def too_large(one: int) -> None:
+        if one == 2:
+            raise OSError(errno.ENOSPC, "no room")
+        store(one)
+
+    monkeypatch.setattr(session.history, "store", too_large)
+    for text in "abc":
+        session.cell(p0=text)
+    session.go(1)
+    session.cell(p1="d")
+    session.flush()
+    assert session.history.waiting == [2, 3]
+    session.close()
+    assert session_of(load=True).state == {0: "a", 1: "d"}
+
+
 def test_a_second_failure_is_told_again(session: Session, disk: Disk) -> None:
     for broken in (errno.ENOSPC, 0, errno.ENOSPC, errno.ENOSPC):
         disk.broken = broken

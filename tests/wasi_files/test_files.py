@@ -5,6 +5,7 @@ that a cell created, changed and deleted by its own calls.
 from __future__ import annotations
 
 import os
+import select
 import stat
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from tests.engine.tiny import APP, FOLLOW, OTHER, ROOT, Guest
 from wasm_kernel.engine import abi
 from wasm_kernel.linux import trees
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.wasi_files.preopens import Preopen
 
 
@@ -40,6 +41,16 @@ def test_another_file_in_the_place_of_the_null_device_is_not_written(
     monkeypatch.setattr(os, "devnull", str(planted))
     assert guest.open("dev/null", fd=ROOT)[0] == abi.ENOTSUP
     assert planted.read_bytes() == b""
+
+
+def test_a_pipe_is_not_opened_even_for_a_moment(guest: Guest) -> None:
+    """Its other end would take the guest for a writer that came and left."""
+    os.mkfifo(guest.app / "pipe")
+    with closing_fd(os.open(guest.app / "pipe", os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        assert guest.open("pipe")[0] == abi.ENOTSUP
+        there = select.poll()
+        there.register(reader)
+        assert there.poll(0) == []
 
 
 def test_a_path_outside_the_guests_memory_is_a_bad_address(guest: Guest) -> None:

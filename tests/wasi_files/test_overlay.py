@@ -141,6 +141,19 @@ def test_covers_are_not_files_of_the_session(real: Overlaid) -> None:
     assert real.rename("helper.py", ".wh.a") == NOTHING
 
 
+def test_a_folder_that_lies_beneath_is_neither_renamed_nor_removed_as_a_file(
+    real: Overlaid,
+) -> None:
+    """Programs copy its files then, as from one disk to another."""
+    assert real.call("path_unlink_file", "data") == abi.EISDIR
+    assert real.call("path_remove_directory", "orders.csv") == abi.ENOTDIR
+    assert real.rename("data", "other") == abi.EXDEV
+    assert real.write("data/new", b"n") == abi.SUCCESS
+    assert real.rename("data", "other") == abi.EXDEV
+    assert real.call("path_create_directory", "own") == abi.SUCCESS
+    assert real.rename("own", "data") == abi.ENOTEMPTY
+
+
 def test_times_are_set_on_a_copy(real: Overlaid) -> None:
     at = real.guest.text("notebook/orders.csv")
     assert real.guest.call("path_filestat_set_times", ROOT, 1, *at, 5, 7, 5) == abi.SUCCESS

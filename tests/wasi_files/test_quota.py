@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,6 +73,16 @@ def test_a_file_that_the_host_filled_over_the_limit_can_be_written_over(limited:
     assert written(guest, fd, 5 * KB) == 5 * KB
     assert guest.make("b") == abi.SUCCESS
     assert written(guest, opened(guest, "b"), 1) == -abi.ENOSPC
+
+
+def test_a_file_that_another_process_cut_is_counted_from_there(limited: Making) -> None:
+    guest = limited()
+    fd = opened(guest, "a")
+    assert written(guest, fd, 8 * KB) == 8 * KB
+    os.truncate(guest.app / "a", 0)
+    assert written(guest, opened(guest, "b"), 9 * KB) == 9 * KB
+    seek(guest, fd, 0)
+    assert written(guest, fd, 8 * KB) == KB
 
 
 @pytest.mark.parametrize("how", ["opened so", "made so later"])

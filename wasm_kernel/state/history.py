@@ -346,7 +346,6 @@ class History:
             undone = tuple(one for one in tree.undone if one not in gone)
             head = tree.commits[commit_id].parent
             self.tree = replace(tree, names=names, undone=undone, head=head)
-            self.pinned -= gone
             kept = {c.content for one, c in tree.commits.items() if one not in gone}
             with contextlib.suppress(OSError):
                 if self.place is not None:
