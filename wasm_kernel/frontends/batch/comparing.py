@@ -26,10 +26,13 @@ _DIFFERENCE_CHARACTERS = 20_000
 _OUTPUTS_MOST = 100  # of a cell with more outputs, all are compared as one
 
 
-def difference(before: NotebookNode, after: NotebookNode, ignored: Collection[str]) -> str:
+def difference(
+    before: NotebookNode, after: NotebookNode, ignored: Collection[str]
+) -> tuple[str, int]:
     """Returns how the outputs of two notebooks differ, as nbdime prints it; empty if they do not.
 
-    `ignored` names some of `IGNORABLE`.
+    The number is that of the first cell whose outputs differ, from 1; 0 if there is none. `ignored`
+    names some of `IGNORABLE`.
     """
     from nbdime import diff_notebooks
     from nbdime.prettyprint import PrettyPrintConfig, pretty_print_notebook_diff
@@ -37,18 +40,14 @@ def difference(before: NotebookNode, after: NotebookNode, ignored: Collection[st
     old, new = _comparable(before, ignored), _comparable(after, ignored)
     found: Any = diff_notebooks(old, new)
     if not found:
-        return ""
+        return "", 0
     written = io.StringIO()
     pretty_print_notebook_diff(
         "stored", "now", old, found, PrettyPrintConfig(out=written, use_color=False)
     )
-    return written.getvalue()[:_DIFFERENCE_CHARACTERS]
-
-
-def differing_cell(before: NotebookNode, after: NotebookNode, ignored: Collection[str]) -> int:
-    """Returns the number of the first cell whose outputs differ, from 1; 0 if there is none."""
-    cells = zip(_comparable(before, ignored).cells, _comparable(after, ignored).cells, strict=False)
-    return next((number for number, (old, new) in enumerate(cells, 1) if old != new), 0)
+    cells = enumerate(zip(old.cells, new.cells, strict=False), 1)
+    first = next((number for number, (one, other) in cells if one != other), 0)
+    return written.getvalue()[:_DIFFERENCE_CHARACTERS], first
 
 
 def without_notes(book: NotebookNode) -> NotebookNode:

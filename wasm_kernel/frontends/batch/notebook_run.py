@@ -24,7 +24,7 @@ from traitlets.config import Config
 
 from wasm_kernel.errors import Door, WasmKernelError, describe
 from wasm_kernel.frontends.batch.batch_session import BatchSession
-from wasm_kernel.frontends.batch.comparing import difference, differing_cell, without_notes
+from wasm_kernel.frontends.batch.comparing import difference, without_notes
 from wasm_kernel.frontends.batch.notebook_client import (
     CellClient,
     KernelEnded,
@@ -442,10 +442,9 @@ def compared(
 ) -> Outcome:
     """Returns the outcome of a notebook whose outputs must equal its stored ones."""
     before = without_notes(read_stored(source))
-    found = difference(before, book, ignored)
+    found, cell = difference(before, book, ignored)
     if not found:
         return outcome
-    cell = differing_cell(before, book, ignored)
     return replace(outcome, verdict="error", reason=_DIFFERS, cell=cell, difference=found)
 
 
