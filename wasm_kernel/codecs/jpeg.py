@@ -24,13 +24,8 @@ _MOST = 2**31 - 1
 class JpegImports(Imports):
     """Lets a call of libjpeg-turbo begin; reports no texts of errors."""
 
-    reports: ClassVar[Mapping[Import, str]] = {}
+    others: ClassVar[Mapping[Import, str]] = {_SET_JUMP: "i"}
     allocator: ClassVar[tuple[str, tuple[int, ...]]] = ("malloc", ())
-
-    @property
-    def imports(self) -> Mapping[Import, str]:
-        """All imports that are answered."""
-        return {_SET_JUMP: "i"}
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for an instance."""

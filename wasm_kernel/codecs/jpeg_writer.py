@@ -93,7 +93,7 @@ class JpegWriterImports(Imports):
         result: The address and the length of the file, once it is written.
     """
 
-    reports: ClassVar[Mapping[Import, str]] = {}
+    others: ClassVar[Mapping[Import, str]] = {("a", name): shape for name, shape in _SHAPES.items()}
     allocator: ClassVar[tuple[str, tuple[int, ...]]] = (_ALLOCATE, ())
     constructor: ClassVar[str] = _CONSTRUCT
     memory: ClassVar[str] = "P"
@@ -103,11 +103,6 @@ class JpegWriterImports(Imports):
         self.settings: Settings | None = None
         self.result: tuple[int, int] | None = None
         self._file_at = (0, 0)  # the place of the file's address and length
-
-    @property
-    def imports(self) -> Mapping[Import, str]:
-        """All imports that are answered."""
-        return {("a", name): shape for name, shape in _SHAPES.items()}
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for an instance."""

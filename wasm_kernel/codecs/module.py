@@ -44,13 +44,15 @@ class Imports:
 
     Attributes:
         reports: The imports that get an error's text, with their shapes.
+        others: Further imports that are answered.
         allocator: The export that allocates memory, and its arguments behind the length.
         constructor: The export to call before all others, or an empty text.
         memory: The export that is the memory.
         text: The last error's text.
     """
 
-    reports: ClassVar[Mapping[Import, str]]
+    reports: ClassVar[Mapping[Import, str]] = {}
+    others: ClassVar[Mapping[Import, str]] = {}
     allocator: ClassVar[tuple[str, tuple[int, ...]]] = ("__wbindgen_malloc", (_BYTE,))
     constructor: ClassVar[str] = ""
     memory: ClassVar[str] = "memory"
@@ -61,7 +63,7 @@ class Imports:
     @property
     def imports(self) -> Mapping[Import, str]:
         """All imports that are answered."""
-        return self.reports
+        return {**self.reports, **self.others}
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for an instance."""

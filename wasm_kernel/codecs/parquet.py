@@ -45,15 +45,11 @@ class ParquetImports(Imports):
         (_FILE, "__wbg_Error_67e7344beaa85059"): "ii>e",
         (_FILE, "__wbg___wbindgen_throw_5d9e815e6fdf150f"): "ii>",
     }
+    others: ClassVar[Mapping[Import, str]] = {(_FILE, n): shape for n, shape in _SHAPES.items()}
 
     def __init__(self) -> None:
         super().__init__()
         self._asked = ""
-
-    @property
-    def imports(self) -> Mapping[Import, str]:
-        """All imports that are answered."""
-        return {**self.reports, **{(_FILE, name): shape for name, shape in _SHAPES.items()}}
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for an instance."""
@@ -68,7 +64,7 @@ class ParquetImports(Imports):
             lambda _: _BATCH_ROWS,
             lambda *_: 0,
         ]
-        own = dict(zip(((_FILE, name) for name in _SHAPES), answers, strict=True))
+        own = dict(zip(self.others, answers, strict=True))
         return {**super().bind(guest), **own}
 
     def _name(self, memory: GuestMemory, at: int, length: int) -> int:

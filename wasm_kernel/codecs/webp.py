@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from wasm_kernel.codecs.module import CodecError, CodecModule, CodecResult, Function, Imports
-from wasm_kernel.engine.host_calls import Import
 
 _SIZE = struct.Struct("<2I")  # width, height
 
@@ -15,7 +14,6 @@ _SIZE = struct.Struct("<2I")  # width, height
 class WebPImports(Imports):
     """Answers nothing: the module reports no texts of errors."""
 
-    reports: ClassVar[Mapping[Import, str]] = {}
     allocator: ClassVar[tuple[str, tuple[int, ...]]] = ("malloc", ())
 
 
