@@ -26,7 +26,7 @@ DEEP = "d/" * 2000
 SWOLLEN: dict[str, Members] = {
     "folders 30,000 deep": [folder(f"{k}/" + "a/" * 30_000 + "b") for k in range(5)],
     "folders on the way to files": [member(f"files/{k}/{DEEP}f") for k in range(30)],
-    "links": [link(str(k), "x" * 4000) for k in range(1200)],
+    "links": [link(str(k), "x" * 90) for k in range(1200)],
 }
 
 

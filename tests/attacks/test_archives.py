@@ -156,8 +156,19 @@ def test_links_out_are_taken_away(root: Path, tmp_path: Path) -> None:
 
 def test_an_archive_gives_no_more_rights(root: Path, tmp_path: Path) -> None:
     members = [manifest(), member("files/tool", mode=0o6777, uid=0, gid=0)]
+    members += [member("files/d", b"", tarfile.DIRTYPE, mode=0o7777)]
     made = import_session(packed(tmp_path / "a.tar.gz", members), root)
-    assert (root / made.session_id / "tool").stat().st_mode & 0o7777 == 0o777
+    for name in ("tool", "d"):
+        assert (root / made.session_id / name).stat().st_mode & 0o7777 == 0o777
+
+
+def test_the_links_of_an_archive_have_a_size_together(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are kept in memory until its end."""
+    monkeypatch.setattr("wasm_kernel.state.archive_in._LINKS_MOST_BYTES", 5_000)
+    members = [manifest(), *(link(str(number), "x" * 90) for number in range(60))]
+    assert "too many of them" in refused(root, packed(tmp_path / "a.tar.gz", members))
 
 
 @pytest.mark.parametrize("mtime", [1e300, float("nan")])

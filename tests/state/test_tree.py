@@ -106,3 +106,12 @@ def with_widgets() -> Tree:
 
 def test_a_cells_number_leads_to_right_after_it_without_what_widgets_did() -> None:
     assert with_widgets().plan("restore", name="3").target == 6
+
+
+def test_an_undo_leaves_what_widgets_did_after_the_cell_before() -> None:
+    assert with_widgets().plan("undo").target == 5
+
+
+def test_a_state_has_a_row_for_each_of_its_names() -> None:
+    rows = Tree(line(2).commits, 3, {"one": 2, "two": 2}).rows()
+    assert [(row["id"], row["name"]) for row in rows] == [(1, ""), (2, "one"), (2, "two"), (3, "")]
