@@ -148,7 +148,6 @@ class OutputStreams:
         self._shown = {name: [] for name in limits}
         if self._overflow is not None:
             self._overflow.begin(cell)
-        self._decoders = {name: self._decoder() for name in NAMES.values()}
 
     def end(self) -> None:
         """Ends the turn: hands on held text, with a replacement sign for half a character."""
