@@ -176,6 +176,18 @@ def test_an_interrupt_reaches_a_guest_that_waits_for_its_user(timed: Timed) -> N
     assert timed.interrupted
 
 
+def test_the_users_time_does_not_count_and_all_other_time_does(timed: Timed) -> None:
+    timed.arm(timed.signals, 5.0, 2.0)
+    timed.pause()
+    timed.at.now += 100
+    assert not must_end(timed)
+    timed.resume()
+    timed.at.now += 4.9
+    assert not must_end(timed)
+    timed.at.now += 0.1
+    assert must_end(timed)
+
+
 def test_closing_stops_every_later_turn(timed: Timed) -> None:
     timed.close()
     timed.arm(timed.signals, None, 2.0)
@@ -316,6 +328,8 @@ def test_an_interrupt_that_the_guest_ignores_stops_it(timed: Timed) -> None:
 
 def test_a_cell_that_was_interrupted_before_it_is_served_stops_at_once(timed: Timed) -> None:
     with timed.serving(Served(is_interrupted=True)):
+        timed.arm(NO_SIGNALS, None, 2.0)
+        assert not timed.interrupted  # the turn is not the cell's
         timed.arm(timed.signals, None, 2.0, for_cell=True)
         timed.watch()
         assert timed.signals.raised == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import wasmtime
 from tests.engine import tiny
 from tests.engine.tiny import MIB, Guest
 from tests.faces import PATIENCE
-from wasm_kernel.engine.clock import Clock, StopReason
+from wasm_kernel.engine.clock import NO_SIGNALS, Clock, StopReason
 from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED
 from wasm_kernel.engine.instance import Instance, InstanceOptions, stop_error
@@ -111,6 +112,19 @@ def test_memory_grows_to_its_limit_and_no_further(metered: Guest) -> None:
         metered.instance.grow_to(2 * MIB)
     assert metered.call("grow", 8, fuel=1000) == 8
     assert metered.call("grow", 1, fuel=1000) == 0xFFFFFFFF
+
+
+def test_a_guest_whose_time_ends_in_a_host_call_ends_with_that_call(tmp_path: Path) -> None:
+    def work(data: bytes) -> bytes:
+        until = time.thread_time() + 0.2
+        while time.thread_time() < until:
+            """The ticker looks at the clock."""
+        return data
+
+    guest = Guest(tmp_path, handler=work)
+    guest.clock.arm(NO_SIGNALS, 0.05, PATIENCE)
+    assert isinstance(stopped(guest, "host_call", 1024, 0, 2048, 2052), CellTimeout)
+    guest.close()
 
 
 def test_another_thread_may_not_call_an_instance(guest: Guest) -> None:

@@ -122,6 +122,7 @@ def test_f17_a_write_copies_no_more_than_is_shown(tmp_path: Path, buffers: int) 
     guest.instance.memory.write(131_072, struct.pack("<II", 0, whole) * buffers)
     peak, begun = Peak(), time.thread_time()
     assert guest.call("fd_write", 1, 131_072, buffers, 96) == abi.SUCCESS
+    assert guest.instance.memory.read_word(96) == whole * buffers & 0xFFFFFFFF  # it wrote all
     assert time.thread_time() - begun < 0.5
     assert peak.grown < 64 * MIB
     guest.streams.end()

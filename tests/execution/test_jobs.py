@@ -110,6 +110,21 @@ def test_only_cells_that_wait_are_cancelled(made: Callable[[Begin], GuestJobs]) 
     assert not jobs.cancel_cells()
 
 
+def test_an_interrupt_between_two_cells_is_for_the_first_that_waits(
+    made: Callable[[Begin], GuestJobs],
+) -> None:
+    """Such as one that comes while the effects of the cell before are kept."""
+    jobs, gate = made(lambda: None), threading.Event()
+    jobs.start().result(SECONDS)
+    jobs.submit(lambda: gate.wait(SECONDS))
+    first, second = (jobs.queue(lambda: never_ran(Path("app"), "")) for _ in range(2))
+    assert jobs.interrupt()
+    gate.set()
+    second.result(SECONDS)
+    assert first.cancelled()
+    assert not jobs.interrupt()
+
+
 @pytest.mark.parametrize("problem", [OSError(24, "Too many open files", "/home/a"), MemoryError()])
 def test_what_the_system_refuses_is_said_in_words_without_paths(
     made: Callable[[Begin], GuestJobs], problem: Exception

@@ -108,6 +108,7 @@ def test_what_a_callback_changed_is_taken_back_with_the_cell_before(notebook: No
     notebook.run("y = 1")
     for value in range(5):
         notebook.move(value)
+    notebook.page.said.clear()
     notebook.run("%undo")
     assert notebook.page.said[-1].data["state"]["value"] == 3
     assert notebook.move(9).text == "now 9\n"

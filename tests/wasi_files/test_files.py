@@ -57,6 +57,12 @@ def test_a_path_outside_the_guests_memory_is_a_bad_address(guest: Guest) -> None
     assert guest.call("path_unlink_file", APP, 0xFFFFFF00, 16) == abi.EFAULT
 
 
+def test_a_links_text_is_cut_to_the_buffer(guest: Guest) -> None:
+    guest.symlink("target", "link")
+    assert guest.call("path_readlink", APP, *guest.text("link"), 65_536, 4, 64) == abi.SUCCESS
+    assert guest.answer(64) == b"targ"
+
+
 def test_an_unknown_descriptor_is_refused(guest: Guest) -> None:
     assert guest.open("x", fd=77)[0] == abi.EBADF
 

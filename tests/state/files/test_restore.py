@@ -16,18 +16,19 @@ from wasm_kernel.state.file_journal import NotKept
 
 
 def test_what_changed_its_kind(workspace: Workspace) -> None:
+    link = "a link that is no \udcff UTF-8"
     workspace.write("file", "text")
     workspace.make_folder("folder")
     workspace.write("folder/in", "x")
-    workspace.link("link", "file")
+    workspace.link(link, f"{link} either")
     one = workspace.commit()
     workspace.remove("file")
     workspace.make_folder("file")
     workspace.write("file/in", "y")
     workspace.remove_folder("folder")
     workspace.link("folder", "file")
-    workspace.remove("link")
-    workspace.write("link", "z")
+    workspace.remove(link)
+    workspace.write(link, "z")
     two = workspace.commit()
     workspace.bring(one)
     assert workspace.state == workspace.states[one]

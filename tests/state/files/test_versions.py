@@ -76,7 +76,7 @@ ODD_PATHS = ["../victim", "a/../../b", "", ".", "a/./b", "a//b", "/a", "/1/a", "
     ],
 )
 def test_an_invalid_record_is_refused(record: object) -> None:
-    assert read_journal(journal_of(raw()))
+    assert read_journal(journal_of(raw(), {**raw(), "path": "/7"}))  # a file without a name
     with pytest.raises(HistoryError):
         read_journal(journal_of(raw(), record))
 
