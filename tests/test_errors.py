@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+import wasm_kernel
 from wasm_kernel import errors
 from wasm_kernel.errors import (
     BATCH_OPTIONS,
@@ -39,10 +40,11 @@ STOPS: list[GuestStopped] = [
 by_class = pytest.mark.parametrize("stop", STOPS, ids=lambda stop: type(stop).__name__)
 
 
-def test_every_error_has_the_one_root() -> None:
+def test_every_error_has_the_one_root_and_is_public() -> None:
     found = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
     assert len(found) >= 14
     assert all(issubclass(error, WasmKernelError | Warning) for error in found)
+    assert {error.__name__ for error in found} <= {*wasm_kernel.__all__}
 
 
 @by_class

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2b.conftest import ANN, Api, SandboxOf
+from tests.e2b.conftest import ADMIN, ANN, Api, SandboxOf
 from tests.faces import PATIENCE, wait_for
+from tests.mcp.clients import HttpServer
 
 STREAMS = ("stdout", "stderr")
 
@@ -179,7 +180,7 @@ def test_code_that_cannot_run_is_refused_in_words(ann: Api) -> None:
         assert words in answer.words
 
 
-def test_a_sandbox_is_described_listed_and_killed(ann: Api, bob: Api) -> None:
+def test_a_sandbox_is_described_listed_and_killed(server: HttpServer, ann: Api, bob: Api) -> None:
     before = time.time()
     one = ann.made(metadata={"user": "a b", "run": "1"}, timeout=100)
     two = ann.made(metadata={"user": "c"})
@@ -202,6 +203,7 @@ def test_a_sandbox_is_described_listed_and_killed(ann: Api, bob: Api) -> None:
     assert [each["sandboxID"] for each in first.json] == [two.name]
     assert named(f"limit=1&nextToken={first.headers['x-next-token']}") == [one.name]
     assert bob.call("GET", "/v2/sandboxes").json == []
+    assert Api(server.url, {"X-API-Key": ADMIN}).call("GET", one.path).status == 200
     assert "envdAccessToken" not in first.json[0]
     one.run("1")
     (metric,) = ann.call("GET", f"{one.path}/metrics").json

@@ -69,12 +69,23 @@ task.cancel(); print('done')
 """
 
 
-def test_a_cell_that_does_other_work_while_it_awaits_a_call_keeps_its_worker(
-    offering: Sandboxes,
+GIVEN_UP = """
+import asyncio
+for _ in range(400):
+    task = asyncio.create_task(meet(999))
+    for _ in range(2): await asyncio.sleep(0.001)
+    task.cancel(); await asyncio.sleep(0)
+print('done')
+"""
+
+
+@pytest.mark.parametrize(("code", "calls"), [(BUSY, 1), (GIVEN_UP, 400)], ids=["busy", "given up"])
+def test_a_cell_that_does_other_work_or_gives_calls_up_keeps_its_worker(
+    offering: Sandboxes, code: str, calls: int
 ) -> None:
     """Before, each short wait was a request, and the worker was ended for too many of them."""
-    seldom = HostFunction(Meeting().meet, seconds=1, calls_a_cell=1)
-    assert says(offering(seldom), BUSY) == "done"
+    seldom = HostFunction(Meeting().meet, seconds=1, calls_a_cell=calls)
+    assert says(offering(seldom), code) == "done"
 
 
 def test_a_stream_ends_with_its_cell(offering: Sandboxes) -> None:
@@ -253,3 +264,11 @@ def test_a_worker_that_was_taken_over_gets_no_more_than_a_cell() -> None:
         ask(CallFunction("note", [2]), QUIET)
     assert called == [0, 1]
     calls.close()
+
+
+def test_a_question_calls_no_function(offering: Sandboxes) -> None:
+    called: list[Any] = []
+    sandbox = offering(HostFunction(called.append, name="note"))
+    says(sandbox, "class Spy:\n    def __dir__(self): note(1); return ['a']\nspy = Spy()")
+    sandbox.query({"op": "complete", "code": "spy.", "cursor_pos": 4}).result(PATIENCE)
+    assert called == []

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any, Literal
 
+import pydantic
 import pytest
 
 from tests.faces import says, wait_for
@@ -34,13 +35,23 @@ def everything() -> object:
     return threading.current_thread()
 
 
+class Parcel(pydantic.BaseModel):
+    """A parcel."""
+
+    weight: float
+
+
+def send(parcel: Parcel) -> Parcel:
+    return parcel
+
+
 def test_plain_data_passes_both_ways_and_takes_the_types_of_the_annotations(
     offering: Sandboxes,
 ) -> None:
     def parts() -> list[Any]:
         return [b"a", bytearray(b"b"), memoryview(b"cd")]
 
-    sandbox = offering(put_off, echo, parts, Streams().numbers)
+    sandbox = offering(put_off, echo, parts, Streams().numbers, send)
     said = says(
         sandbox,
         "from dataclasses import dataclass; from datetime import date\n"
@@ -53,7 +64,9 @@ def test_plain_data_passes_both_ways_and_takes_the_types_of_the_annotations(
     first, *others = said.splitlines()
     assert first == str({"number": 2**70, "due": "2027-01-02", "label": b"\xffrain"})
     assert others == ["True", "0.5 3"]
-    assert says(sandbox, "print(parts())") == "[b'a', b'b', b'cd']"
+    assert says(sandbox, "print(parts(), send({'weight': 2}))") == (
+        "[b'a', b'b', b'cd'] {'weight': 2.0}"
+    )
     shown = says(sandbox, "help(put_off); print(numbers)")
     assert "put_off(order: Order, days: int = 1, *, why: str = 'rain') -> Order" in shown
     assert "Puts an order off." in shown and "function numbers" in shown

@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from tests.private import private_folders, private_of
 from tests.service.conftest import ends
 from wasm_kernel.errors import PolicyError, SandboxClosed
 from wasm_kernel.policy import ExecutionPolicy, Mount
+from wasm_kernel.result import SandboxResult
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.fork_server import ForkServer
 from wasm_kernel.service.sandbox import Sandbox
@@ -122,11 +124,16 @@ def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
     sandbox.worker.sleep()
     sandbox.worker.wait_asleep()
     assert says(sandbox, "print(x)") == "41"
-    number = sandbox.next_count
-    cell = sandbox.submit("open('begun', 'w').close(); import time; time.sleep(3600)")
-    wait_for((sandbox.workspace / "begun").exists)
-    os.kill(process_of(sandbox), signal.SIGKILL)
-    lost = cell.result(60)
+    number, begun = sandbox.next_count, sandbox.workspace / "begun"
+
+    def lose() -> SandboxResult:
+        begun.unlink(missing_ok=True)
+        cell = sandbox.submit("open('begun', 'w').close(); import time; time.sleep(3600)")
+        wait_for(begun.exists)
+        os.kill(process_of(sandbox), signal.SIGKILL)
+        return cell.result(60)
+
+    lost = lose()
     assert lost.error is not None
     assert "has ended, or was killed" in lost.error.evalue
     result = sandbox.execute("print(x)")
@@ -134,7 +141,18 @@ def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
     numbers = [each.reply["execution_count"] for each in (lost, result)]  # each number is used once
     assert numbers == [number, number + 1]
     sandbox.close()
-    assert make(ID).execute("1").reply["execution_count"] == number + 2
+    sandbox = make(ID)  # the lost cell is the first one of this object
+    assert lose().reply["execution_count"] == number + 2
+    assert sandbox.execute("1").reply["execution_count"] == number + 3
+
+
+def test_a_program_may_set_a_time_out_for_its_sockets(make: Making) -> None:
+    """Before, the connection to each worker broke when no message came for a moment."""
+    socket.setdefaulttimeout(0.05)
+    try:
+        assert says(make(), "import time; time.sleep(0.2); print(1)") == "1"
+    finally:
+        socket.setdefaulttimeout(None)
 
 
 def test_other_limits_mounts_and_packages_hold_from_the_next_cell_on(

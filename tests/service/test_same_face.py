@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -71,6 +72,7 @@ def test_an_argument_of_a_wrong_type_is_refused_and_nothing_is_lost(
         (lambda sandbox: sandbox.execute("kept = 2", timeout_seconds="5"), "float . int, not str"),
         (lambda sandbox: sandbox.execute("kept = 2", listener=print), "has none"),
         (lambda sandbox: sandbox.fork("2"), "n is of type int"),
+        (copy.copy, "can't be copied or pickled"),
         (lambda sandbox: sandbox.offer_functions(print), "functions is of type Iterable"),
     ],
 )

@@ -78,11 +78,15 @@ def test_a_front_end_that_was_taken_over_gets_workers_of_its_own_session_alone(
     forks: Forks, supply: WorkerSupply
 ) -> None:
     said: list[str] = []
-    supply.spawn(SESSION, print).close()
+    first = supply.spawn(SESSION, print)
     other = replace(SESSION, workspace="/home", confinement="off", private_root="/", quiet=False)
     worker = supply.spawn(replace(other, notices=("told",)), said.append)
     assert opened_in(forks) == replace(SESSION, notices=("told",), quiet=False)
     assert said == ["compiling"]
+    assert first._ends(PATIENCE)  # only one of them lives
+    supply.end(first.process)  # a request that comes late
+    assert not worker._ends(0.2)
+    first.close()
     worker.open(other)  # the supply sends nothing
     assert Channel(forks.lines[-1]).is_quiet(0.1)
     assert worker.resident_bytes > 0
