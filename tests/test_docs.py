@@ -18,6 +18,7 @@ import wasm_kernel
 from tests.benchmarks.measures import MEASURES
 from tests.pages import ALL, DOCS, ROOT, SITE, blocks_of, prose_of
 from tests.reference_pages import PAGES
+from wasm_kernel.errors import BATCH_OPTIONS
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.policy import POLICY_FIELDS
 
@@ -135,7 +136,10 @@ def test_every_command_of_ours_exists(capsys: pytest.CaptureFixture[str]) -> Non
     for command in ours:
         with pytest.raises(SystemExit, match="0"):
             main([command, "--help"])
-        assert command in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert command in said
+        if command in ("run", "grade"):  # sentences of theirs name these
+            assert all(f"{option} " in said for option in BATCH_OPTIONS.values())
 
 
 def test_every_row_that_is_measured_exists() -> None:

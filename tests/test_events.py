@@ -13,6 +13,7 @@ import structlog
 from tests import documented
 from wasm_kernel import events
 from wasm_kernel.events import Notices, SandboxLogger
+from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CellError, SandboxResult
 
 
@@ -80,10 +81,12 @@ def test_warnings_are_sent_as_such_with_paths_as_text(
     assert {each["workspace_path"] for each in heard} == {str(Path("workspace/abc-123"))}
 
 
-def test_the_end_of_a_cell_names_the_class_of_its_error_alone(
+def test_the_start_of_a_cell_names_its_limits_and_the_end_the_class_of_its_error_alone(
     heard: list[structlog.typing.EventDict],
 ) -> None:
     logger = SandboxLogger().bind(session_id="abc-123")
+    logger.log_execution_start("python", ExecutionPolicy(fuel_budget=500))
+    assert documented.fields_of()[events.EXECUTION_START] <= {*heard.pop()}
     logger.log_execution_complete("python", result())
     error = CellError("ValueError", "the secret", ("a line",))
     logger.log_execution_complete("python", result(error))

@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def refused(file: Path, text: str) -> PolicyError:
-    file.write_text(text)
+    file.write_text(text, encoding="latin-1")
     with pytest.raises(PolicyError) as caught:
         ExecutionPolicy.from_toml(file)
     assert str(file.parent) not in str(caught.value)
@@ -95,7 +95,7 @@ def test_a_wrong_value_is_refused_with_its_key(
     assert words in str(problem)
 
 
-@pytest.mark.parametrize("text", ["fuel_budget", "a = 1\na = 2", "a = " + "[" * 5000])
+@pytest.mark.parametrize("text", ["fuel_budget", "a = 1\na = 2", "# \xff", "a = " + "[" * 5000])
 def test_a_file_that_is_not_toml_is_refused_by_name(file: Path, text: str) -> None:
     assert str(refused(file, text)).startswith("limits.toml is not a TOML file")
 

@@ -203,6 +203,10 @@ def test_a_checkpoint_is_saved_restored_from_the_menu_and_deleted(panel: Panel) 
     panel.state("[10] x = 10").click()
     panel.press("Delete checkpoint before the merge")
     panel.region.get_by_text("before the merge").first.wait_for(state="detached")
+    panel.lab.command("application:toggle-right-area")
+    panel.region.wait_for(state="hidden")
+    panel.run_only("%timeline")
+    panel.region.wait_for()
 
 
 def test_two_states_are_compared(panel: Panel, portraits: Path) -> None:

@@ -96,13 +96,14 @@ def test_two_forks_in_one_cell_and_an_undo_before_them(kernel: RealKernel, sessi
     kernel.run("x = 2")
     said = kernel.run("a = %fork\nb = %fork --deterministic\n%undo")
     first, second = said.stdout.split()[1], said.stdout.split("Session ")[2].split()[0]
+    third = kernel.run("%fork\n1/0").stdout.split()[1]  # a cell that fails makes its fork
     drawn = []
-    for session in (first, second):
+    for session in (first, second, third):
         with opened(session, sessions) as fork:
             drawn.append(says(fork, "print(x, random.random())"))
     mine = kernel.run("print(x, random.random())").stdout.strip()
-    assert [each == mine for each in drawn] == [False, True]
-    assert [each[:2] for each in (*drawn, mine)] == ["1 "] * 3
+    assert [each == mine for each in drawn] == [False, True, False]
+    assert [each[:2] for each in (*drawn, mine)] == ["1 "] * 4
 
 
 def test_a_cell_that_is_lost_makes_no_fork(

@@ -193,6 +193,7 @@ def test_the_state_folder_forgets_places_that_are_gone(
     """Each start of a kernel reads the notes of all places and roots."""
     for name in ("kept", "gone", "unmounted"):
         Session(SessionsRoot(root / name, tmp_path / name), "one").closed()
+        assert private_of(root / name / "one").parent == tmp_path / name
     (note,) = [each for each in (state / "elsewhere").iterdir() if "unmounted" in each.read_text()]
     of_disk = note.name.replace(f".{tmp_path.stat().st_dev:x}.", ".fffff.")
     note.rename(note.with_name(of_disk))
@@ -203,6 +204,8 @@ def test_the_state_folder_forgets_places_that_are_gone(
     for notes in ("elsewhere", "roots"):
         noted = {Path(each.read_text()).name for each in (state / notes).iterdir()}
         assert noted == {"kept", "unmounted"}
+    delete_session_workspace("one", root / "kept")  # without the name of the place
+    assert list((tmp_path / "kept").iterdir()) == []
 
 
 def test_doctor_shows_them(root: Path, tmp_path: Path) -> None:

@@ -134,6 +134,11 @@ def test_a_session_is_shown(command: Command, root: Path, monkeypatch: pytest.Mo
     assert "has more files than" not in shown
     monkeypatch.setattr("wasm_kernel.sessions.overview.ENTRIES_MOST", 1)
     assert "has more files than are counted" in good(command("show", ID))
+    session = Session(SessionsRoot(root), ID)
+    assert json.loads(good(command("show", ID, "--json")))["in_use"] is True
+    assert "Use %fork" in failed(command("fork", ID))
+    assert "Nothing was exported" in failed(command("export", ID))
+    session.closed()
 
 
 def test_files_are_written_listed_read_and_deleted(

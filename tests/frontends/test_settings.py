@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,9 @@ def test_limits_come_from_a_file_unless_a_trait_says_otherwise(tmp_path: Path) -
     assert found.open_files == default  # a trait sets it, although only to the default
     assert found.stdout_bytes == 5
     assert found.mounts[0].host == tmp_path / "data"
+    file.write_text("open_files = 1")
+    with pytest.raises(PolicyError, match=r"^limits\.toml, line 1: open_files must be"):
+        settings(policy_file=str(file)).policy()
 
 
 def test_a_policy_file_in_the_notebooks_own_folder_is_not_taken(
@@ -93,6 +97,17 @@ def test_published_files_lie_beside_the_notebook_that_the_server_names(
     for name in ("a/b.ipynb", ".hidden.ipynb", "-x.ipynb", "gone.ipynb", "a"):
         assert into(tmp_path / name) == ()
     assert into("orders.ipynb") == into("Console 1") == into("") == ()
+
+
+def test_a_kernel_that_does_not_reopen_has_not_its_notebooks_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "orders.ipynb").write_text("{}")
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "orders.ipynb"))
+    for reopen in (True, False):
+        kernel = settings(reopen=reopen, workspace_root=str(tmp_path / "sessions"))
+        with closing(kernel.choose_session(tmp_path / "kernel-x.json")) as choice:
+            assert choice.is_of_notebook is reopen
 
 
 def test_suffixes_that_programs_obey_name_the_trait() -> None:

@@ -76,9 +76,13 @@ def test_a_restart_keeps_the_session_whatever_name_is_told(root: Path, notebook:
 
 def test_other_bytes_are_another_notebook_the_same_a_backup(root: Path, notebook: Path) -> None:
     session = session_of(root, notebook)
+    copy = NotebookKernel(root, Path(shutil.copy(notebook, notebook.with_name("copy.ipynb"))))
+    assert "it holds the same as 'analysis.ipynb', but is another file" in copy.said
+    assert copy.end() != session
     backup = Path(shutil.copy(notebook, notebook.with_name("backup.ipynb")))
     written(notebook.with_name("new"), "from elsewhere").replace(notebook)
     other = NotebookKernel(root, notebook)
+    assert "as another file had its name before" in other.said
     assert f"wasm-kernel sessions bind {session} analysis.ipynb\n" in other.said
     assert other.end() != session
     backup.replace(notebook)
@@ -124,6 +128,7 @@ def test_of_kernels_that_start_at_once_one_has_the_session(root: Path, notebook:
     found = [kernel.session.id for kernel in started]
     assert found.count(session) == 1
     assert len(set(found)) == len(found)
+    assert sum("is open in another kernel" in kernel.said for kernel in started) == 15
     for kernel in started:
         kernel.end()
     assert session_of(root, notebook) == session

@@ -27,6 +27,7 @@ from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.notebooks import METADATA
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain, verdict_of
 from wasm_kernel.frontends.cli.main import main
+from wasm_kernel.service.cleaning import WalledCleaner
 from wasm_kernel.service.named_functions import named_functions
 from wasm_kernel.service.program_home import own_workers
 from wasm_kernel.sessions.root import SessionsRoot
@@ -278,6 +279,22 @@ def test_a_worker_that_ends_by_itself_is_not_the_notebooks_fault(
     assert (lost.verdict, lost.cell) == ("kernel-lost", 2) and "has ended" in lost.reason
     make("a.ipynb", "x = 1", "x")
     assert run(resume=True)["a.ipynb"].kept == 1
+
+
+def test_a_notebook_whose_outputs_can_not_be_cleaned_any_more_says_so(
+    make: Making, run: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[WalledCleaner] = []
+
+    def noted(*args: Any) -> WalledCleaner:
+        made.append(WalledCleaner(*args))
+        return made[0]
+
+    monkeypatch.setattr(notebook_run, "WalledCleaner", noted)
+    make("a.ipynb", "'first'", "'second'", "'third'")
+    lost = run(hooks={"on_cell_executed": lambda **_: made[0].process.kill()})["a.ipynb"]
+    assert (lost.verdict, lost.cell) == ("kernel-lost", 2)
+    assert "Outputs up to now are kept" in lost.reason
 
 
 def len_of(text: str) -> int:
