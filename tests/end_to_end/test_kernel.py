@@ -98,7 +98,7 @@ def test_a_stale_answer_is_not_taken(kernel: RealKernel) -> None:
 def test_a_question_that_costs_its_guest_has_an_empty_answer(kernel: RealKernel) -> None:
     kernel.run("import os\nclass Ends:\n    def __dir__(self): os._exit(3)\nends = Ends()")
     assert kernel.reply(kernel.client.complete("ends.", 5))["matches"] == []
-    assert kernel.run("1")["value"] == "1"
+    assert kernel.run("1").value == "1"
 
 
 def test_a_cell_with_a_lone_surrogate_is_answered(

@@ -17,6 +17,8 @@ from wasm_kernel.result import CellResult
 Begin = Callable[[], None]
 SECONDS = 10.0
 
+UNRUN = CellResult(True, 0, None, None, 0, 0.0, (), (), (), {})
+
 
 @pytest.fixture
 def made() -> Iterator[Callable[[Begin], GuestJobs]]:
@@ -93,19 +95,18 @@ def test_its_end_does_not_wait_for_a_start(
 def test_only_cells_that_wait_are_cancelled(made: Callable[[Begin], GuestJobs]) -> None:
     jobs, gate, begun = made(lambda: None), threading.Event(), threading.Event()
     jobs.start().result(SECONDS)
-    unrun = CellResult(True, 0, None, None, 0, 0.0, (), (), (), {})
 
     def run() -> CellResult:
         begun.set()
         gate.wait(SECONDS)
-        return unrun
+        return UNRUN
 
     running = jobs.queue(run)
     assert begun.wait(SECONDS)
-    waiting, other = jobs.queue(lambda: unrun), jobs.submit(lambda: 2)
+    waiting, other = jobs.queue(lambda: UNRUN), jobs.submit(lambda: 2)
     assert jobs.cancel_cells()
     gate.set()
-    assert (running.result(SECONDS), other.result(SECONDS)) == (unrun, 2)
+    assert (running.result(SECONDS), other.result(SECONDS)) == (UNRUN, 2)
     assert waiting.cancelled()
     assert not jobs.cancel_cells()
 
@@ -117,7 +118,7 @@ def test_an_interrupt_between_two_cells_is_for_the_first_that_waits(
     jobs, gate = made(lambda: None), threading.Event()
     jobs.start().result(SECONDS)
     jobs.submit(lambda: gate.wait(SECONDS))
-    first, second = (jobs.queue(lambda: never_ran(Path("app"), "")) for _ in range(2))
+    first, second = (jobs.queue(lambda: UNRUN) for _ in range(2))
     assert jobs.interrupt()
     gate.set()
     second.result(SECONDS)
