@@ -9,6 +9,7 @@ import pytest
 
 from tests.private import kept_sandbox
 from wasm_kernel import Sandbox
+from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import Resume
 
 
@@ -60,12 +61,16 @@ def test_a_silent_cell_goes_with_the_cell_before(sandbox: Sandbox) -> None:
     assert sandbox.execute("print('z' in globals())").stdout == "False\n"
 
 
-def test_a_redo_waits_while_cells_only_ask(sandbox: Sandbox) -> None:
+def test_a_redo_waits_while_cells_only_ask_and_until_one_runs(sandbox: Sandbox) -> None:
     sandbox.undo(2)
     sandbox.execute("%checkpoints")
     sandbox.execute("%undo 99")
     assert sandbox.redo().cells == ("x = 2", "x = 3")
     assert x(sandbox) == "3"
+    sandbox.undo()
+    sandbox.execute("x = 5")
+    with pytest.raises(TravelError, match="nothing to redo"):
+        sandbox.redo()
 
 
 def test_a_redo_is_possible_in_another_process(sandbox: Sandbox) -> None:

@@ -14,6 +14,7 @@ from tests.tasks import LocalBroker
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import TravelError, WasmKernelError
+from wasm_kernel.execution.cell_output import CellOutput
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.interfaces import (
@@ -98,7 +99,7 @@ def test_each_frame_is_a_line_of_the_log_at_level_debug(caplog: pytest.LogCaptur
 
 
 def test_a_sessions_outputs_are_limited_and_errors_are_shown_even_then() -> None:
-    policy = ExecutionPolicy(session_output_bytes=1000)
+    policy = ExecutionPolicy(session_output_bytes=1000, output_bytes=1000)
     parts = Sandbox(policy)
     shown = []
     for _ in range(3):
@@ -110,6 +111,9 @@ def test_a_sessions_outputs_are_limited_and_errors_are_shown_even_then() -> None
     assert "session_output_bytes" in page.text
     error = protocol.encode({"op": "error", "ename": "E", "evalue": "v", "traceback": []})
     assert b"refused" not in turn.answer(error)
+    large = protocol.encode({"op": "error", "ename": "E", "evalue": "v" * 1000, "traceback": []})
+    assert b"refused" in turn.answer(large)
+    assert turn.error is not None and len(turn.error.evalue) == 1000, "for the cell's result"
     assert parts.allowance.caps()["stdout"].bytes < 200
 
 
@@ -117,6 +121,15 @@ def test_frames_beyond_a_million_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("wasm_kernel.execution.turn.FRAMES_MOST", 3)
     driven = Driven(begun=False)
     assert ["refused" in driven.send(DISPLAY) for _ in range(5)] == [False] * 3 + [True] * 2
+
+
+def test_an_output_says_what_it_is() -> None:
+    kept = CellOutput(wanted=True)
+    shown = (protocol.Display({}), protocol.UpdateDisplay({}), protocol.ClearOutput())
+    for output in (*shown, protocol.Result(1, {}), protocol.Error("E", "v", ())):
+        kept.add(output)
+    kinds = [output.kind for output in kept.outputs]
+    assert kinds == ["display", "update", "clear", "result", "error"]
 
 
 class Leaving(Page):
