@@ -38,7 +38,7 @@ from wasm_kernel.folders.private import opening_in
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker
 from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch, StandaloneLaunch
-from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS, KernelHome, relayed
+from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS, KernelHome
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.kernels.configured import ConfiguredApp
@@ -185,7 +185,7 @@ class WasmKernelApp(ConfiguredApp):
         choice.opened(session)
         if notebook_of(os.environ) and has_warnings():  # a person reads its output
             session.folders.notices += self._upkeep().warnings()
-        home = KernelHome(session, supply, relayed(self._broker, handlers))
+        home = KernelHome(session, supply, self._broker, handlers)
         opened = home.owned(self._opened(home, session, choice, place, policy))
         supply.begin(opened)
         info_of(self.settings.runtime)  # of files that the process gives up

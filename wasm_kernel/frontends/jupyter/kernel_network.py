@@ -7,7 +7,7 @@ counts and serves them as any owner of a sandbox does, and returns the events fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -22,9 +22,9 @@ from wasm_kernel.guests.protocol import (
     FunctionReply,
     NextItem,
 )
-from wasm_kernel.linux.broker import BrokerError, Handlers
+from wasm_kernel.linux.broker import Broker, BrokerError, Handlers
 from wasm_kernel.linux.channel import parts_of, with_raw
-from wasm_kernel.linux.task import QUIET, Task
+from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.session_calls import SessionCalls, SessionNetwork
 from wasm_kernel.service.session_network import HostNetwork
@@ -55,7 +55,6 @@ class CellRequest(Struct, frozen=True):
     A front end that was taken over may send any; the rules of the network hold for all of them.
     """
 
-    reply: ClassVar = CellAnswer
     cell: Annotated[int, Meta(ge=0, lt=2**62)]
     cells: tuple[CellNumber, CellNumber] = (0, 0)
     name: str = ""
@@ -114,10 +113,10 @@ class RelayedNetwork(SessionCalls, SessionNetwork):
     requests_a_cell = _REQUESTS_A_CELL
     used = (0, 0)
 
-    def __init__(self, session: SessionWorker, call: Callable[[CellRequest, Task], Any]) -> None:
+    def __init__(self, session: SessionWorker, broker: Broker) -> None:
         self.offered = session.opened.functions
         self._session = session
-        self._call = call
+        self._broker = broker
         self._was_used = False
         session.function_calls = self
 
@@ -131,7 +130,7 @@ class RelayedNetwork(SessionCalls, SessionNetwork):
         if self._was_used:
             self._was_used = False
             try:
-                self._logged(self._call(CellRequest(0), QUIET))
+                self._logged(self._broker.call(CellRequest(0), CellAnswer))
             except WasmKernelError:
                 return  # the broker has ended, and so will this kernel
 
@@ -146,7 +145,7 @@ class RelayedNetwork(SessionCalls, SessionNetwork):
         cells = (usage.figures.next_count, usage.first_count)
         name = type(request).__name__
         asked = CellRequest(self._session.running_cell, cells, name, Raw(text), raw)
-        return self._logged(self._call(asked, task))
+        return self._logged(self._broker.call(asked, CellAnswer, task))
 
     def _logged(self, answer: CellAnswer) -> FunctionReply:
         for fields in answer.events:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
@@ -29,19 +28,27 @@ from wasm_kernel.sessions.session import Session
 AWAKE_SECONDS = 60.0
 """Seconds without a message after which a kernel sleeps."""
 
+_UNREAD: Any = Raw
+
 
 class KernelHome(ProgramHome):
-    """The home of a kernel's sandbox, whose broker handles the requests of its worker.
+    """The home of a kernel's sandbox, whose broker handles the `requests` of its worker.
 
     It owns the session: no other process may go on with the variables of a kernel that sleeps. Make
     it before this process is confined.
     """
 
-    def __init__(self, session: Session, supply: WorkerSupply, handlers: Handlers) -> None:
+    def __init__(
+        self,
+        session: Session,
+        supply: WorkerSupply,
+        broker: Broker,
+        requests: Iterable[type[Struct]],
+    ) -> None:
         super().__init__(NewSession(session.folders, session.id, session))
         self._session = session
         self._supply = supply
-        self._outside = handlers
+        self._broker, self._requests = broker, requests
         self._owner, self._has_closed = OwnerLock(session.folders.private), False
         self._notebooks: dict[str, str] = {}
 
@@ -74,40 +81,28 @@ class KernelHome(ProgramHome):
         """Returns the network of the session, whose sockets the broker has."""
         if not policy.network:
             return None
-        from wasm_kernel.frontends.jupyter.kernel_network import CellRequest, RelayedNetwork
+        from wasm_kernel.frontends.jupyter.kernel_network import RelayedNetwork
 
-        return RelayedNetwork(session, self._outside[CellRequest])
+        return RelayedNetwork(session, self._broker)
 
     def handlers(self, session: SessionWorker) -> Handlers:
-        """Returns the handlers of the worker's requests, which log what they did."""
+        """Returns the handlers of the worker's requests, which ask the broker; some log it."""
         put = self._put_beside
         logged: Handlers = {ForkSession: self._make_fork, PublishFiles: put}
         logged = {**logged, WriteFiles: put, AdoptFiles: put}
-        own = {kind: handler for kind, handler in logged.items() if kind in self._outside}
-        return {**self._outside, **own}
+        return {kind: logged.get(kind, self._pass_on) for kind in self._requests}
 
-    def _make_fork(self, request: ForkSession, task: Task) -> Struct:
+    def _pass_on(self, request: Struct, task: Task) -> Any:
+        """Has the broker, which checks it as untrusted input, handle a request; reads no reply."""
+        return self._broker.call(request, _UNREAD, task)
+
+    def _make_fork(self, request: ForkSession, task: Task) -> Any:
         notebook = self._notebooks.pop(request.session_id, "")
-        made = self._outside[ForkSession](replace(request, notebook=notebook), task)
+        made = self._pass_on(replace(request, notebook=notebook), task)
         log_fork(self._session.logger, self._session.root, self._session.id, request.session_id)
         return made
 
     def _put_beside(self, request: Struct, task: Task) -> WriteOutcome:
-        found: Any = self._outside[type(request)](request, task)
-        done = msgspec.json.decode(found, type=WriteOutcome)
+        done = self._broker.call(request, WriteOutcome, task)
         log_published(self._session, done)
         return done
-
-
-def relayed(broker: Broker, handlers: Handlers) -> Handlers:
-    """Returns handlers with which the front end passes requests on to its broker.
-
-    The broker has the given handlers, and checks each request as untrusted input. A reply is passed
-    on unread, unless the request's type names that of its `reply`.
-    """
-
-    def relay(request: Struct, task: Task) -> Any:
-        kind: Any = getattr(request, "reply", Raw)
-        return broker.call(request, kind, task)
-
-    return dict.fromkeys(handlers, relay)
