@@ -32,7 +32,7 @@ from wasm_kernel.engine.flavours import FLAVOURS, UNCHECKED
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.guests.base import GuestLanguage, load
-from wasm_kernel.linux import memory
+from wasm_kernel.linux import memory, shared_heap
 from wasm_kernel.linux.broker import MissingBroker, NoBroker, check_alone, end_with, log_failure
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.confinement import import_places
@@ -130,7 +130,7 @@ class WorkerForks:
         if is_due and not self.poll.poll(_QUIET_SECONDS * 1000):
             self._has_rehearsed = True
             worker.rehearse()
-            gc.freeze()
+            shared_heap.freeze()
         events = self.poll.poll(None if seconds is None else seconds * 1000)
         return events[0] if events else None
 

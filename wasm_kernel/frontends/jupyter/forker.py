@@ -32,6 +32,7 @@ from msgspec import Struct
 
 from wasm_kernel.frontends.jupyter import launcher
 from wasm_kernel.frontends.jupyter.ports import CHANNELS, Ports
+from wasm_kernel.linux import shared_heap
 from wasm_kernel.linux.broker import check_alone
 from wasm_kernel.linux.confinement import import_places
 from wasm_kernel.policy import RuntimeType
@@ -355,7 +356,7 @@ def _load(forks: WorkerForks) -> None:
     _practise()
     check_alone()
     gc.collect()
-    gc.freeze()
+    shared_heap.freeze()
 
 
 def _practise() -> None:
