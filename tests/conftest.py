@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -224,6 +225,13 @@ def _started(workspace: Path) -> BaseSandbox:
     made = create_sandbox(workspace=workspace, policy=PATIENT)
     made.start().result(FIRST_START_SECONDS)
     return made
+
+
+@pytest.fixture
+def ending() -> Iterator[ExitStack]:
+    """Closes after the test what it was given to."""
+    with ExitStack() as held:
+        yield held
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,17 +167,14 @@ def victim_of(shared: Shared) -> Making:
 
 
 @pytest.fixture
-def fresh_victim_of(warm: None, tmp_path: Path) -> Iterator[Making]:
+def fresh_victim_of(warm: None, tmp_path: Path, ending: ExitStack) -> Making:
     """Makes new sandboxes, each with its own folder and limits set by the test."""
-    made: list[BaseSandbox] = []
 
     def one(name: str = "app", **limits: Any) -> Victim:
-        made.append(create_sandbox(workspace=tmp_path / name, policy=small(**limits)))
-        return Victim(made[-1])
+        made = create_sandbox(workspace=tmp_path / name, policy=small(**limits))
+        return Victim(ending.enter_context(made))
 
-    yield one
-    for sandbox in made:
-        sandbox.close()
+    return one
 
 
 def _fields(policy: ExecutionPolicy) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from tests.faces import happens, open_files
+from tests.faces import error_of, happens, open_files
 from tests.peak import MB
 from wasm_kernel import HostFailed, create_sandbox
 
@@ -191,8 +191,7 @@ def test_case_05_fuel_that_runs_out_names_the_setting(
     metered = victim_of(fuel_budget=10**9)
     metered.says("mine = 1")
     result = metered.run("while True: pass")
-    assert result.error is not None
-    assert result.error.ename == "OutOfFuel"
-    assert "1,000,000,000" in result.error.evalue
-    assert "fuel_budget" in result.error.evalue
+    assert error_of(result).startswith("OutOfFuel:")
+    assert "1,000,000,000" in error_of(result)
+    assert "fuel_budget" in error_of(result)
     assert metered.says("print(mine)") == "1"

@@ -7,7 +7,8 @@ are given the folder at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -43,18 +44,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def begin(warm: None, folder: Path, tmp_path: Path) -> Iterator[Opening]:
+def begin(warm: None, folder: Path, tmp_path: Path, ending: ExitStack) -> Opening:
     """Opens a session like a Jupyter kernel that was started in the folder."""
-    made: list[Sandbox] = []
 
     def one(root: Path = tmp_path / "sessions", plant: Callable[[Path], object] = str) -> Sandbox:
-        made.append(over(folder, root, ids.new(), ExecutionPolicy(cell_timeout=20.0)))
-        plant(made[-1].workspace)
-        return made[-1]
+        made = over(folder, root, ids.new(), ExecutionPolicy(cell_timeout=20.0))
+        plant(made.workspace)
+        return ending.enter_context(made)
 
-    yield one
-    for sandbox in made:
-        sandbox.close()
+    return one
 
 
 def test_a_planted_workspace_leads_nowhere(begin: Opening, folder: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.faces import error_of
 from tests.peak import MB
 from tests.sampled import sampled
 
@@ -55,9 +56,8 @@ def test_case_17_a_cell_that_spoilt_the_interpreter_is_named_and_taken_back(
     broken.says("mine = 17")
     broken.run("import os, sys\nsys.addaudithook(lambda *a: os._exit(9))")
     result = broken.run("mine = 18")
-    assert result.error is not None
-    assert result.error.ename == "GuestExited"
-    assert "before that earlier cell" in result.error.evalue
+    assert error_of(result).startswith("GuestExited:")
+    assert "before that earlier cell" in error_of(result)
     assert broken.says("print(mine)") == "17"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,9 @@ Making = Callable[..., Guest]
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Making]:
+def make(tmp_path: Path, ending: ExitStack) -> Making:
     """Makes guests, and closes them at the end."""
-    made: list[Guest] = []
-
-    def one(**options: int) -> Guest:
-        made.append(Guest(tmp_path, **options))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield one
-    for guest in made:
-        guest.close()
+    return lambda **options: ending.enter_context(closing(Guest(tmp_path, **options)))
 
 
 @pytest.fixture

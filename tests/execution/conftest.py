@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,18 +29,15 @@ def sandbox(module_sandbox: AnySandbox) -> AnySandbox:
 
 
 @pytest.fixture
-def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
+def opened(warm: None, tmp_path: Path, ending: ExitStack) -> Opening:
     """Opens sandboxes, which are closed after the test."""
-    made: list[Sandbox] = []
 
-    def one(name: str = "app", resume: Resume = Resume.NEVER, **policy: object) -> Sandbox:
-        limits = ExecutionPolicy(**policy)  # type: ignore[arg-type]
-        made.append(kept_sandbox(workspace=tmp_path / name, resume=resume, policy=limits))
-        return made[-1]
+    def one(name: str = "app", resume: Resume = Resume.NEVER, **policy: Any) -> Sandbox:
+        limits = ExecutionPolicy(**policy)
+        sandbox = kept_sandbox(workspace=tmp_path / name, resume=resume, policy=limits)
+        return ending.enter_context(sandbox)
 
-    yield one
-    for sandbox in made:
-        sandbox.close()
+    return one
 
 
 @pytest.fixture
@@ -47,14 +46,6 @@ def parent(opened: Opening) -> Sandbox:
 
 
 @pytest.fixture
-def forked() -> Iterator[Forking]:
-    """Forks a sandbox, and closes the forks after the test."""
-    made: list[Sandbox] = []
-
-    def one(sandbox: Sandbox, **options: bool) -> Sandbox:
-        made.extend(sandbox.fork(**options))
-        return made[-1]
-
-    yield one
-    for sandbox in made:
-        sandbox.close()
+def forked(ending: ExitStack) -> Forking:
+    """Forks a sandbox, and closes the fork after the test."""
+    return lambda sandbox, **options: ending.enter_context(sandbox.fork(**options)[0])

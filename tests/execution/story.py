@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
+from tests.faces import error_of
 from tests.private import kept_sandbox
 from wasm_kernel import Sandbox, SandboxResult
 from wasm_kernel.errors import TravelError
@@ -237,8 +238,7 @@ class Story:
         ruin = "a[:] = 7; d.clear(); random.seed(5); f.seek(0); db.execute('delete from t')"
         written, self.life.files = self._edit()
         result = self.run(f"{code}\n{ruin}\n{written}\nos._exit(3)")
-        assert result.error is not None
-        assert result.error.ename == "GuestExited"
+        assert error_of(result).startswith("GuestExited:")
 
     def write(self) -> None:
         """A cell that changes files, and no variable."""
@@ -295,8 +295,7 @@ class Story:
         else:
             result = self.run(magic + " --files" * files)
             if not result.success:
-                assert result.error is not None
-                assert result.error.ename == "UsageError"
+                assert error_of(result).startswith("UsageError:")
                 return False
         self.life.undone.append((self.life.node, self.life.base))
         self.life.node, self.life.left, self.life.base = goal, base, base

@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from tests.execution.conftest import Opening
-from tests.faces import says
+from tests.faces import error_of, says
 from wasm_kernel import Sandbox, create_sandbox
 
 nbformat = pytest.importorskip("nbformat")
@@ -62,9 +62,7 @@ def test_a_notebook_runs_in_the_namespace_that_asks(sandbox: Sandbox) -> None:
 def test_a_notebook_that_fails_says_where(sandbox: Sandbox) -> None:
     book = v4.new_notebook(cells=[*map(v4.new_code_cell, ("1/0", "after = 1"))])
     nbformat.write(book, sandbox.workspace / "bad.ipynb")
-    result = sandbox.execute("%run bad.ipynb")
-    assert result.error is not None
-    assert result.error.ename == "ZeroDivisionError"
+    assert error_of(sandbox.execute("%run bad.ipynb")).startswith("ZeroDivisionError:")
     assert not sandbox.execute("after").success
 
 
@@ -94,6 +92,4 @@ def test_the_null_device_takes_all_and_gives_nothing_also_after_an_undo(
     sandbox.execute("%undo")
     again = "print(null.write('unseen'), null.flush(), os.listdir('/dev'), 'x' in dir())"
     assert says(sandbox, again) == "6 None ['null'] False"
-    refused = sandbox.execute("open('/dev/other', 'w')").error
-    assert refused is not None
-    assert refused.ename == "PermissionError"
+    assert error_of(sandbox.execute("open('/dev/other', 'w')")).startswith("PermissionError:")

@@ -5,7 +5,8 @@ when closed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -21,18 +22,16 @@ UNRUN = CellResult(True, 0, None, None, 0, 0.0, (), (), (), {})
 
 
 @pytest.fixture
-def made() -> Iterator[Callable[[Begin], GuestJobs]]:
+def made(ending: ExitStack) -> Callable[[Begin], GuestJobs]:
     """Makes jobs whose thread ends with the test."""
-    each: list[GuestJobs] = []
 
     def make(begin: Begin = lambda: None) -> GuestJobs:
-        each.append(GuestJobs("guest of a test", Clock(), begin))
-        return each[-1]
+        jobs = GuestJobs("guest of a test", Clock(), begin)
+        ending.callback(jobs.end, lambda: None, lambda: False)
+        ending.callback(jobs.refuse_further, "over")
+        return jobs
 
-    yield make
-    for jobs in each:
-        jobs.refuse_further("over")
-        jobs.end(lambda: None, lambda: False)
+    return make
 
 
 def test_the_guest_is_started_once_and_again_after_a_failure(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.execution.conftest import Opening
-from tests.faces import PATIENCE, process_of, says, wait_for
+from tests.faces import PATIENCE, error_of, process_of, says, wait_for
 from tests.listening import Page
 from wasm_kernel import Sandbox, SandboxClosed, create_sandbox
 from wasm_kernel.execution.interfaces import InputRefused
@@ -58,8 +58,7 @@ def test_a_question_that_is_refused_says_why(module_sandbox: Sandbox) -> None:
             raise InputRefused("The page is gone.")
 
     result = module_sandbox.execute("input()", allow_stdin=True, listener=Refusing())
-    assert result.error is not None
-    assert "The page is gone." in result.error.evalue
+    assert "The page is gone." in error_of(result)
 
 
 def test_what_was_printed_before_an_output_comes_before_it(module_sandbox: Sandbox) -> None:

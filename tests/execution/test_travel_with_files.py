@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.faces import says
+from tests.faces import error_of, says
 from tests.faults import Does, faulty
 from tests.private import kept_sandbox, private_of
 from wasm_kernel import Sandbox
@@ -20,21 +22,17 @@ TRAP = "import os; os._exit(3)"
 
 
 @pytest.fixture
-def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
+def opened(warm: None, tmp_path: Path, ending: ExitStack) -> Opening:
     """Opens sandboxes on one workspace, one after the other."""
-    made: list[Sandbox] = []
 
-    def one(**policy: int) -> Sandbox:
-        for sandbox in made:
-            sandbox.close()
-        limits = ExecutionPolicy(**policy)  # type: ignore[arg-type]
-        made.append(kept_sandbox(workspace=tmp_path, policy=limits, resume=Resume.ALWAYS))
-        made[-1].execute("import os", silent=True)
-        return made[-1]
+    def one(**policy: Any) -> Sandbox:
+        ending.close()
+        limits = ExecutionPolicy(**policy)
+        made = kept_sandbox(workspace=tmp_path, policy=limits, resume=Resume.ALWAYS)
+        made.execute("import os", silent=True)
+        return ending.enter_context(made)
 
-    yield one
-    for sandbox in made:
-        sandbox.close()
+    return one
 
 
 @pytest.fixture
@@ -78,12 +76,10 @@ def test_an_undo_takes_back_what_a_cell_did_to_files(sandbox: Sandbox) -> None:
 
 def test_after_a_failed_cell_the_files_can_be_had_back(sandbox: Sandbox) -> None:
     says(sandbox, "x = 1; _ = open('a', 'w').write('good')")
-    error = sandbox.execute(f"x = 2; _ = open('a', 'w').write('half'); {TRAP}").error
-    assert error is not None
-    assert "%restore --files takes that back" in error.evalue
-    error = sandbox.execute(TRAP).error
-    assert error is not None
-    assert "--files" not in error.evalue
+    assert "%restore --files takes that back" in error_of(
+        sandbox.execute(f"x = 2; _ = open('a', 'w').write('half'); {TRAP}")
+    )
+    assert "--files" not in error_of(sandbox.execute(TRAP))
     assert state(sandbox) == {"a": "half"}
     told = says(sandbox, "%restore --files")
     assert "Files in /app: 1 brought back (a)." in told
@@ -154,9 +150,7 @@ def test_without_kept_files_a_travel_with_files_is_refused_in_words(opened: Open
     sandbox = opened(files_history_bytes=0)
     says(sandbox, "x = 1")
     says(sandbox, "open('a', 'x').close()")
-    error = sandbox.execute("%undo --files").error
-    assert error is not None
-    assert "files_history_bytes is 0" in error.evalue
+    assert "files_history_bytes is 0" in error_of(sandbox.execute("%undo --files"))
     with pytest.raises(TravelError, match="Nothing was changed"):
         sandbox.undo(files=True)
     assert state(sandbox) == {"a": ""}

@@ -33,16 +33,15 @@ def private(tmp_path: Path) -> Iterator[Folder]:
 
 
 @pytest.fixture
-def use(tmp_path: Path) -> Iterator[Using]:
+def use(tmp_path: Path, ending: ExitStack) -> Using:
     """Begins to use the session, as a process of its own would."""
-    with ExitStack() as held:
 
-        def begin() -> PresenceLock:
-            lock = PresenceLock(held.enter_context(Folder.open(tmp_path)))
-            held.callback(lock.release)
-            return lock
+    def begin() -> PresenceLock:
+        lock = PresenceLock(ending.enter_context(Folder.open(tmp_path)))
+        ending.callback(lock.release)
+        return lock
 
-        yield begin
+    return begin
 
 
 def test_users_share_a_session_and_a_lone_one_is_the_only_one(private: Folder, use: Using) -> None:

@@ -8,8 +8,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, redirect_stdout
+from collections.abc import Callable
+from contextlib import ExitStack, closing, redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -98,19 +98,13 @@ class Probed:
 
 
 @pytest.fixture
-def start(warm: None, tmp_path: Path) -> Iterator[Start]:
+def start(warm: None, tmp_path: Path, ending: ExitStack) -> Start:
     """Starts a probed kernel, while a server listens on a port of this machine."""
-    started: list[Probed] = []
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def starting(*arguments: str, cwd: Path | None = None, **env: str) -> Probed:
-            port = listening.getsockname()[1]
-            started.append(Probed(tmp_path, port, *arguments, cwd=cwd, **env))
-            return started[-1]
-
-        yield starting
-        for kernel in started:
-            kernel.close()
+    listening = ending.enter_context(socket.create_server(("127.0.0.1", 0)))
+    port = listening.getsockname()[1]
+    return lambda *words, **env: ending.enter_context(
+        closing(Probed(tmp_path, port, *words, **env))
+    )
 
 
 def test_cells_work_and_native_code_in_the_kernel_reaches_nothing_of_the_users(

@@ -111,9 +111,8 @@ def test_an_interrupt_amid_a_transfer_keeps_the_variables(sandbox: Sandbox, http
 
 def test_a_refused_connection_is_one_in_the_cell(sandbox: Sandbox) -> None:
     result = sandbox.execute("import urllib.request as u; u.urlopen('http://localhost:1')")
-    assert result.error is not None
-    assert "localhost can't be reached on port 1" in result.error.evalue
-    assert "The setting is network." in result.error.evalue
+    assert "localhost can't be reached on port 1" in error_of(result)
+    assert "The setting is network." in error_of(result)
     assert result.stderr.count("[wasm-kernel]") == 1
 
 

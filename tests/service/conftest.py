@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.faces import PATIENCE, says, wait_for
 from tests.service.offered import Sandboxes
-from tests.service.traitors import Home, Making, Script
+from tests.service.traitors import Home, Making
 from wasm_kernel import create_sandbox, get_session_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service import calls, session_worker, worker_line
@@ -31,16 +32,12 @@ def service(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 @pytest.fixture
-def starting(warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starting]:
+def starting(
+    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: ExitStack
+) -> Starting:
     """Starts services for one test that do their upkeep often; they are closed after the test."""
     monkeypatch.setattr("wasm_kernel.service.service._ROUND_SECONDS", 0.05)
-    with ExitStack() as ending:
-
-        def start(**options: object) -> Service:
-            made = Service(tmp_path / "sessions", **options)  # type: ignore[arg-type]
-            return ending.enter_context(made)
-
-        yield start
+    return lambda **options: ending.enter_context(Service(tmp_path / "sessions", **options))
 
 
 @pytest.fixture
@@ -101,36 +98,26 @@ def descriptors(process: int) -> list[str]:
 
 
 @pytest.fixture
-def homes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Making]:
+def homes(monkeypatch: pytest.MonkeyPatch, ending: ExitStack) -> Making:
     """Makes services with short time-outs."""
     monkeypatch.setattr(calls, "_LATE_SECONDS", 0.1)
     monkeypatch.setattr(session_worker, "START_SECONDS", 0.0)
     monkeypatch.setattr(worker_line, "SLOW_SECONDS", PATIENCE)
     monkeypatch.setattr(worker_line, "_CLOSE_SECONDS", 0.6)
-    with ExitStack() as ending:
-
-        def make(script: Script, most: int | None = None) -> Home:
-            home = Home(script, most)
-            ending.callback(home.close)
-            return home
-
-        yield make
+    return lambda script, most=None: ending.enter_context(closing(Home(script, most)))
 
 
 @pytest.fixture
-def offering(warm: None, tmp_path: Path) -> Iterator[Sandboxes]:
+def offering(warm: None, tmp_path: Path, ending: ExitStack) -> Sandboxes:
     """Makes sandboxes whose cells may call functions."""
-    made: list[Any] = []
+    numbers = count()
 
     def make(*functions: Any, **options: Any) -> Any:
         if "session_id" in options:
-            options["workspace_root"] = tmp_path
-            made.append(get_session_sandbox(functions=functions, **options))
+            made = get_session_sandbox(functions=functions, workspace_root=tmp_path, **options)
         else:
-            folder = tmp_path / f"app{len(made)}"
-            made.append(create_sandbox(functions=functions, workspace=folder, **options))
-        return made[-1]
+            folder = tmp_path / f"app{next(numbers)}"
+            made = create_sandbox(functions=functions, workspace=folder, **options)
+        return ending.enter_context(made)
 
-    yield make
-    for each in made:
-        each.close()
+    return make

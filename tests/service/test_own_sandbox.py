@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
@@ -35,24 +35,22 @@ ID = "abc-123"
 
 
 @pytest.fixture
-def make(warm: None, tmp_path: Path) -> Iterator[Making]:
+def make(warm: None, tmp_path: Path, ending: ExitStack) -> Making:
     """`create_sandbox`, or `get_session_sandbox` for an id; the sandboxes are closed after the
     test.
     """
-    with ExitStack() as made:
 
-        def one(session_id: str = "", **options: Any) -> Sandbox:
-            if session_id:
-                get = wasm_kernel.get_session_sandbox
-                sandbox = get(session_id, workspace_root=tmp_path / "root", **options)
-            else:
-                options.setdefault("workspace", tmp_path / "work")
-                sandbox = wasm_kernel.create_sandbox(**options)
-            assert isinstance(sandbox, Sandbox)
-            made.callback(sandbox.close)
-            return sandbox
+    def one(session_id: str = "", **options: Any) -> Sandbox:
+        if session_id:
+            get = wasm_kernel.get_session_sandbox
+            sandbox = get(session_id, workspace_root=tmp_path / "root", **options)
+        else:
+            options.setdefault("workspace", tmp_path / "work")
+            sandbox = wasm_kernel.create_sandbox(**options)
+        assert isinstance(sandbox, Sandbox)
+        return ending.enter_context(sandbox)
 
-        yield one
+    return one
 
 
 def test_its_guest_is_behind_both_walls_in_a_process_that_ends_with_it(

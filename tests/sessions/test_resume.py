@@ -4,8 +4,8 @@ after a kill, not shared by two, and kept for the guest that saved them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -30,31 +30,21 @@ def history(root: Path) -> Path:
 
 
 @pytest.fixture
-def other(warm: None, root: Path) -> Iterator[Opening]:
+def other(warm: None, root: Path, ending: ExitStack) -> Opening:
     """Starts processes on one session, and ends them."""
-    started: list[Other] = []
 
     def one() -> Other:
-        started.append(Other(root, ID))
-        return started[-1]
+        started = Other(root, ID)
+        ending.callback(started.end)
+        return started
 
-    yield one
-    for process in started:
-        process.end()
+    return one
 
 
 @pytest.fixture
-def here(warm: None, root: Path) -> Iterator[Callable[[], BaseSandbox]]:
+def here(warm: None, root: Path, ending: ExitStack) -> Callable[[], BaseSandbox]:
     """Opens the session in this process."""
-    made: list[BaseSandbox] = []
-
-    def one() -> BaseSandbox:
-        made.append(get_session_sandbox(ID, workspace_root=root))
-        return made[-1]
-
-    yield one
-    for sandbox in made:
-        sandbox.close()
+    return lambda: ending.enter_context(get_session_sandbox(ID, workspace_root=root))
 
 
 def left(sandbox: BaseSandbox, *cells: str) -> None:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -31,12 +30,6 @@ from wasm_kernel.sessions.upkeep import Record, Upkeep, to_evict
 
 KIB = 1024
 HOUR, DAY = 3600.0, 24 * 3600.0
-
-
-@pytest.fixture
-def in_use() -> Iterator[ExitStack]:
-    with ExitStack() as held:
-        yield held
 
 
 def a_session(root: Path, kib: int, idle: float = HOUR, *, files: int = 0) -> str:
@@ -145,10 +138,10 @@ def test_histories_go_for_room_and_files_stay(root: Path) -> None:
         assert Holder.of(folder).evicted == "room"
 
 
-def test_a_session_in_use_stays_and_goes_when_it_is_left(root: Path, in_use: ExitStack) -> None:
+def test_a_session_in_use_stays_and_goes_when_it_is_left(root: Path, ending: ExitStack) -> None:
     filler, others = a_session(root, 2000), [a_session(root, 50) for _ in range(4)]
     used = opened(root, filler)
-    in_use.callback(used.close)
+    ending.callback(used.close)
     left(root, filler, DAY)
     kept(root, 1000)
     assert with_history(root, filler, *others) == [True] * 5
@@ -169,14 +162,14 @@ def test_sessions_of_a_living_service_are_left_alone(root: Path) -> None:
     assert not has_history(root, served)
 
 
-def test_a_user_before_the_removal_keeps_the_session(root: Path, in_use: ExitStack) -> None:
+def test_a_user_before_the_removal_keeps_the_session(root: Path, ending: ExitStack) -> None:
     name = a_session(root, 10)
     with Folder.open(private_of(root / name)) as private:
         assert not removal.evict(private, "room", 2 * HOUR)
-        in_use.callback(opened(root, name).close)
+        ending.callback(opened(root, name).close)
         assert not removal.evict(private, "room", HOUR / 2)
         assert has_history(root, name)
-        in_use.close()
+        ending.close()
         assert removal.evict(private, "room", HOUR / 2)
 
 
@@ -385,7 +378,7 @@ def test_no_files_go_unannounced(
 
 @pytest.mark.parametrize("how", ["metadata", "corrupted", "used", "another notebook"])
 def test_files_stay_if_anything_speaks_for_them(
-    root: Path, notebook: Path, in_use: ExitStack, monkeypatch: pytest.MonkeyPatch, how: str
+    root: Path, notebook: Path, ending: ExitStack, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(upkeep, "TOLD_SECONDS", 0.0)
     name = a_session(root, 10, DAY)
@@ -397,7 +390,7 @@ def test_files_stay_if_anything_speaks_for_them(
     elif how == "corrupted":
         (root / name / ".metadata.json").write_text("{")
     elif how == "used":
-        in_use.callback(opened(root, name).close)
+        ending.callback(opened(root, name).close)
         left(root, name, DAY)
     else:
         bound(root, name, notebook.with_name("copy.ipynb"))

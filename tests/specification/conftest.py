@@ -30,29 +30,24 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def get(warm: None) -> Iterator[Getting]:
+def get(warm: None, ending: ExitStack) -> Getting:
     """`get_session_sandbox`, whose sandboxes are closed after the test."""
-    with ExitStack() as opened:
 
-        def one(session_id: str = ID, **options: Any) -> BaseSandbox:
-            sandbox = get_session_sandbox(session_id, **options)
-            opened.callback(sandbox.close)
-            return sandbox
+    def one(session_id: str = ID, **options: Any) -> BaseSandbox:
+        return ending.enter_context(get_session_sandbox(session_id, **options))
 
-        yield one
+    return one
 
 
 @pytest.fixture
-def create(warm: None) -> Iterator[Creating]:
+def create(warm: None, ending: ExitStack) -> Creating:
     """`create_session_sandbox`, whose sandboxes are closed after the test."""
-    with ExitStack() as opened:
 
-        def one(**options: Any) -> tuple[str, BaseSandbox]:
-            session_id, sandbox = create_session_sandbox(**options)
-            opened.callback(sandbox.close)
-            return session_id, sandbox
+    def one(**options: Any) -> tuple[str, BaseSandbox]:
+        session_id, sandbox = create_session_sandbox(**options)
+        return session_id, ending.enter_context(sandbox)
 
-        yield one
+    return one
 
 
 class Heard:

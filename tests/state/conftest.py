@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,17 +13,13 @@ from tests.state.session import Session
 
 
 @pytest.fixture
-def session_of(tmp_path: Path) -> Iterator[Callable[..., Session]]:
+def session_of(tmp_path: Path, ending: ExitStack) -> Callable[..., Session]:
     """Makes sessions on one folder, and closes them after the test."""
-    made: list[Session] = []
 
-    def one(folder: Path = tmp_path, **options: object) -> Session:
-        made.append(Session(folder, **options))  # type: ignore[arg-type]
-        return made[-1]
+    def one(folder: Path = tmp_path, **options: Any) -> Session:
+        return ending.enter_context(closing(Session(folder, **options)))
 
-    yield one
-    for session in made:
-        session.close()
+    return one
 
 
 @pytest.fixture

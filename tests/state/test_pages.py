@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -26,17 +27,14 @@ def stretch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stretch]
 
 
 @pytest.fixture(params=[WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
-def watch(request: pytest.FixtureRequest, stretch: Stretch) -> Iterator[Making]:
+def watch(request: pytest.FixtureRequest, stretch: Stretch, ending: ExitStack) -> Making:
     """Begins to track this number of bytes of the stretch."""
-    made: list[Tracker] = []
 
     def one(size: int = SIZE) -> Tracker:
-        made.append(request.param(stretch.address, size))
-        return made[-1]
+        tracker: Tracker = request.param(stretch.address, size)
+        return ending.enter_context(closing(tracker))
 
-    yield one
-    for tracker in made:
-        tracker.close()
+    return one
 
 
 def test_a_page_that_each_cell_writes_is_told_a_while(watch: Making, stretch: Stretch) -> None:

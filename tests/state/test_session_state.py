@@ -6,13 +6,15 @@ import errno
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.execution.story import Story
-from tests.faces import open_files, process_of, says, wait_for
+from tests.faces import error_of, open_files, process_of, says, wait_for
 from tests.faults import Does, Faults, faulty
 from tests.private import kept_sandbox, private_of
 from tests.sampled import but_for, lasting, sampled
@@ -42,18 +44,15 @@ TRAP = "import os; os._exit(3)"
 
 
 @pytest.fixture
-def opened(faults: Faults, tmp_path: Path) -> Iterator[Opening]:
+def opened(faults: Faults, tmp_path: Path, ending: ExitStack) -> Opening:
     """Opens sandboxes on one workspace."""
-    made: list[Sandbox] = []
 
-    def one(resume: Resume = Resume.ALWAYS, **limits: float) -> Sandbox:
-        policy = ExecutionPolicy(**limits)  # type: ignore[arg-type]
-        made.append(kept_sandbox(workspace=tmp_path / "app", resume=resume, policy=policy))
-        return made[-1]
+    def one(resume: Resume = Resume.ALWAYS, **limits: Any) -> Sandbox:
+        policy = ExecutionPolicy(**limits)
+        sandbox = kept_sandbox(workspace=tmp_path / "app", resume=resume, policy=policy)
+        return ending.enter_context(sandbox)
 
-    yield one
-    for sandbox in made:
-        sandbox.close()
+    return one
 
 
 @pytest.fixture
@@ -107,8 +106,7 @@ def test_after_a_trap_everything_is_as_before_the_cell(sandbox: Sandbox) -> None
     says(sandbox, "x = [1]; y = x")
     before = says(sandbox, "print(id(x), x is y, len(In))").split()
     result = sandbox.execute(f"x.append(2); del y; {TRAP}")
-    assert result.error is not None
-    assert "variables are as they were before this cell" in result.error.evalue
+    assert "variables are as they were before this cell" in error_of(result)
     after = says(sandbox, "print(id(x), x is y, len(In))").split()
     assert (after[0], after[1], int(after[2])) == (before[0], "True", int(before[2]) + 2)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -17,17 +18,14 @@ Making = Callable[..., Guest]
 
 
 @pytest.fixture
-def limited(tmp_path: Path) -> Iterator[Making]:
+def limited(tmp_path: Path, ending: ExitStack) -> Making:
     """Makes guests of a quota of the test's own."""
-    made: list[Guest] = []
 
     def one(size: int = 10 * KB, files: int = 10) -> Guest:
-        made.append(Guest(tmp_path, workspace_bytes=size, workspace_files=files))
-        return made[-1]
+        guest = Guest(tmp_path, workspace_bytes=size, workspace_files=files)
+        return ending.enter_context(closing(guest))
 
-    yield one
-    for guest in made:
-        guest.close()
+    return one
 
 
 def opened(guest: Guest, name: str, how: int = abi.O_CREAT, *, fd: int = APP) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,9 @@ Making = Callable[[], Guest]
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Making]:
+def make(tmp_path: Path, ending: ExitStack) -> Making:
     """Makes guests on one folder."""
-    made: list[Guest] = []
-
-    def one() -> Guest:
-        made.append(Guest(tmp_path))
-        return made[-1]
-
-    yield one
-    for guest in made:
-        guest.close()
+    return lambda: ending.enter_context(closing(Guest(tmp_path)))
 
 
 def restored(make: Making, guest: Guest) -> tuple[Guest, list[str | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +32,15 @@ def javascript(module_javascript: BaseSandbox) -> BaseSandbox:
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opening]:
+def opened(tmp_path: Path, ending: ExitStack) -> Opening:
     """Opens sandboxes of JavaScript; they are closed after the test."""
-    made: list[BaseSandbox] = []
 
     def one(name: str = "app", resume: str = "never", **policy: Any) -> BaseSandbox:
         limits = ExecutionPolicy(**policy)
-        made.append(kept_sandbox(RuntimeType.JAVASCRIPT, tmp_path / name, limits, resume=resume))
-        return made[-1]
+        sandbox = kept_sandbox(RuntimeType.JAVASCRIPT, tmp_path / name, limits, resume=resume)
+        return ending.enter_context(sandbox)
 
-    yield one
-    for sandbox in made:
-        sandbox.close()
+    return one
 
 
 def shown(result: SandboxResult) -> str:
