@@ -73,6 +73,19 @@ def open_files(process: int | str = "self") -> list[str]:
     return found
 
 
+def is_gone(process: int) -> bool:
+    """Returns whether a process has ended."""
+    try:
+        return ") Z" in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return True
+
+
+def ends(process: int) -> None:
+    """Waits until a process is gone."""
+    wait_for(lambda: is_gone(process), f"the end of process {process}")
+
+
 def host_tree(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     """Everything below a folder of the host, with the facts that would show a change."""
     found = {}

@@ -14,7 +14,7 @@ import pytest
 
 from tests.engine.conftest import guest
 from tests.engine.tiny import Guest
-from tests.faces import PATIENCE, process_of, put_back
+from tests.faces import PATIENCE, process_of, put_back, says
 from tests.faults import faulty
 from tests.listening import Page
 from tests.peak import Peak
@@ -78,9 +78,7 @@ class Victim:
 
     def says(self, code: str) -> str:
         """The output of a cell that must succeed."""
-        result = self.run(code)
-        assert result.success, result.error
-        return result.stdout.strip()
+        return says(self.sandbox, code)
 
     def fails(self, code: str, **options: Any) -> str:
         """The name of the error that a cell must end with."""

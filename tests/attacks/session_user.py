@@ -13,19 +13,13 @@ import sys
 import time
 from pathlib import Path
 
-from tests.faces import wait_for
-from wasm_kernel import BaseSandbox, create_session_sandbox, get_session_sandbox
+from tests.faces import says, wait_for
+from wasm_kernel import create_session_sandbox, get_session_sandbox
 
 MAKE = "import os; x = {number}; open('file', 'w').write(str({number})); os.makedirs('a/b')"
 LOOK = (
     "import os; print(globals().get('x'), open('file').read() if os.path.exists('file') else None)"
 )
-
-
-def look(sandbox: BaseSandbox) -> str:
-    result = sandbox.execute(LOOK)
-    assert result.success, result.error
-    return result.stdout.strip()
 
 
 def use(root: Path, dice: random.Random, *, waits: bool = False) -> str | None:
@@ -35,21 +29,20 @@ def use(root: Path, dice: random.Random, *, waits: bool = False) -> str | None:
     number = dice.randrange(10**6)
     session_id, sandbox = create_session_sandbox(workspace_root=root)
     with sandbox:
-        made = sandbox.execute(MAKE.format(number=number))
-        assert made.success, made.error
+        says(sandbox, MAKE.format(number=number))
         for _ in range(dice.randrange(3)):
             time.sleep(dice.uniform(0, 0.02))
-            assert look(sandbox) == f"{number} {number}", "an open session lost something"
+            assert says(sandbox, LOOK) == f"{number} {number}", "an open session lost something"
         told = json.loads((root / session_id / ".metadata.json").read_text())
         assert told["session_id"] == session_id
     time.sleep(dice.choice([0, 0.005, 0.05]))
     if waits:
         wait_for(lambda: not (root / session_id).exists(), "the session's end")
     with get_session_sandbox(session_id, workspace_root=root) as again:
-        found = look(again)
+        found = says(again, LOOK)
         assert found in (f"{number} {number}", "None None"), f"half a session: {found}"
         assert (root / session_id / ".metadata.json").exists(), "a session without metadata"
-        assert look(again) == found, "an open session lost something"
+        assert says(again, LOOK) == found, "an open session lost something"
         return "found" if found != "None None" else "pruned"
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.end_to_end.conftest import starting_in
 from tests.end_to_end.real_kernel import RealKernel
-from tests.faces import PATIENCE, wait_for
+from tests.faces import PATIENCE, ends, is_gone, open_files, wait_for
 from tests.linux.inside import needs_walls
 from tests.linux.test_kernel_process import REACHABLE
 from tests.ports import write_connection
@@ -79,7 +79,7 @@ class Forker:
         """Kills it at once."""
         with suppress(ProcessLookupError):
             os.kill(self.process, signal.SIGKILL)
-        wait_for(lambda: is_gone(self.process))
+        ends(self.process)
 
     def command(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Runs the kernel's command to its end."""
@@ -123,21 +123,10 @@ def process_of(kernel: RealKernel) -> int:
     return int(kernel.control("usage_request", {})["pid"])
 
 
-def is_gone(process: int) -> bool:
-    """Returns whether a process has ended."""
-    try:
-        return ") Z" in Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return True
-
-
-def opened_by(process: int) -> set[str]:
+def opened_by(process: int | str = "self") -> set[str]:
     """The sockets, pipes and processes that a process has open."""
-    found = set()
-    for link in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(FileNotFoundError):  # the descriptor was closed since
-            found.add(str(link.readlink()))
-    return {name for name in found if name.startswith(("socket:", "pipe:", "anon_inode:[pidfd"))}
+    kinds = ("socket:", "pipe:", "anon_inode:[pidfd")
+    return {name for name in open_files(process) if name.startswith(kinds)}
 
 
 def test_a_kernel_is_forked_with_its_launchers_arguments_variables_and_folder(
@@ -199,12 +188,12 @@ def test_it_ends_with_its_launcher_and_goes_on_without_the_forker(
         assert forker.kernels() >= {*processes}
         shared = opened_by(processes[0]) & opened_by(processes[1])
         kernels[0].kill()
-        wait_for(lambda: is_gone(processes[0]))
+        ends(processes[0])
         forker.kill()
         assert kernels[1].run("1 + 1").value == "2"
         kernels[1].kill()
-        wait_for(lambda: is_gone(processes[1]))
-    own = opened_by(os.getpid())
+        ends(processes[1])
+    own = opened_by()
     assert {name for name in shared if "pidfd" not in name} <= own  # both may watch the forker
 
 
@@ -219,7 +208,7 @@ def test_it_ends_with_the_process_that_asked_for_that(forker: Forker, tmp_path: 
         wait_for(file.exists)
         (kernel,) = forker.kernels() - before
         parent.kill()
-    wait_for(lambda: is_gone(kernel))
+    ends(kernel)
 
 
 @needs_walls
@@ -316,7 +305,7 @@ def test_it_serves_no_launcher_after_the_installation_has_changed(
     forker = Forker(tmp_path, spec | {"TZ": "UTC-2"})
     forker.installed.write_text("changed")
     assert forker.command("--version").returncode == 0
-    wait_for(lambda: is_gone(forker.process))
+    ends(forker.process)
     assert not forker.path.exists()
 
 
@@ -363,7 +352,7 @@ def test_a_started_kernels_forker_forks_its_worker_before_it_listens_and_stays_w
         wait_for(lambda: launcher.running() == [forker])
         assert not is_gone(worker)
         owner.kill()
-    wait_for(lambda: is_gone(worker))
+    ends(worker)
     assert launcher.running() == [forker]
     os.kill(forker, signal.SIGKILL)
 
@@ -375,7 +364,7 @@ def parent_of(process: int) -> int:
 
 def test_it_ends_when_no_launcher_asks(warm: None, spec: dict[str, str], tmp_path: Path) -> None:
     forker = Forker(tmp_path, spec | {"TZ": "UTC-3"}, idle_seconds=2.0)
-    wait_for(lambda: is_gone(forker.process))
+    ends(forker.process)
     assert not forker.path.exists()
 
 

@@ -8,17 +8,11 @@ from typing import Any
 import pytest
 
 from tests.execution.conftest import Opening
-from tests.faces import PATIENCE, error_of, happens, wait_for
+from tests.faces import PATIENCE, error_of, happens, says, wait_for
 from tests.listening import Page
 from wasm_kernel import BaseSandbox
 
 ENDLESS = "begun = True\nprint('begun', flush=True)\nwhile True: pass"
-
-
-def printed(sandbox: BaseSandbox, code: str) -> str:
-    result = sandbox.execute(f"print({code})")
-    assert result.success, result.error
-    return result.stdout.strip()
 
 
 async def test_wait_for_interrupts_its_cell_without_a_traceback(
@@ -30,7 +24,7 @@ async def test_wait_for_interrupts_its_cell_without_a_traceback(
         cell = asyncio.wrap_future(sandbox.submit(ENDLESS, listener=page))
         assert await asyncio.to_thread(happens, lambda: page.heard)
         await asyncio.wait_for(cell, 0.05)
-    assert printed(sandbox, "kept, begun") == "5 True"
+    assert says(sandbox, "print(kept, begun)") == "5 True"
     assert [record.getMessage() for record in caplog.records] == []
 
 
@@ -48,7 +42,7 @@ def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: BaseS
     (sandbox.workspace / "go").touch()
     assert running.result(PATIENCE).success
     assert last.result(PATIENCE).success
-    assert printed(sandbox, "ran") == "['first', 'third']"
+    assert says(sandbox, "print(ran)") == "['first', 'third']"
 
 
 async def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(

@@ -7,19 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faces import error_of, wait_for
+from tests.faces import error_of, says, wait_for
 from tests.network.servers import Server
 from wasm_kernel import ExecutionPolicy, create_sandbox
 from wasm_kernel.network_rules import NetworkRule
 from wasm_kernel.service.sandbox import Sandbox
-
-
-def shown(sandbox: Sandbox, code: str) -> str:
-    """Returns what a cell prints; the cell must succeed."""
-    result = sandbox.execute(code)
-    assert result.error is None, result.error.evalue
-    return result.stdout.strip()
-
 
 CUT = """
 try: requests.get(S + '/cut')
@@ -65,16 +57,16 @@ WORKING = {
 
 def test_clients_work_unmodified(sandbox: Sandbox) -> None:
     for code, expected in WORKING.items():
-        assert shown(sandbox, code) == expected, code
+        assert says(sandbox, code) == expected, code
 
 
 @pytest.mark.parametrize("scheme", ["H", "S"])
 @pytest.mark.parametrize("size", [2_000_000, pytest.param(100_000_000, marks=pytest.mark.soak)])
 def test_large_bodies_pass_both_ways(sandbox: Sandbox, scheme: str, size: int) -> None:
-    got = shown(
+    got = says(
         sandbox, f"import requests; print(len(requests.get({scheme} + '/zeros/{size}').content))"
     )
-    put = shown(sandbox, f"print(requests.post({scheme}, data=bytes({size})).text)")
+    put = says(sandbox, f"print(requests.post({scheme}, data=bytes({size})).text)")
     assert got == put == str(size)
 
 
@@ -85,28 +77,28 @@ def test_a_session_keeps_its_connection(sandbox: Sandbox, https: Server) -> None
         "with requests.Session() as session:\n"
         "    print(*(session.get(S + '/csv').status_code for _ in range(5)))"
     )
-    assert shown(sandbox, code) == "200 200 200 200 200"
+    assert says(sandbox, code) == "200 200 200 200 200"
     assert https.connections == before + 1
 
 
 def test_a_connection_outlives_its_cell(sandbox: Sandbox) -> None:
-    shown(sandbox, "import httpx; client = httpx.AsyncClient(); await client.get(S + '/csv')")
-    assert shown(sandbox, "print((await client.get(S + '/csv')).status_code)") == "200"
+    says(sandbox, "import httpx; client = httpx.AsyncClient(); await client.get(S + '/csv')")
+    assert says(sandbox, "print((await client.get(S + '/csv')).status_code)") == "200"
 
 
 def test_a_time_out_of_the_client_ends_the_wait(sandbox: Sandbox) -> None:
     code = "import requests; requests.get(S + '/slow/30', timeout=0.5)"
     assert error_of(sandbox.execute(code)).startswith("ReadTimeout")
-    assert shown(sandbox, "print(requests.get(S + '/csv').status_code)") == "200"
+    assert says(sandbox, "print(requests.get(S + '/csv').status_code)") == "200"
 
 
 def test_an_interrupt_amid_a_transfer_keeps_the_variables(sandbox: Sandbox, http: Server) -> None:
-    shown(sandbox, "kept = 42; import requests")
+    says(sandbox, "kept = 42; import requests")
     future = sandbox.submit("for _ in requests.get(H + '/chunks/100000', stream=True): pass")
     wait_for(lambda: any(path == "/chunks/100000" for _, path, _ in http.seen))
     sandbox.interrupt()
     assert error_of(future.result()).startswith("KeyboardInterrupt")
-    assert shown(sandbox, "print(kept, requests.get(S + '/csv').status_code)") == "42 200"
+    assert says(sandbox, "print(kept, requests.get(S + '/csv').status_code)") == "42 200"
 
 
 def test_a_refused_connection_is_one_in_the_cell(sandbox: Sandbox) -> None:
@@ -143,7 +135,7 @@ while b"" not in parts and time.monotonic() < end:
         time.sleep(0.01)
 print(b"".join(parts)[-4:], parts[-1])
 """
-    assert shown(sandbox, code) == r"b'3,4\n' b''"
+    assert says(sandbox, code) == r"b'3,4\n' b''"
 
 
 def test_an_owner_can_take_the_network_away(
@@ -151,29 +143,29 @@ def test_an_owner_can_take_the_network_away(
 ) -> None:
     get = f"import urllib.request as u; print(len(u.urlopen('{http.url}/csv').read()))"
     with create_sandbox(workspace=tmp_path, policy=ExecutionPolicy(network=[rule])) as made:
-        assert shown(made, get) == "12"
+        assert says(made, get) == "12"
         made.reconfigure(ExecutionPolicy(), None)
         assert "the sandbox has no network" in error_of(made.execute(get))
         made.reconfigure(ExecutionPolicy(network=[rule]), None)
-        assert shown(made, get) == "12"
+        assert says(made, get) == "12"
 
 
 def test_a_client_goes_on_after_undo(sandbox: Sandbox) -> None:
-    shown(sandbox, "import requests; kept = requests.Session(); kept.get(S + '/csv')")
-    shown(sandbox, "kept.get(S + '/csv'); kept.get(S + '/csv')")
+    says(sandbox, "import requests; kept = requests.Session(); kept.get(S + '/csv')")
+    says(sandbox, "kept.get(S + '/csv'); kept.get(S + '/csv')")
     sandbox.undo()
-    assert shown(sandbox, "print(kept.get(S + '/csv').text[:3])") == "a,b"
+    assert says(sandbox, "print(kept.get(S + '/csv').text[:3])") == "a,b"
 
 
 def test_undo_says_that_requests_stay_sent(sandbox: Sandbox) -> None:
-    shown(sandbox, "import requests; requests.get(S + '/csv')")
-    shown(sandbox, "quiet = 1")
-    assert "stay sent" not in shown(sandbox, "%undo")
-    assert "Requests that were sent to the network stay sent" in shown(sandbox, "%undo")
+    says(sandbox, "import requests; requests.get(S + '/csv')")
+    says(sandbox, "quiet = 1")
+    assert "stay sent" not in says(sandbox, "%undo")
+    assert "Requests that were sent to the network stay sent" in says(sandbox, "%undo")
 
 
 def test_session_info_shows_the_rules(sandbox: Sandbox) -> None:
-    assert "https://localhost" in shown(sandbox, "info = %session_info\nprint(info['network'])")
+    assert "https://localhost" in says(sandbox, "info = %session_info\nprint(info['network'])")
 
 
 @pytest.mark.parametrize("client", ["requests", "httpx"])
@@ -190,4 +182,4 @@ def test_a_server_that_leaves_amid_an_upload_ends_it(sandbox: Sandbox, client: s
         "RemoteProtocolError",
     }
     assert time.monotonic() - began < 60
-    assert shown(sandbox, f"print({client}.get(S + '/csv').status_code)") == "200"
+    assert says(sandbox, f"print({client}.get(S + '/csv').status_code)") == "200"

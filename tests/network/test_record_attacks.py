@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.faces import says
 from tests.network.servers import Server, rule_for
 from tests.network.test_attacks import exchange, get, network
-from tests.network.test_clients import shown
 from wasm_kernel import ExecutionPolicy, create_session_sandbox
 from wasm_kernel.network import upstream
 from wasm_kernel.network.exchanges import Exchange
@@ -48,15 +48,15 @@ def test_a_cell_finds_no_record(server: Server, tmp_path: Path) -> None:
     policy = ExecutionPolicy(network=[rule_for(server)], network_mode="record")
     _, made = create_session_sandbox(workspace_root=tmp_path, policy=policy)
     with made:
-        shown(made, f"import urllib.request as u; u.urlopen('{server.url}/csv?marked=1').read()")
+        says(made, f"import urllib.request as u; u.urlopen('{server.url}/csv?marked=1').read()")
         private = made.worker.opened.folders
         assert private is not None
         records = [each.name for each in Path(private.private, "exchanges").iterdir()]
         assert len(records) == 2
         code = "import os; print({n for _, d, f in os.walk('/') for n in (*d, *f)} & {*%r})"
-        assert shown(made, code % [*records, "exchanges"]) == "set()"
+        assert says(made, code % [*records, "exchanges"]) == "set()"
         for path in (private.private, f"/app/../{Path(private.private).name}"):
-            assert shown(made, f"import os; print(os.path.exists({path!r}))") == "False"
+            assert says(made, f"import os; print(os.path.exists({path!r}))") == "False"
 
 
 @pytest.mark.parametrize(

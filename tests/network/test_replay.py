@@ -15,11 +15,10 @@ from typing import Any
 import nbformat
 import pytest
 
-from tests.faces import wait_for
+from tests.faces import says, wait_for
 from tests.guests.javascript.conftest import value
 from tests.network.servers import Server, rule_for, serving
 from tests.network.test_attacks import Events, exchange, get, network
-from tests.network.test_clients import shown
 from wasm_kernel import (
     ExecutionPolicy,
     RuntimeType,
@@ -75,7 +74,7 @@ def session_on(workspace: Path, runtime: str = "python", *, policy: ExecutionPol
 
 def outputs(sandbox: Sandbox, server: Server, cells: Sequence[str] = SEVEN) -> list[str]:
     """Returns what cells print."""
-    return [shown(sandbox, f"H = {server.url!r}\n{cell}") for cell in cells]
+    return [says(sandbox, f"H = {server.url!r}\n{cell}") for cell in cells]
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ def test_a_session_replays_what_it_recorded(workspace: Path, server: Server) -> 
     with session_on(workspace, policy=policy_for(server, "record")) as made:
         recorded = outputs(made, server)
         assert any(each.sent for each in made.call(Timeline()).result().ran.values())
-        assert "stay sent" in shown(made, "%undo")
+        assert "stay sent" in says(made, "%undo")
         made.close(discard_variables=True)
     before = len(server.seen)
     assert recorded[2] != recorded[2][::-1]
@@ -96,7 +95,7 @@ def test_a_session_replays_what_it_recorded(workspace: Path, server: Server) -> 
     with session_on(workspace, policy=policy_for(server, "replay")) as made:
         assert outputs(made, server) == recorded
         assert not any(each.sent for each in made.call(Timeline()).result().ran.values())
-        assert "stay sent" not in shown(made, "%undo")
+        assert "stay sent" not in says(made, "%undo")
     assert len(server.seen) == before
 
 
@@ -125,7 +124,7 @@ def test_a_fork_gets_the_answers_of_its_later_cells(server: Server, tmp_path: Pa
     assert recorded == ["1", "2", "3"]
     policy = policy_for(server, "replay")
     with session_on(tmp_path / "one", policy=policy) as made:
-        shown(made, "1")
+        says(made, "1")
         [fork] = made.fork(1)
         with fork:
             assert outputs(fork, server, [cell] * 2) == recorded[1:]
@@ -159,24 +158,24 @@ def test_requests_are_counted_for_each_opening_and_each_fork(
     with session_on(tmp_path / "one", policy=policy_for(server, "live")) as made:
         outputs(made, server, [ask, "_ = ask('', b'abc')"])
         said = "2 True GET localhost/csv -> 200 POST localhost/ -> 200"
-        wait_for(lambda: shown(made, count) == said)
-        shown(made, "%undo")
-        assert shown(made, count) == said
-        assert "network_requests" in shown(made, "info = %session_info\nprint(info)")
+        wait_for(lambda: says(made, count) == said)
+        says(made, "%undo")
+        assert says(made, count) == said
+        assert "network_requests" in says(made, "info = %session_info\nprint(info)")
         [fork] = made.fork(1)
         with fork:
-            assert shown(fork, count) == "0 False"
+            assert says(fork, count) == "0 False"
             outputs(fork, server, [ask])
-            assert shown(fork, count).startswith("1 ")
-        assert shown(made, count) == said
+            assert says(fork, count).startswith("1 ")
+        assert says(made, count) == said
     with session_on(tmp_path / "one", policy=policy_for(server, "live")) as made:
-        assert shown(made, count) == "0 False"
+        assert says(made, count) == "0 False"
 
 
 def test_a_service_lists_the_requests_of_its_sessions(server: Server, tmp_path: Path) -> None:
     with Service(tmp_path, policy=policy_for(server, "live")) as service:
         made = service.create()
-        shown(made, f"import urllib.request as u; u.urlopen('{server.url}/csv').read()")
+        says(made, f"import urllib.request as u; u.urlopen('{server.url}/csv').read()")
         [info] = service.list()
         assert info.requests == 1
         assert 12 < info.request_bytes < 1000  # the heads count, too

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.faces import says
 from tests.network.servers import DROPPED, Server
 from tests.network.test_attacks import Events, exchange, get, limited, network
-from tests.network.test_clients import shown
 from wasm_kernel import ExecutionPolicy, create_sandbox
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.events import SandboxLogger
@@ -219,7 +219,7 @@ def test_cells_never_see_the_value(
             f"asked = u.Request('{https.url}/echo', headers=sent)\n"
             "print(key, u.urlopen(asked).read().decode())"
         )
-        text = shown(made, code)
+        text = says(made, code)
         made.checkpoint("here")
     assert dict(https.seen[-1][2])["Authorization"] == f"Bearer {VALUE}"
     assert text.startswith(MARK)

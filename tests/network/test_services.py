@@ -14,9 +14,9 @@ from typing import Any
 import certifi
 import pytest
 
+from tests.faces import says
 from tests.network.servers import Server, serving, tls
 from tests.network.services import Services
-from tests.network.test_clients import shown
 from wasm_kernel import ExecutionPolicy, create_sandbox
 from wasm_kernel.network import upstream
 from wasm_kernel.network_rules import NetworkRule
@@ -64,7 +64,7 @@ def reaching(services: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
     ]
     policy, workspace = ExecutionPolicy(network=rules), tmp_path_factory.mktemp("workspace")
     with create_sandbox(workspace=workspace, policy=policy, pip=True) as made:
-        shown(made, f"S = {services.url!r}\nasked = [{{'role': 'user', 'content': 'Hi'}}]")
+        says(made, f"S = {services.url!r}\nasked = [{{'role': 'user', 'content': 'Hi'}}]")
         yield made
 
 
@@ -94,13 +94,13 @@ def reaching(services: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
     ids=["seaborn", "sklearn", "pandas"],
 )
 def test_what_is_built_in_fetches_its_data(reaching: Sandbox, code: str, expected: str) -> None:
-    assert shown(reaching, code) == expected
+    assert says(reaching, code) == expected
 
 
 @pytest.fixture(scope="module")
 def installed(reaching: Sandbox) -> Sandbox:
     """The sandbox with these clients, as %pip brings them in."""
-    assert "Successfully installed" in shown(reaching, f"%pip install {PACKAGES}")
+    assert "Successfully installed" in says(reaching, f"%pip install {PACKAGES}")
     return reaching
 
 
@@ -182,7 +182,7 @@ _INSTALLED = {
 @pytest.mark.parametrize("client", _INSTALLED)
 def test_a_client_that_pip_installs_works(installed: Sandbox, client: str) -> None:
     code, expected = _INSTALLED[client]
-    assert shown(installed, textwrap.dedent(code)) == expected
+    assert says(installed, textwrap.dedent(code)) == expected
 
 
 @pytest.mark.soak

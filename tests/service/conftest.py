@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faces import PATIENCE, says, wait_for
+from tests.faces import PATIENCE, says
 from tests.service.offered import Sandboxes
 from tests.service.traitors import Home, Making
 from wasm_kernel import create_sandbox, get_session_sandbox
@@ -73,28 +73,6 @@ def keep(sandbox: Sandbox, code: str) -> None:
     sandbox.worker.sleep()
     sandbox.worker.wait_asleep()
     sandbox.start().result(PATIENCE)
-
-
-def ends(process: int) -> None:
-    """Waits until a process is gone."""
-
-    def is_gone() -> bool:
-        try:
-            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        return state == "Z"
-
-    wait_for(is_gone, f"the end of process {process}")
-
-
-def descriptors(process: int) -> list[str]:
-    """The open files, sockets and pipes of a process, which may just close some."""
-    found = []
-    for each in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found.append(str(each.readlink()))
-    return sorted(found)
 
 
 @pytest.fixture

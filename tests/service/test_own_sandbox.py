@@ -13,16 +13,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import wasm_kernel
-from tests.faces import error_of, process_of, says, wait_for
+from tests.faces import ends, error_of, open_files, process_of, says, wait_for
 from tests.private import private_folders, private_of
-from tests.service.conftest import ends
 from wasm_kernel.errors import PolicyError, SandboxClosed
 from wasm_kernel.policy import ExecutionPolicy, Mount
 from wasm_kernel.result import SandboxResult
@@ -236,16 +235,12 @@ def test_no_descriptor_of_its_program_reaches_the_process_that_forks(tmp_path: P
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             os.close(own)
 
-    def held() -> set[str]:
-        found = set()
-        for each in Path(f"/proc/{server.process}/fd").iterdir():
-            with suppress(FileNotFoundError):  # the server opens and closes files of its own
-                found.add(str(each.readlink()))
-        return found
-
+    own_file = str(tmp_path / "own")
     with closing(server):
-        wait_for(lambda: str(tmp_path / "own") not in held(), "that it closes what is not its own")
-        assert any(each.startswith("socket:") for each in held())
+        wait_for(
+            lambda: own_file not in open_files(server.process), "that it closes what is not its own"
+        )
+        assert any(each.startswith("socket:") for each in open_files(server.process))
 
 
 def test_the_variables_are_there_although_a_killed_programs_worker_takes_long_to_leave(

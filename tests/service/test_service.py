@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.aged import aged
-from tests.faces import PATIENCE, says, wait_for
-from tests.service.conftest import Starting, ends, worker_of
+from tests.faces import PATIENCE, ends, says, wait_for
+from tests.service.conftest import Starting, worker_of
 from wasm_kernel.errors import (
     Door,
     LimitReached,

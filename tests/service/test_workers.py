@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.faces import A_UUID, PATIENCE, error_of, happens, says, wait_for
+from tests.faces import A_UUID, PATIENCE, ends, error_of, happens, open_files, says, wait_for
 from tests.faults import faulty
 from tests.linux.inside import needs_walls
-from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
+from tests.service.conftest import Starting, keep, worker_of
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.errors import (
@@ -329,7 +329,7 @@ def test_a_worker_has_no_descriptor_of_another_nor_of_its_service(service: Servi
     with service.create() as one, service.create() as two:
         says(one, "x = 1")
         says(two, "x = 1")
-        found = [descriptors(worker_of(each).process) for each in (one, two)]
+        found = [sorted(open_files(worker_of(each).process)) for each in (one, two)]
         shared = {*found[0]} & {*found[1]} - {"/dev/null", "anon_inode:[userfaultfd]"}
         cache = str(default_folder())
         assert {name for name in shared if not name.startswith(cache)} == set()

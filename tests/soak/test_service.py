@@ -23,8 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faces import PATIENCE, wait_for
-from tests.service.conftest import ends
+from tests.faces import PATIENCE, ends, wait_for
 from wasm_kernel import Sandbox, SandboxResult, Service, ServiceLimits
 from wasm_kernel.errors import WorkerLost
 from wasm_kernel.sessions import ids

@@ -13,6 +13,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from tests.peak import of_process
 from wasm_kernel.frontends.batch.notebooks import METADATA
 
 pytestmark = pytest.mark.soak
@@ -29,11 +30,6 @@ def command(folder: Path, *more: str) -> list[str]:
     words = ["run", str(folder / "in"), "-o", str(folder / "out"), "--json", *more]
     words += ["--sessions", str(folder / "kept")]
     return [sys.executable, "-P", "-m", "wasm_kernel.frontends.cli.main", *words]
-
-
-def resident(process: int) -> int:
-    status = Path(f"/proc/{process}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
 def verdicts(folder: Path) -> dict[str, str]:
@@ -69,7 +65,7 @@ def test_a_thousand_notebooks_and_a_kill_in_the_middle(warm: None, tmp_path: Pat
                 assert event["notebook"] not in ends
                 ends[event["notebook"]] = event
                 if event["notebook"] not in done:
-                    sizes.append(resident(second.pid))
+                    sizes.append(of_process(second.pid, "VmRSS"))
     assert second.returncode == 0
     assert set(verdicts(tmp_path).values()) == {"ok"} and len(ends) == NOTEBOOKS
     assert all((tmp_path / "out" / name).stat().st_mtime_ns == times[name] for name in done)

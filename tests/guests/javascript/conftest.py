@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.faces import put_back
+from tests.faces import error_of, put_back
 from tests.private import kept_sandbox
 from wasm_kernel import BaseSandbox, SandboxResult
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
@@ -56,6 +56,4 @@ def value(sandbox: BaseSandbox, code: str) -> str:
 
 def problem(sandbox: BaseSandbox, code: str) -> str:
     """The name and the text of the error with which the cell ends."""
-    result = sandbox.execute(code)
-    assert result.error is not None
-    return f"{result.error.ename}: {result.error.evalue}"
+    return error_of(sandbox.execute(code))
