@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.beneath import over
-from tests.faces import host_tree
+from tests.faces import error_of, host_tree, says
 from tests.private import private_folders, private_of
 from tests.sampled import sampled
 from wasm_kernel import (
     BaseSandbox,
     ExecutionPolicy,
+    WorkspaceError,
     create_sandbox,
     create_session_sandbox,
     delete_session_workspace,
@@ -28,7 +29,9 @@ from wasm_kernel import (
     get_session_sandbox,
     list_session_files,
     prune_sessions,
+    read_session_file,
 )
+from wasm_kernel.sessions import ids
 
 ID = "planted"
 OLD = ("", "/tmp", "/packages", "/files", "/loose", "/history", "/state", "/lock", "/present")
@@ -221,6 +224,31 @@ def test_a_folder_that_is_made_anew_never_gets_old_variables(warm: None, tmp_pat
     (tmp_path / "aside").rename(tmp_path / ID)
     with opened() as sandbox:
         assert sandbox.execute("print(x)").stdout == "2\n"
+
+
+def test_no_guest_gives_a_user_the_session_of_another(
+    warm: None, root: Path, ending: ExitStack
+) -> None:
+    """The guest of a sandbox on the sessions' folder itself makes links there (F1)."""
+    alice, mine = ids.new(), ids.new()
+    hers = ending.enter_context(get_session_sandbox(alice, workspace_root=root))
+    says(hers, "open('secret', 'w').write('of alice')")
+    with create_sandbox(workspace=root) as plain:
+        plain.execute(f"import os; os.symlink({alice!r}, 'mallory')")
+        for code in (f"os.symlink({alice!r}, {mine!r})", f"os.rename('mallory', {mine!r})"):
+            assert error_of(plain.execute(code)).startswith("FileNotFoundError:")
+        plain.execute(
+            f"os.mkdir('d'); os.symlink('..', 'd/up'); os.symlink('d/up/{alice}', 'mallory-2')"
+        )
+    assert not (root / mine).is_symlink()
+    for name in ("mallory", "mallory-2"):
+        if not (root / name).is_symlink():
+            (root / name).symlink_to(alice)  # a guest that was cleverer
+        with pytest.raises(WorkspaceError):
+            get_session_sandbox(name, workspace_root=root)
+        with pytest.raises(FileNotFoundError):
+            read_session_file(name, "secret", workspace_root=root)
+    assert (root / alice / "secret").read_text() == "of alice"
 
 
 def test_nothing_private_lies_in_the_workspace(warm: None, tmp_path: Path) -> None:
