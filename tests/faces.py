@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -84,6 +85,12 @@ def is_gone(process: int) -> bool:
 def ends(process: int) -> None:
     """Waits until a process is gone."""
     wait_for(lambda: is_gone(process), f"the end of process {process}")
+
+
+def completed(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end, and keeps what it writes."""
+    given: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 2 * PATIENCE}
+    return subprocess.run(command, check=False, **{**given, **options})
 
 
 def host_tree(folder: Path) -> dict[str, tuple[int, int, bytes]]:

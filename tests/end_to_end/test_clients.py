@@ -14,6 +14,8 @@ import pytest
 from jupyter_client.manager import KernelManager
 from papermill.exceptions import PapermillExecutionError
 
+from tests.faces import completed
+
 KERNEL = "wasm-python"
 SECONDS = 120
 
@@ -34,15 +36,7 @@ def notebook(folder: Path, *cells: str, tags: dict[int, str] | None = None) -> P
 
 def jupyter(*words: str, stdin: str | None = None, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Runs a `jupyter` command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", *words],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        cwd=cwd,
-        check=False,
-    )
+    return completed([sys.executable, "-m", *words], input=stdin, cwd=cwd)
 
 
 def streams(cell: Any) -> str:

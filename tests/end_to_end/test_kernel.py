@@ -21,7 +21,7 @@ from jupyter_client.jsonutil import json_default
 
 from tests.end_to_end.conftest import ROOT, SLOW, Starting, starting_in
 from tests.end_to_end.real_kernel import SECONDS, RealKernel
-from tests.faces import wait_for
+from tests.faces import completed, wait_for
 from tests.ports import write_connection
 from tests.sampled import sampled
 
@@ -243,13 +243,9 @@ def test_without_a_front_end_a_start_that_fails_ends_with_one_line(tmp_path: Pat
     far = ["--transport=ipc", f"--ip={tmp_path / ('x' * 100)}"]
     wrong = {"cell_timeout": ["--WasmKernel.cell_timeout=soon"]}
     for words, options in (wrong | {"can't listen on its shell channel": far}).items():
-        done = subprocess.run(
+        done = completed(
             [sys.executable, "-m", "wasm_kernel", "-f", str(tmp_path / "k.json"), *options],
             env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
         )
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
         assert words in done.stderr

@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.conftest import Starting
-from tests.end_to_end.real_kernel import SECONDS
+from tests.faces import completed
 
 KEPT = "its files are here, its variables were not kept"
 LOOK = "import os; print(sorted(os.listdir('/app')), 'x' in globals())"
@@ -104,15 +103,7 @@ def command(words: str, sessions: Path, typed: str = "") -> str:
     assert words.startswith("wasm-kernel ")
     # the console also asks without a terminal
     own = {"WASM_KERNEL_WORKSPACE_ROOT": str(sessions), "JUPYTER_CONSOLE_TEST": "1"}
-    done = subprocess.run(
-        [*program, *shlex.split(words)[1:]],
-        input=typed,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env=os.environ | own,
-        check=False,
-    )
+    done = completed([*program, *shlex.split(words)[1:]], input=typed, env=os.environ | own)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

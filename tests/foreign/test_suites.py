@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import completed
 from tests.foreign.exclusions import (
     IPYKERNEL,
     NBCLIENT,
@@ -122,14 +123,8 @@ def test_a_foreign_suite_passes(
     pytest_there += ["-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider"]
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*pytest_there, *arguments],
-            cwd=folder,
-            env=default_kernel,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
+        return completed(
+            [*pytest_there, *arguments], cwd=folder, env=default_kernel, timeout=SECONDS
         )
 
     known = run("--collect-only", "--quiet").stdout.splitlines()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.aged import aged
+from tests.faces import completed
 from tests.private import folders_of
 from wasm_kernel import write_session_file
 from wasm_kernel.folders.folders import STATE
@@ -273,13 +274,8 @@ def test_a_reader_that_has_had_enough_is_no_error(root: Path, environment: dict[
     program = (
         f"{sys.executable} -m wasm_kernel.frontends.cli.main sessions --root {root} files {ID}"
     )
-    done = subprocess.run(
-        f"{program} | head -1",
-        shell=True,
-        capture_output=True,
-        text=True,
-        env={**environment, "PYTHONPATH": str(Path.cwd())},
-        check=False,
+    done = completed(
+        f"{program} | head -1", shell=True, env={**environment, "PYTHONPATH": str(Path.cwd())}
     )
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import completed
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED, Flavour
 from wasm_kernel.frontends.cli import doctor, kernelspecs
 from wasm_kernel.frontends.cli import main as cli
@@ -45,9 +45,7 @@ def test_a_module_beside_the_notebook_is_not_imported_by_the_kernel(tmp_path: Pa
         "-f",
         "none.json",
     ]
-    ran = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True, check=False
-    )
+    ran = completed(command, cwd=tmp_path, env={"PYTHONPATH": root})
     assert "WasmKernel.memory_bytes" in ran.stderr
     assert ran.stderr.count("\n") == 1
 

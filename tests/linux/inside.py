@@ -8,6 +8,7 @@ import textwrap
 
 import pytest
 
+from tests.faces import completed
 from wasm_kernel.linux import confinement
 
 needs_walls = pytest.mark.skipif(
@@ -22,12 +23,6 @@ def said_by(code: str, *arguments: object) -> list[str]:
 
 def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Runs a new process to its end; it must succeed."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = completed([sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)])
     assert done.returncode == 0, done.stderr
     return done

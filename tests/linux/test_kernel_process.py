@@ -19,7 +19,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from threadpoolctl import threadpool_limits
 
-from tests.faces import tells_of_start, wait_for
+from tests.faces import completed, tells_of_start, wait_for
 from tests.linux.inside import needs_walls
 from tests.ports import write_connection
 from tests.private import folders_of
@@ -207,14 +207,10 @@ def test_a_module_that_is_missing_is_named_in_a_sentence(tmp_path: Path) -> None
     broken = tmp_path / "lib" / "tornado"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise ImportError('no such tornado')")
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-m", "wasm_kernel", "-f", str(tmp_path / "connection.json")],
         env=os.environ | {"PYTHONPATH": str(broken.parent), "PYTHONSAFEPATH": "1"},
         cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
     assert done.returncode == 1
     assert "wasm-kernel: a module can't be imported (no such tornado)" in done.stderr

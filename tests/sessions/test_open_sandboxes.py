@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import CapturingLogger
 
-from tests.faces import error_of
+from tests.faces import completed, error_of
 from wasm_kernel import (
     BaseSandbox,
     ExecutionPolicy,
@@ -186,9 +186,7 @@ def test_deleting_closes_what_is_open_here(root: Path) -> None:
 def test_sandboxes_left_open_are_saved_when_the_process_ends(root: Path) -> None:
     for number in ("1", "2"):
         command = [sys.executable, "-W", "error", "-c", NEVER_CLOSED, str(root)]
-        ran = subprocess.run(
-            command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=60
-        )
+        ran = completed(command, cwd=ROOT)
         assert (ran.stdout.strip(), ran.stderr) == (number, "")
 
 

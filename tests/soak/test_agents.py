@@ -10,7 +10,6 @@ import asyncio
 import json
 import random
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ import pytest
 from mcp import Client
 from mcp_types import TextContent
 
-from tests.faces import happens, wait_for
+from tests.faces import completed, happens, wait_for
 from tests.mcp.clients import MODERN, HttpServer, server_environment, serving
 
 pytestmark = pytest.mark.soak
@@ -70,9 +69,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 def run(*command: str, **options: Any) -> str:
     """The output of a command that must succeed."""
-    ended = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=600, **options
-    )
+    ended = completed(command, timeout=600, **options)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return str(ended.stdout)
 

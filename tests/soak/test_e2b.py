@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.e2b.conftest import ANN, server
+from tests.faces import completed
 from tests.mcp.clients import HttpServer
 from tests.soak.test_many_servers import free_place
 
@@ -90,15 +91,7 @@ def run(server: HttpServer, folder: Path, *command: str, **variables: str) -> st
     url = server.url.removesuffix("/mcp")
     named = variables or {"E2B_API_URL": url, "E2B_SANDBOX_URL": url}
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    ended = subprocess.run(
-        command,
-        env={**kept, **named, "E2B_API_KEY": ANN},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    ended = completed(command, env={**kept, **named, "E2B_API_KEY": ANN}, cwd=folder, timeout=300)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.faces import completed
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.soak
@@ -22,9 +23,7 @@ def examples(warm: None, tmp_path: Path, environment: dict[str, str]) -> Path:
 
 
 def run(folder: Path, environment: dict[str, str]) -> str:
-    done = subprocess.run(
-        [str(folder / "run.sh")], env=environment, check=False, capture_output=True, text=True
-    )
+    done = completed([str(folder / "run.sh")], env=environment, timeout=None)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import completed
+
 pytestmark = pytest.mark.soak
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,13 +118,10 @@ def installed(venv: Path, framework: str) -> Path:
 
 
 def run(python: Path, script: str, printed: Sequence[str], folder: Path) -> None:
-    ended = subprocess.run(
+    ended = completed(
         [str(python), str(ROOT / script)],
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=600,
     )
     assert ended.returncode == 0, ended.stderr
@@ -141,12 +140,10 @@ def test_checks_of_frameworks_pass_as_the_page_says(
 ) -> None:
     python = installed(tmp_path / "venv", f"{packages} pytest pytest-asyncio")
     shutil.copy(ROOT / "tests" / "soak" / "clients" / checks, tmp_path)  # away from our settings
-    ended = subprocess.run(
+    ended = completed(
         [str(python), "-m", "pytest", "-q", "--asyncio-mode=auto", checks],
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+        timeout=None,
     )
     assert f" {passed} passed" in ended.stdout, ended.stdout
