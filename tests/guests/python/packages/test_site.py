@@ -26,6 +26,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "packages"
 
 
+@pytest.fixture
+def site(folder: Path, make: Make) -> SitePackages:
+    """The packages of a session that has `one`."""
+    site = SitePackages(folder)
+    site.change([open_wheel(make("one"))])
+    return site
+
+
 def content(folder: Path) -> set[str]:
     site = folder / "site-packages"
     return {path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()}
@@ -83,20 +91,18 @@ def test_the_host_reads_only_its_own_record_of_packages(folder: Path, make: Make
     ],
 )  # fmt: skip
 def test_a_record_that_an_archive_brought_is_a_strangers(
-    folder: Path, make: Make, planted: bytes
+    folder: Path, site: SitePackages, make: Make, planted: bytes
 ) -> None:
-    site = SitePackages(folder)
-    site.change([open_wheel(make("one"))])
     (folder / "site-packages" / module.RECORD).write_bytes(planted)
     assert site.installed() == {}
     site.change([open_wheel(make("one"))])
     assert set(site.installed()) == {"one"}
 
 
-def test_files_in_the_place_of_its_folders_do_not_stop_it(folder: Path, make: Make) -> None:
+def test_files_in_the_place_of_its_folders_do_not_stop_it(
+    folder: Path, site: SitePackages, make: Make
+) -> None:
     """An archive may have put them there."""
-    site = SitePackages(folder)
-    site.change([open_wheel(make("one"))])
     (folder / "new").write_text("")
     (folder / "old").symlink_to("missing")
     (folder / "site-packages" / "round").symlink_to("round")
@@ -106,9 +112,9 @@ def test_files_in_the_place_of_its_folders_do_not_stop_it(folder: Path, make: Ma
     assert entries(folder) == ["site-packages"]
 
 
-def test_a_change_that_is_not_wanted_any_more_is_taken_back(folder: Path, make: Make) -> None:
-    site = SitePackages(folder)
-    site.change([open_wheel(make("one"))])
+def test_a_change_that_is_not_wanted_any_more_is_taken_back(
+    folder: Path, site: SitePackages, make: Make
+) -> None:
     many = open_wheel(make("many", files={f"many/m{i}.py": "" for i in range(20)}))
     with pytest.raises(Cancelled):
         site.change([many], task=cancelled_after(10))
@@ -116,9 +122,9 @@ def test_a_change_that_is_not_wanted_any_more_is_taken_back(folder: Path, make: 
     assert entries(folder) == ["site-packages"]
 
 
-def test_a_bad_wheel_among_good_ones_changes_nothing(folder: Path, make: Make) -> None:
-    site = SitePackages(folder)
-    site.change([open_wheel(make("one"))])
+def test_a_bad_wheel_among_good_ones_changes_nothing(
+    folder: Path, site: SitePackages, make: Make
+) -> None:
     bad = open_wheel(make("bad", extra=lambda archive: archive.writestr("extra.py", "x")))
     with pytest.raises(PackageError):
         site.change([open_wheel(make("two")), bad], without=["one"])
@@ -140,10 +146,8 @@ def test_a_file_and_a_folder_of_one_name_are_refused(
 
 
 def test_there_is_an_end_to_what_a_session_holds(
-    folder: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+    site: SitePackages, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = SitePackages(folder)
-    site.change([open_wheel(make("one"))])
     monkeypatch.setattr(module, "FILES_MOST", 8)
     with pytest.raises(PackageError, match="packages of this session"):
         site.change([open_wheel(make("two", files={f"f{i}.py": "" for i in range(5)}))])
