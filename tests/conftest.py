@@ -24,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.documented import Heard, check
 from tests.faces import PATIENCE
 from tests.faults import Faults, faulty
 from tests.ports import hand_out_own
@@ -225,6 +226,14 @@ def _started(workspace: Path) -> BaseSandbox:
     made = create_sandbox(workspace=workspace, policy=PATIENT)
     made.start().result(FIRST_START_SECONDS)
     return made
+
+
+@pytest.fixture
+def heard() -> Iterator[Heard]:
+    """A log for sandboxes: tests pass `heard.logger` and ask `heard.one(event)`."""
+    log = Heard()
+    yield log
+    check(log.events)
 
 
 @pytest.fixture

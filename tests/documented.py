@@ -1,5 +1,5 @@
-"""The fields of each event in the comments of `wasm_kernel/events.py`, to check the package
-against.
+"""A log that tests read, and the fields of each event in the comments of `wasm_kernel/events.py`,
+to check the package against.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from wasm_kernel import events
+from structlog.testing import CapturingLogger
+
+from wasm_kernel import SandboxLogger, events
 
 _ALWAYS = {"session_id", "level"}  # bound by the session; added by the tests
 _LINE = re.compile(r'^[A-Z_]+ = "([a-z._]+)"  # ([^:\n]+)(?:: )?(.*)$', re.MULTILINE)
@@ -43,3 +45,32 @@ def check(told: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     for event, fields in told:
         assert event in fields_of(), event
         assert set(fields) - _ALWAYS <= fields_of()[event], event
+
+
+class Heard:
+    """A logger, and the events that it heard."""
+
+    def __init__(self) -> None:
+        self._capturing = CapturingLogger()
+        self.logger = SandboxLogger(self._capturing)
+
+    def clear(self) -> None:
+        """Forgets what it has heard."""
+        self._capturing.calls.clear()
+
+    @property
+    def events(self) -> list[tuple[str, dict[str, Any]]]:
+        """Each event's name and fields, in order; `level` is one of the fields."""
+        return [
+            (call.args[0], {**call.kwargs, "level": call.method_name})
+            for call in self._capturing.calls
+        ]
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        """The fields of all events of this name."""
+        return [fields for event, fields in self.events if event == name]
+
+    def one(self, name: str) -> dict[str, Any]:
+        """The fields of the event of this name; it must have been heard just once."""
+        (fields,) = self.of(name)
+        return fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,7 @@ def fresh_victim_of(warm: None, tmp_path: Path, ending: ExitStack) -> Making:
 
     def one(name: str = "app", **limits: Any) -> Victim:
         made = create_sandbox(workspace=tmp_path / name, policy=small(**limits))
-        return Victim(ending.enter_context(made))
+        return Victim(ending.enter_context(closing(made)))
 
     return one
 

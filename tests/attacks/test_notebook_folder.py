@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -50,7 +50,7 @@ def begin(warm: None, folder: Path, tmp_path: Path, ending: ExitStack) -> Openin
     def one(root: Path = tmp_path / "sessions", plant: Callable[[Path], object] = str) -> Sandbox:
         made = over(folder, root, ids.new(), ExecutionPolicy(cell_timeout=20.0))
         plant(made.workspace)
-        return ending.enter_context(made)
+        return ending.enter_context(closing(made))
 
     return one
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -231,7 +231,7 @@ def test_no_guest_gives_a_user_the_session_of_another(
 ) -> None:
     """The guest of a sandbox on the sessions' folder itself makes links there (F1)."""
     alice, mine = ids.new(), ids.new()
-    hers = ending.enter_context(get_session_sandbox(alice, workspace_root=root))
+    hers = ending.enter_context(closing(get_session_sandbox(alice, workspace_root=root)))
     says(hers, "open('secret', 'w').write('of alice')")
     with create_sandbox(workspace=root) as plain:
         plain.execute(f"import os; os.symlink({alice!r}, 'mallory')")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def opened(warm: None, tmp_path: Path, ending: ExitStack) -> Opening:
     def one(name: str = "app", resume: Resume = Resume.NEVER, **policy: Any) -> Sandbox:
         limits = ExecutionPolicy(**policy)
         sandbox = kept_sandbox(workspace=tmp_path / name, resume=resume, policy=limits)
-        return ending.enter_context(sandbox)
+        return ending.enter_context(closing(sandbox))
 
     return one
 
@@ -48,4 +48,4 @@ def parent(opened: Opening) -> Sandbox:
 @pytest.fixture
 def forked(ending: ExitStack) -> Forking:
     """Forks a sandbox, and closes the fork after the test."""
-    return lambda sandbox, **options: ending.enter_context(sandbox.fork(**options)[0])
+    return lambda sandbox, **options: ending.enter_context(closing(sandbox.fork(**options)[0]))

@@ -3,61 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import CapturingLogger
 
-from tests import documented
+from tests.documented import Heard
 from tests.private import kept_sandbox
-from wasm_kernel import ExecutionPolicy, Sandbox, SandboxLogger, get_session_sandbox
+from wasm_kernel import ExecutionPolicy, Sandbox, get_session_sandbox
 from wasm_kernel.folders.locks import Resume
 
 Opening = Callable[..., Sandbox]
 SECRET = "the_secret_name"
 
 
-class Heard(list[tuple[str, dict[str, Any]]]):
-    """Events by name, with their fields."""
-
-    def __init__(self, captured: CapturingLogger) -> None:
-        super().__init__((c.args[0], {**c.kwargs, "level": c.method_name}) for c in captured.calls)
-
-    def of(self, name: str) -> list[dict[str, Any]]:
-        return [fields for event, fields in self if event == name]
-
-
 @pytest.fixture
-def captured() -> CapturingLogger:
-    return CapturingLogger()
-
-
-@pytest.fixture
-def opened(warm: None, tmp_path: Path, captured: CapturingLogger) -> Iterator[Opening]:
+def opened(warm: None, tmp_path: Path, heard: Heard, ending: ExitStack) -> Iterator[Opening]:
     """Sandboxes on one workspace that write to the log."""
-    with ExitStack() as stack:
 
-        def one(resume: Resume = Resume.NEVER, session: str = "", **limits: Any) -> Sandbox:
-            logger, policy = SandboxLogger(captured), ExecutionPolicy(**limits)
-            if session:
-                made = get_session_sandbox(session, "python", policy, tmp_path, logger)
-            else:
-                made = kept_sandbox("python", tmp_path / "app", policy, logger, resume=resume)
-            stack.callback(made.close)
-            return made
+    def one(resume: Resume = Resume.NEVER, session: str = "", **limits: Any) -> Sandbox:
+        logger, policy = heard.logger, ExecutionPolicy(**limits)
+        if session:
+            made = get_session_sandbox(session, "python", policy, tmp_path, logger)
+        else:
+            made = kept_sandbox("python", tmp_path / "app", policy, logger, resume=resume)
+        return ending.enter_context(closing(made))
 
-        yield one
-    assert SECRET not in str(captured.calls)
-    documented.check(Heard(captured))
+    yield one
+    ending.close()
+    assert SECRET not in str(heard.events)
 
 
-def test_a_lost_guest_is_a_trap_and_a_rollback(opened: Opening, captured: CapturingLogger) -> None:
+def test_a_lost_guest_is_a_trap_and_a_rollback(opened: Opening, heard: Heard) -> None:
     sandbox = opened(session="abc-123")
     sandbox.execute("x = 1")
     sandbox.execute(f"import os; {SECRET} = 1; os.abort()")
-    heard = Heard(captured)
     assert heard.of("execution.trap") == [
         {"runtime": "python", "trap": "GuestCrashed", "session_id": "abc-123", "level": "warning"}
     ]
@@ -68,7 +49,7 @@ def test_a_lost_guest_is_a_trap_and_a_rollback(opened: Opening, captured: Captur
     ]
 
 
-def test_a_limit_is_named_by_its_field(opened: Opening, captured: CapturingLogger) -> None:
+def test_a_limit_is_named_by_its_field(opened: Opening, heard: Heard) -> None:
     sandbox = opened(
         stdout_bytes=100,
         stderr_bytes=5_000,
@@ -87,31 +68,28 @@ def test_a_limit_is_named_by_its_field(opened: Opening, captured: CapturingLogge
         "1 + 1": "",
     }
     for code, limit in met.items():
-        captured.calls.clear()
+        heard.clear()
         sandbox.execute(code)
-        found = Heard(captured).of("execution.limit")
+        found = heard.of("execution.limit")
         assert [fields["limit"] for fields in found] == ([limit] if limit else []), code
     sandbox.close()
-    captured.calls.clear()
+    heard.clear()
     opened(cell_timeout=0.3).execute("while True: pass")
-    assert Heard(captured).of("execution.limit")[0]["limit"] == "cell_timeout"
+    assert heard.of("execution.limit")[0]["limit"] == "cell_timeout"
 
 
-def test_a_fuel_budget_is_a_limit(
-    opened: Opening, warm_metered: None, captured: CapturingLogger
-) -> None:
+def test_a_fuel_budget_is_a_limit(opened: Opening, warm_metered: None, heard: Heard) -> None:
     opened(fuel_budget=500_000_000).execute("while True: pass")
-    heard = Heard(captured)
     assert heard.of("execution.trap")[0]["trap"] == "OutOfFuel"
     assert heard.of("execution.limit")[0]["limit"] == "fuel_budget"
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_travels_are_told(opened: Opening, captured: CapturingLogger, inside: bool) -> None:
+def test_travels_are_told(opened: Opening, heard: Heard, inside: bool) -> None:
     sandbox = opened()
     for code in (f"{SECRET} = 1", "b = 2", "c = 3"):
         sandbox.execute(code)
-    captured.calls.clear()
+    heard.clear()
     if inside:
         for line in ("%undo 2", "%redo", "%checkpoint here", "%restore 1"):
             assert sandbox.execute(line).success, line
@@ -121,7 +99,6 @@ def test_travels_are_told(opened: Opening, captured: CapturingLogger, inside: bo
         sandbox.checkpoint("here")
         sandbox.restore(1)
         sandbox.rollback()
-    heard = Heard(captured)
     assert [(f["to_cell"], f["cells"]) for f in heard.of("memory.undo")] == [(1, 2)]
     assert [f["cells"] for f in heard.of("memory.redo")] == [2]
     assert [f["name"] for f in heard.of("memory.checkpoint")] == ["here"]
@@ -129,28 +106,28 @@ def test_travels_are_told(opened: Opening, captured: CapturingLogger, inside: bo
     assert len(heard.of("memory.rollback")) == (0 if inside else 1)
 
 
-def test_a_resumed_session_is_told(opened: Opening, captured: CapturingLogger) -> None:
+def test_a_resumed_session_is_told(opened: Opening, heard: Heard) -> None:
     for session in ("", "abc-123"):
         with opened(Resume.ALWAYS, session) as sandbox:
             sandbox.execute(f"{SECRET} = 1")
-        captured.calls.clear()
+        heard.clear()
         with opened(Resume.ALWAYS, session) as sandbox:
             said = sandbox.execute(f"print({SECRET})")
         assert said.stdout == "1\n"
         assert ("The session goes on" in said.stderr) is not bool(session)
-        (resumed,) = Heard(captured).of("memory.resume")
+        (resumed,) = heard.of("memory.resume")
         assert resumed["crashed"] is False
         assert resumed["cell"] >= 1
 
 
 def test_trouble_is_told_without_the_cells_text(
-    opened: Opening, captured: CapturingLogger, monkeypatch: pytest.MonkeyPatch
+    opened: Opening, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = opened()
     first.execute(f"{SECRET} = 1")
     second = opened()
     said = second.execute("1 + 1")
     assert "This session is already open" in said.stderr
-    (trouble,) = Heard(captured).of("memory.trouble")
+    (trouble,) = heard.of("memory.trouble")
     assert trouble["error"] == "the session is already open"
     assert trouble["level"] == "warning"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def opened(warm: None, tmp_path: Path, ending: ExitStack) -> Opening:
         limits = ExecutionPolicy(**policy)
         made = kept_sandbox(workspace=tmp_path, policy=limits, resume=Resume.ALWAYS)
         made.execute("import os", silent=True)
-        return ending.enter_context(made)
+        return ending.enter_context(closing(made))
 
     return one
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from tests.documented import Heard
 from tests.faces import says
 from tests.network.servers import DROPPED, Server
 from tests.network.test_attacks import Events, exchange, get, limited, network
 from wasm_kernel import ExecutionPolicy, create_sandbox
 from wasm_kernel.errors import PolicyError
-from wasm_kernel.events import SandboxLogger
 from wasm_kernel.network.judge import NetworkRefused
 from wasm_kernel.network.secrets import RequestSecrets
 from wasm_kernel.network_rules import NetworkRule, Secret, placeholder
@@ -198,20 +198,10 @@ def test_what_is_held_back_tells_nothing_of_the_value() -> None:
 
 
 def test_cells_never_see_the_value(
-    secret_rule: NetworkRule, https: Server, clients: Path, tmp_path: Path
+    secret_rule: NetworkRule, https: Server, clients: Path, tmp_path: Path, heard: Heard
 ) -> None:
-    heard: list[Any] = []
-
-    class Log:
-        def info(self, event: str, /, *args: Any, **fields: Any) -> None:
-            heard.append((event, fields))
-
-        warning = info
-
     policy = ExecutionPolicy(network=[secret_rule])
-    with create_sandbox(
-        workspace=tmp_path / "w", policy=policy, logger=SandboxLogger(Log())
-    ) as made:
+    with create_sandbox(workspace=tmp_path / "w", policy=policy, logger=heard.logger) as made:
         code = (
             "import json, os, urllib.request as u\n"
             "key = os.environ['API_KEY']\n"
@@ -224,7 +214,7 @@ def test_cells_never_see_the_value(
     assert dict(https.seen[-1][2])["Authorization"] == f"Bearer {VALUE}"
     assert text.startswith(MARK)
     assert dict(json.loads(text.split(" ", 1)[1]))["Authorization"] == f"Bearer {'*' * len(VALUE)}"
-    assert VALUE not in str(heard)
+    assert VALUE not in str(heard.events)
     for file in (each for each in tmp_path.rglob("*") if each.is_file()):
         assert VALUE.encode() not in file.read_bytes()
 

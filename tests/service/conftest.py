@@ -96,6 +96,6 @@ def offering(warm: None, tmp_path: Path, ending: ExitStack) -> Sandboxes:
         else:
             folder = tmp_path / f"app{next(numbers)}"
             made = create_sandbox(functions=functions, workspace=folder, **options)
-        return ending.enter_context(made)
+        return ending.enter_context(closing(made))
 
     return make

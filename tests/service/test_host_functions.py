@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import threading
 from pathlib import Path
 from typing import Any, Literal
@@ -11,9 +10,10 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
+from tests.documented import Heard
 from tests.faces import says, wait_for
 from tests.service.offered import Meeting, Sandboxes, Streams, echo, fails, put_off
-from wasm_kernel import HostFunction, SandboxLogger, create_sandbox
+from wasm_kernel import HostFunction, create_sandbox
 from wasm_kernel.service.arrow_tables import NotPlainError
 from wasm_kernel.service.plain_data import GuestData
 
@@ -139,24 +139,16 @@ def test_a_guest_reaches_nothing_but_what_is_offered(offering: Sandboxes) -> Non
     assert says(sandbox, "print(ask(op='item', function='echo', stream=1))").count("ended") == 1
 
 
-def test_each_call_is_an_event_without_its_content(offering: Sandboxes) -> None:
-    heard: list[tuple[str, dict[str, Any]]] = []
-
-    class Log:
-        def info(self, event: str, /, **fields: Any) -> None:
-            heard.append((event, fields))
-
-        warning = info
-
-    sandbox = offering(echo, open_secret, logger=SandboxLogger(Log()))
+def test_each_call_is_an_event_without_its_content(offering: Sandboxes, heard: Heard) -> None:
+    sandbox = offering(echo, open_secret, logger=heard.logger)
     says(sandbox, "echo('my content')")
     fails(sandbox, "open_secret()")
-    told = [fields for event, fields in heard if event == "function.called"]
+    told = heard.of("function.called")
     assert [(each["function"], each["outcome"]) for each in told] == [
         ("echo", "returned"),
         ("open_secret", "FileNotFoundError"),
     ]
-    assert "my content" not in json.dumps(heard) and KEY not in json.dumps(heard)
+    assert "my content" not in str(heard.events) and KEY not in str(heard.events)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def make(warm: None, tmp_path: Path, ending: ExitStack) -> Making:
             options.setdefault("workspace", tmp_path / "work")
             sandbox = wasm_kernel.create_sandbox(**options)
         assert isinstance(sandbox, Sandbox)
-        return ending.enter_context(sandbox)
+        return ending.enter_context(closing(sandbox))
 
     return one
 

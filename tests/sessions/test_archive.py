@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import CapturingLogger
 
 from tests import stored
+from tests.documented import Heard
 from tests.faces import error_of, full_disk, says
 from tests.private import private_of
 from tests.stored import commits_in, state_of
@@ -26,7 +26,6 @@ from wasm_kernel import (
     ArchiveError,
     RuntimeType,
     Sandbox,
-    SandboxLogger,
     SessionInUse,
     get_session_sandbox,
     list_session_files,
@@ -179,15 +178,15 @@ def test_a_full_disk_leaves_nothing(
     assert not archive.exists()
 
 
-def test_both_ways_are_told_to_the_log(here: Path, there: Path, archive: Path) -> None:
-    heard = CapturingLogger()
+def test_both_ways_are_told_to_the_log(
+    here: Path, there: Path, archive: Path, heard: Heard
+) -> None:
     write_session_file(ID, "a", b"x", here)
-    export_session(ID, archive, here, logger=SandboxLogger(heard))
-    made = import_session(archive, there, logger=SandboxLogger(heard))
+    export_session(ID, archive, here, logger=heard.logger)
+    made = import_session(archive, there, logger=heard.logger)
     ends = [("session.exported", ID), ("session.imported", made.session_id)]
-    assert [(call.args[0], call.kwargs) for call in heard.calls] == [
-        (event, {"session_id": name, "files": 1, "states": 0}) for event, name in ends
-    ]
+    counts = {"files": 1, "states": 0, "level": "info"}
+    assert heard.events == [(event, {"session_id": name, **counts}) for event, name in ends]
 
 
 # -- variables

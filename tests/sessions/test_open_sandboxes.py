@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import CapturingLogger
 
+from tests.documented import Heard
 from tests.faces import completed, error_of
 from wasm_kernel import (
     BaseSandbox,
     ExecutionPolicy,
     PolicyError,
     SandboxClosed,
-    SandboxLogger,
     create_session_sandbox,
     delete_session_workspace,
     get_session_sandbox,
@@ -160,18 +159,18 @@ def test_a_later_policy_that_the_variables_do_not_fit_is_told(root: Path) -> Non
 
 
 def test_a_later_logger_hears_from_the_next_cell_on(root: Path) -> None:
-    first, second = CapturingLogger(), CapturingLogger()
-    sandbox = get(root, logger=SandboxLogger(first))
+    first, second = Heard(), Heard()
+    sandbox = get(root, logger=first.logger)
     sandbox.execute("1")
-    before = len(first.calls)
-    assert get(root, logger=SandboxLogger(second)) is sandbox
+    before = first.events
+    assert get(root, logger=second.logger) is sandbox
     sandbox.execute("1")
-    assert len(first.calls) == before
-    assert [(call.args[0], call.kwargs["session_id"]) for call in second.calls] == [
+    assert first.events == before
+    assert [(event, fields["session_id"]) for event, fields in second.events] == [
         (event, ID) for event in ("session.retrieved", "execution.start", "execution.complete")
     ]
     get(root).execute("1")
-    assert len(second.calls) == 5
+    assert len(second.events) == 5
 
 
 def test_deleting_closes_what_is_open_here(root: Path) -> None:

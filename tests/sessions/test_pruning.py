@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from structlog.testing import CapturingLogger
 
 from tests.aged import aged_session
+from tests.documented import Heard
 from tests.tasks import WaitingCell
 from wasm_kernel import prune_sessions
 from wasm_kernel.events import SandboxLogger
@@ -104,15 +104,14 @@ def test_other_words_are_refused_with_the_usage(line: str) -> None:
         request_of(line)
 
 
-def test_it_prunes_and_its_events_are_heard(tmp_path: Path) -> None:
+def test_it_prunes_and_its_events_are_heard(tmp_path: Path, heard: Heard) -> None:
     old, young = aged_session(tmp_path, 72), aged_session(tmp_path, 0)
-    heard = CapturingLogger()
     line = CommandLine("prune_sessions", "--older-than 24h --apply")
-    told = prune_command(SandboxLogger(heard))(line, waiting(tmp_path))
+    told = prune_command(heard.logger)(line, waiting(tmp_path))
     assert told["deleted"] == [old.name]
     assert told["summary"].startswith("1 session deleted")
     assert [path.name for path in tmp_path.iterdir()] == [young.name]
-    assert [call.args[0] for call in heard.calls][-1] == "session.prune.completed"
+    assert heard.events[-1][0] == "session.prune.completed"
 
 
 def test_an_interrupt_ends_it_between_two_sessions(tmp_path: Path) -> None:

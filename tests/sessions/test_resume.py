@@ -44,7 +44,7 @@ def other(warm: None, root: Path, ending: ExitStack) -> Opening:
 @pytest.fixture
 def here(warm: None, root: Path, ending: ExitStack) -> Callable[[], BaseSandbox]:
     """Opens the session in this process."""
-    return lambda: ending.enter_context(get_session_sandbox(ID, workspace_root=root))
+    return lambda: ending.enter_context(closing(get_session_sandbox(ID, workspace_root=root)))
 
 
 def left(sandbox: BaseSandbox, *cells: str) -> None:

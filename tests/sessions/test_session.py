@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from structlog.testing import CapturingLogger
 
+from tests.documented import Heard
 from tests.private import private_of
 from wasm_kernel import (
-    SandboxLogger,
     SessionInUse,
     create_session_sandbox,
     delete_session_workspace,
@@ -65,11 +64,10 @@ def test_a_root_that_cannot_be_made_is_an_error_in_words(tmp_path: Path) -> None
         Session(SessionsRoot(tmp_path / "file"), "one")
 
 
-def test_a_fork_is_a_session_of_its_own_and_is_told(warm: None, tmp_path: Path) -> None:
-    captured = CapturingLogger()
-    session_id, sandbox = create_session_sandbox(
-        workspace_root=tmp_path, logger=SandboxLogger(captured)
-    )
+def test_a_fork_is_a_session_of_its_own_and_is_told(
+    warm: None, tmp_path: Path, heard: Heard
+) -> None:
+    session_id, sandbox = create_session_sandbox(workspace_root=tmp_path, logger=heard.logger)
     with sandbox:
         sandbox.execute("x = 1")
         (fork,) = sandbox.fork()
@@ -83,9 +81,9 @@ def test_a_fork_is_a_session_of_its_own_and_is_told(warm: None, tmp_path: Path) 
             with pytest.raises(SessionInUse), Folder.open(tmp_path) as root:
                 Deleter(SessionsRoot(tmp_path), root).delete(fork.session_id, Rule(0.0))
         fork.close()
-    told = [(call.args[0], call.kwargs) for call in captured.calls]
-    assert ("session.forked", {"session_id": session_id, "fork_id": fork.session_id}) in told
-    created = [fields["session_id"] for event, fields in told if event == "session.created"]
+    told = heard.one("session.forked")
+    assert (told["session_id"], told["fork_id"]) == (session_id, fork.session_id)
+    created = [each["session_id"] for each in heard.of("session.created")]
     assert created == [session_id, fork.session_id]
     delete_session_workspace(fork.session_id, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [session_id]

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from tests.aged import aged_session
+from tests.documented import Heard
 from tests.faces import error_of
 from tests.faults import faulty
 from tests.nobody import as_nobody
-from tests.specification.conftest import ID, Creating, Getting, Heard
+from tests.specification.conftest import ID, Creating, Getting
 from wasm_kernel import (
     PruneResult,
     SandboxClosed,

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import wasm_kernel
+from tests.documented import Heard
 from tests.faces import error_of, says
-from tests.specification.conftest import ID, Creating, Getting, Heard
+from tests.specification.conftest import ID, Creating, Getting
 from wasm_kernel import (
     BaseSandbox,
     ExecutionPolicy,

@@ -9,7 +9,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from tests.specification.conftest import ID, Heard
+from tests.documented import Heard
+from tests.specification.conftest import ID
 from wasm_kernel import (
     SandboxLogger,
     delete_session_path,

@@ -7,7 +7,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def opened(faults: Faults, tmp_path: Path, ending: ExitStack) -> Opening:
     def one(resume: Resume = Resume.ALWAYS, **limits: Any) -> Sandbox:
         policy = ExecutionPolicy(**limits)
         sandbox = kept_sandbox(workspace=tmp_path / "app", resume=resume, policy=policy)
-        return ending.enter_context(sandbox)
+        return ending.enter_context(closing(sandbox))
 
     return one
 

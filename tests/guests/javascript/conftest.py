@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def opened(tmp_path: Path, ending: ExitStack) -> Opening:
     def one(name: str = "app", resume: str = "never", **policy: Any) -> BaseSandbox:
         limits = ExecutionPolicy(**policy)
         sandbox = kept_sandbox(RuntimeType.JAVASCRIPT, tmp_path / name, limits, resume=resume)
-        return ending.enter_context(sandbox)
+        return ending.enter_context(closing(sandbox))
 
     return one
 
