@@ -107,6 +107,15 @@ def host_tree(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     return found
 
 
+def raising(problem: BaseException) -> Callable[..., NoReturn]:
+    """A function that fails, in the place of another one."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise problem
+
+    return fail
+
+
 def full_disk(*args: object, **options: object) -> NoReturn:
     """Replaces a function that writes, in tests of a full disk."""
     raise OSError(errno.ENOSPC, "No space left on device")

@@ -31,13 +31,10 @@ RESULTS = DOCS / "results.md"
 GIVEN = {"Budgets", "ExecutionPolicy", "HostFunction", "Mount", "ServiceLimits"}
 
 
-def files_in(text: str) -> list[str]:
-    return re.findall(r"`([\w./-]+(?:\.py|\.md|/))`", text)
-
-
 @pytest.mark.parametrize("page", OF_CODE)
 def test_every_file_that_a_page_names_is_there(page: str) -> None:
-    named = files_in((ROOT / page).read_text(encoding="utf-8"))
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(r"`([\w./-]+(?:\.py|\.md|/))`", text)
     named = [name for name in named if not name.startswith("jupyter_")]  # a user's own file
     missing = [name for name in named if not any((ROOT / at / name).exists() for at in PLACES)]
     assert not missing

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -350,14 +350,10 @@ def test_no_files_import_each_other_in_a_circle(package: str) -> None:
         for file in python_files(package)
         if file.name != "__init__.py"
     }
-    below = {
-        name: {found for each in code_of(file).imports for found in _modules_of(each.target, files)}
-        for name, file in files.items()
-    }
+    below = {}
+    for name, file in files.items():
+        targets = {each.target for each in code_of(file).imports}
+        below[name] = files.keys() & (targets | {each.rpartition(".")[0] for each in targets})
     while ends := {name for name, needed in below.items() if not needed & below.keys() - {name}}:
         below = {name: needed for name, needed in below.items() if name not in ends}
     assert sorted(below) == []
-
-
-def _modules_of(target: str, files: Mapping[str, Path]) -> set[str]:
-    return {name for name in (target, target.rpartition(".")[0]) if name in files}

@@ -90,7 +90,7 @@ def goes_by_path(call: ast.Call) -> bool:
         return False
     match call.func:
         case ast.Attribute(value=ast.Name(id="os"), attr="listdir" | "scandir"):
-            return not _is_descriptor(call.args[0]) if call.args else True
+            return not (call.args and getattr(call.args[0], "attr", "") == "fd")
         case ast.Attribute(value=ast.Name(id="os"), attr=name):
             return name in BY_OS
         case ast.Attribute(value=ast.Name(id=owner), attr=_) if owner in NO_PATHS:
@@ -102,10 +102,6 @@ def goes_by_path(call: ast.Call) -> bool:
         case ast.Name(id=name):
             return name in OTHERS | {"open"}
     return False
-
-
-def _is_descriptor(argument: ast.expr) -> bool:
-    return isinstance(argument, ast.Attribute) and argument.attr == "fd"
 
 
 @cache

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ class Shared:
 
 def small(**limits: Any) -> ExecutionPolicy:
     """The policy of an attack, with some limits set by the test."""
-    return ExecutionPolicy(**{**_fields(SMALL), **limits})
+    return replace(SMALL, **limits)
 
 
 @pytest.fixture(scope="module")
@@ -173,10 +173,6 @@ def fresh_victim_of(warm: None, tmp_path: Path, ending: ExitStack) -> Making:
         return Victim(ending.enter_context(closing(made)))
 
     return one
-
-
-def _fields(policy: ExecutionPolicy) -> dict[str, Any]:
-    return {name: getattr(policy, name) for name in policy.__dataclass_fields__}
 
 
 @pytest.fixture

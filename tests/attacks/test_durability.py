@@ -221,13 +221,9 @@ def test_a_failing_disk_is_told_and_rollback_works(
         assert victim.says("print(x)") == str(len(told) - 1)
 
 
-def kept_victim(folder: Path, **limits: int) -> Victim:
-    """A victim whose private state is kept."""
-    return Victim(kept_sandbox(workspace=folder, policy=small(**limits)))
-
-
 def test_with_room_again_a_crash_loses_nothing(warm: None, tmp_path: Path, faults: Faults) -> None:
-    victim, write = kept_victim(tmp_path / "app"), faults["write_content"]
+    write = faults["write_content"]
+    victim = Victim(kept_sandbox(workspace=tmp_path / "app", policy=small()))
     before = write.calls
     with write.on(errno.ENOSPC):
         victim.run("x = 1")

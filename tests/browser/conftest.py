@@ -25,12 +25,6 @@ def _browser() -> str | None:
     return named or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
-def _missing() -> str:
-    modules = [name for name in ("jupyterlab", "playwright") if not importlib.util.find_spec(name)]
-    missing = modules + ([] if _browser() else ["a Chromium"])
-    return " and ".join(missing)
-
-
 ENDING = ExitStack()
 """Resources that are closed after the folder's last test."""
 
@@ -46,9 +40,10 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def server(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Server:
     """A JupyterLab server for the whole run."""
-    missing = _missing()
+    missing = [name for name in ("jupyterlab", "playwright") if not importlib.util.find_spec(name)]
+    missing += [] if _browser() else ["a Chromium"]
     if missing:
-        pytest.skip(f"the tests in JupyterLab need {missing}")
+        pytest.skip(f"the tests in JupyterLab need {' and '.join(missing)}")
     running = Server(tmp_path_factory.mktemp("lab"))
     ENDING.callback(running.close)
     return running

@@ -56,10 +56,6 @@ EXECUTE = """async ([path, code]) => {
 }"""
 
 
-def _escaped(text: str) -> str:
-    return re.escape(text).replace("/", r"\/")  # Playwright hands the pattern to JavaScript
-
-
 class Panel:
     """The timeline's panel, by roles and names alone, beside a notebook."""
 
@@ -80,7 +76,8 @@ class Panel:
 
     def state(self, label: str) -> Any:
         """The row of a state, by the beginning of its name."""
-        return self.region.get_by_role("treeitem", name=re.compile(rf"^{_escaped(label)}"))
+        begins = re.escape(label).replace("/", r"\/")  # Playwright hands it to JavaScript
+        return self.region.get_by_role("treeitem", name=re.compile(f"^{begins}"))
 
     def press(self, name: str) -> None:
         """Presses one of the panel's buttons."""

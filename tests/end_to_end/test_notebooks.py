@@ -33,15 +33,12 @@ SPEAK_ON_STDERR = {
 Cell = Any
 
 
-def _committed(name: str) -> Any:
-    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)  # type: ignore[no-untyped-call]
-
-
 class Run:
     """One executed notebook, and the host folder with its sessions."""
 
     def __init__(self, name: str, sessions: Path, **environment: object) -> None:
-        self.notebook = _committed(name)
+        file = FOLDER / f"{name}.ipynb"
+        self.notebook: Any = nbformat.read(file, as_version=4)  # type: ignore[no-untyped-call]
         self.sessions = sessions
         beside = {"metadata": {"path": str(FOLDER)}}
         with pytest.MonkeyPatch.context() as patch:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.faces import raising
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.errors import CompileError, HostFailed
 from wasm_kernel.execution.jobs import GuestJobs
@@ -129,11 +130,8 @@ def test_an_interrupt_between_two_cells_is_for_the_first_that_waits(
 def test_what_the_system_refuses_is_said_in_words_without_paths(
     made: Callable[[Begin], GuestJobs], problem: Exception
 ) -> None:
-    def fail() -> None:
-        raise problem
-
     jobs = made(lambda: None)
     jobs.start().result(SECONDS)
     with pytest.raises(HostFailed) as caught:
-        jobs.submit(fail).result(SECONDS)
+        jobs.submit(raising(problem)).result(SECONDS)
     assert "/home" not in str(caught.value)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.faces import raising
 from tests.private import private_of
 from tests.publishing.published import Publishing
 from tests.tasks import WaitingCell
@@ -77,12 +78,8 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writing]:
 @pytest.fixture(params=["links", "copies", "no swaps"])
 def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """File systems: one that the private folder shares, another, and a plain one."""
-
-    def far(*_: Any, **__: Any) -> None:
-        raise OSError(errno.EXDEV, "far")
-
     if request.param != "links":
-        monkeypatch.setattr(os, "link", far)
+        monkeypatch.setattr(os, "link", raising(OSError(errno.EXDEV, "far")))
     if request.param == "no swaps":
         monkeypatch.setattr(files, "renameat2", lambda *_: False)
 

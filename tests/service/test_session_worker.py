@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec import Raw
 
-from tests.faces import PATIENCE, error_of, happens, wait_for
+from tests.faces import PATIENCE, error_of, happens, raising, wait_for
 from tests.service.traitors import (
     A_QUERY,
     Making,
@@ -262,9 +262,7 @@ def test_a_service_that_fails_itself_ends_the_call_in_words(
 ) -> None:
     home = homes(serves)
 
-    def fails(*_: object) -> Worker:
-        raise MemoryError
-
+    fails = raising(MemoryError())
     with monkeypatch.context() as patch:
         patch.setattr(home, "spawn", fails)
         with pytest.raises(WasmKernelError, match="no memory is left"):

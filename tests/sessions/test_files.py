@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.faces import raising
 from wasm_kernel.linux import trees
 from wasm_kernel.sessions.files import (
     Pattern,
@@ -240,11 +241,9 @@ def test_a_write_that_fails_leaves_what_was_there(
     root: Path, app: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_session_file(ID, "file", b"old", root)
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "/host/path")
-
-    monkeypatch.setattr(os, "rename", full)
+    monkeypatch.setattr(
+        os, "rename", raising(OSError(errno.ENOSPC, "No space left on device", "/host/path"))
+    )
     with pytest.raises(OSError, match="No space left") as caught:
         write_session_file(ID, "file", b"new", root)
     assert caught.value.filename == "file"

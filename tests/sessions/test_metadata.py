@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.faces import raising
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import metadata, staging
 from wasm_kernel.sessions.metadata import Metadata, MetadataCorrupted
@@ -204,10 +205,7 @@ def test_leftovers_of_an_earlier_writer_do_not_matter(
 def test_a_disk_that_fails_leaves_the_old_file(
     file: Path, workspace: Path, private: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*args: object, **options: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "fdopen", failing)
+    monkeypatch.setattr(os, "fdopen", raising(OSError(5, "Input/output error")))
     monkeypatch.setattr(metadata, "read", lambda *args: Metadata.parse(WHOLE, ID))
     with pytest.raises(OSError, match="Input/output"):
         touch(workspace, private)
@@ -228,12 +226,12 @@ def test_a_backup_by_hard_links_keeps_what_it_has(
     assert all(backup.read_bytes() == content for backup, content in kept)
 
 
-def _no_locks(*args: object) -> bool:
-    raise OSError(95, "Operation not supported")
-
-
 @pytest.mark.parametrize(
-    ("name", "replaced"), [("wait_lock", _no_locks), ("swap_names", lambda *args: False)]
+    ("name", "replaced"),
+    [
+        ("wait_lock", raising(OSError(95, "Operation not supported"))),
+        ("swap_names", lambda *args: False),
+    ],
 )
 def test_a_file_system_without_locks_or_exchanges_gets_a_rename(
     file: Path,

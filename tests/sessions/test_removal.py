@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.aged import aged
+from tests.faces import raising
 from tests.nobody import as_nobody
 from tests.private import private_of
 from wasm_kernel import SessionInUse, WorkspaceError, delete_session_workspace
@@ -156,11 +157,7 @@ def test_a_removal_that_was_cut_short_is_finished_by_the_next(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (workspace / "file").touch()
-
-    def cut(folder: int, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(trees, "remove_contents", cut)
+    monkeypatch.setattr(trees, "remove_contents", raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         delete_session_workspace(ID, tmp_path)
     monkeypatch.undo()
@@ -176,9 +173,7 @@ def test_a_removal_that_was_cut_short_is_finished_by_the_next(
 def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_cut_short(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(folder: int, **options: object) -> None:
-        raise OSError(5, "Input/output error")
-
+    fail = raising(OSError(5, "Input/output error"))
     aside = tmp_path / f".wasm_kernel-removed-{ID}-0123abcd"
     for cut_short in (False, True):
         if cut_short:

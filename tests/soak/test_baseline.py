@@ -122,7 +122,8 @@ def test_a_first_worker_begins_soon_and_its_session_moves_over(
         worker = sandbox.worker.worker
         assert worker is not None
         assert code_of(worker.process) == "unchecked-baseline"
-        process = wait_for_background(cache)
+        wait_for(lambda: background.running(cache))
+        process = background.running(cache)
         assert os.getpriority(os.PRIO_PROCESS, process) == 19
         assert os.getsid(process) == process
         os.kill(process, signal.SIGTERM)
@@ -151,8 +152,3 @@ def codes_of(process: int) -> set[str]:
     lines = Path(f"/proc/{process}/maps").read_text().splitlines()
     found = {Path(line.split()[5]).name.partition("-")[2] for line in lines if ".cwasm" in line}
     return {name.removesuffix(".cwasm") for name in found}
-
-
-def wait_for_background(cache: Cache) -> int:
-    wait_for(lambda: background.running(cache))
-    return background.running(cache)

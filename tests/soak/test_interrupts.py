@@ -39,22 +39,15 @@ def lives(sandbox: BaseSandbox, number: int) -> None:
     assert result.stdout == f"{number}\n"
 
 
-def interrupt_at(sandbox: BaseSandbox, *delays: float) -> list[threading.Timer]:
-    timers = [threading.Timer(delay, sandbox.interrupt) for delay in delays]
-    for timer in timers:
-        timer.start()
-    return timers
-
-
 def test_an_interrupt_around_the_death_of_a_guest_hurts_no_later_cell(
     sandbox: BaseSandbox,
 ) -> None:
     dice = random.Random(4)
     for number in lasting():
-        timers = interrupt_at(sandbox, dice.uniform(0, 0.05))
+        timer = threading.Timer(dice.uniform(0, 0.05), sandbox.interrupt)
+        timer.start()
         sandbox.execute("import os; os._exit(1)")
-        for timer in timers:
-            timer.join()
+        timer.join()
         lives(sandbox, number)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from tests.faces import full_disk, raising
 from tests.state.session import Session, three
 from tests.state.test_history import damage, reopened
 from wasm_kernel.errors import HistoryError
@@ -54,11 +55,8 @@ def test_zeros_of_a_large_commit_take_no_room(session: Session, direct: None) ->
 def test_a_large_commit_that_the_disk_does_not_take_is_held_in_memory(
     session_of: Making, session: Session, direct: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(commits, "write_content", full)
+        patch.setattr(commits, "write_content", full_disk)
         session.cell(p0="a")
         session.flush()
     assert len(session.troubles) == 1
@@ -173,16 +171,12 @@ def test_a_far_larger_state_stays_there(session: Session, monkeypatch: pytest.Mo
     assert session.go(11) == expected | {0: "last"}
 
 
-def refused(*_: object) -> None:
-    raise OSError(errno.ENOMEM, "too many mappings")
-
-
 @pytest.mark.parametrize("maps", [True, False], ids=["mapped", "read"])
 def test_mapped_and_read_memory_are_the_same(
     session: Session, maps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not maps:
-        monkeypatch.setattr(memory, "map_file", refused)
+        monkeypatch.setattr(memory, "map_file", raising(OSError(errno.ENOMEM, "too many mappings")))
     session.grow(40)
     session.cell(**{f"p{page}": f"one {page}" for page in range(200)})
     session.cell(**{f"p{page}": f"two {page}" for page in range(0, 200, 3)})

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import full_disk
 from tests.sampled import sampled
 from tests.state.session import Session
 from tests.stored import flip
@@ -178,7 +179,7 @@ def test_the_records_of_another_session_are_not_believed(
 
 def hold_up(session: Session, patch: pytest.MonkeyPatch) -> None:
     """From now on, no commit is written to disk."""
-    patch.setattr(session.history, "store", _full)
+    patch.setattr(session.history, "store", full_disk)
 
 
 def left_behind(session: Session, patch: pytest.MonkeyPatch) -> None:
@@ -261,8 +262,8 @@ def test_a_full_disk_while_damage_is_mended_loses_nothing(session_of: Making, st
     path.write_bytes(b"".join(lines[:-1]))  # without the record `IndexEnd`
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Index, "rewrite", _full)
-        with pytest.raises(OSError, match="no room"):
+        patch.setattr(Index, "rewrite", full_disk)
+        with pytest.raises(OSError, match="No space"):
             standing(session_of, stored)
     assert path.read_bytes() == b"".join(lines[:-1])
     assert standing(session_of, stored) == (STATES[4], True)
@@ -278,12 +279,12 @@ def test_what_an_index_must_forget_is_not_forgotten_if_it_can_not_be_rewritten(
     session.flush()
     session.history.move(2)
     append = Index.append
-    monkeypatch.setattr(Index, "append", _full)
+    monkeypatch.setattr(Index, "append", full_disk)
     session.history.drop([3])
     monkeypatch.setattr(Index, "append", append)
     with monkeypatch.context() as patch:
-        patch.setattr(Folder, "replacing", _full)
-        with pytest.raises(OSError, match="no room"):
+        patch.setattr(Folder, "replacing", full_disk)
+        with pytest.raises(OSError, match="No space"):
             session.history.rewrite()
     session.history.save()
     again = session_of(load=True)
@@ -316,7 +317,3 @@ def test_an_end_while_states_wait_is_not_recorded_as_one(
     session.recorder.close()
     assert not session.history.close()
     assert standing(session_of, session.folder) == ({0: "1"}, True)
-
-
-def _full(*args: object) -> None:
-    raise OSError(errno.ENOSPC, "no room")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.faces import full_disk
 from tests.state.session import Session, three
 from tests.state.test_history import reopened
 from wasm_kernel.state import commits
@@ -121,7 +122,7 @@ def test_a_rollback_passes_a_folding(session: Session, monkeypatch: pytest.Monke
 def test_folding_leaves_what_stands_below_memory_only(session_of: Making, session: Session) -> None:
     three(session)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commits, "write_content", _full)
+        patch.setattr(commits, "write_content", full_disk)
         for number in range(5):
             session.cell(**{f"p{number}": "unsaved"})
         session.flush()
@@ -129,7 +130,3 @@ def test_folding_leaves_what_stands_below_memory_only(session_of: Making, sessio
             fold(session.history, 1)
         again = reopened(session_of, session)
     assert again.state == {0: "A", 1: "b", 2: "c"}
-
-
-def _full(*args: object) -> None:
-    raise OSError(28, "No space left on device")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import raising
 from tests.state.session import FIRST, Session
 from wasm_kernel.linux import memory
 from wasm_kernel.state import pages, recorder
@@ -84,11 +85,8 @@ def test_what_cannot_be_given_back_is_kept(peak: Session, monkeypatch: pytest.Mo
 
 
 def test_changes_are_tracked_after_clearing(peak: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(errno.ENOMEM, "no")
-
     for kind in (WriteProtect, Compare):
-        monkeypatch.setattr(kind, "cleared", refused)
+        monkeypatch.setattr(kind, "cleared", raising(OSError(errno.ENOMEM, "no")))
     peak.cell(p0="v0")
     peak.free.runs = []
     peak.cell(p150="new")

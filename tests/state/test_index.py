@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tests.faces import raising
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import index as module
@@ -179,8 +180,7 @@ def test_a_record_that_can_not_be_added_leaves_nothing_of_itself(
     assert entries(folder) == [*RECORDS, Name("kept", 7)]
 
 
-def _fail(*args: object, **options: object) -> None:
-    raise OSError(errno.EIO, "the disk failed")
+_fail = raising(OSError(errno.EIO, "the disk failed"))
 
 
 def test_an_index_that_was_removed_is_made_again(folder: Folder, written: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.faces import raising
 from tests.state.stretch import PAGES, Stretch, pages_of
 from wasm_kernel.errors import ImageError
 from wasm_kernel.state import pages
@@ -87,10 +88,7 @@ def test_a_copy_that_follows_what_changed_stays_equal(
 
 
 def test_a_refused_tracker_is_replaced(monkeypatch: pytest.MonkeyPatch, stretch: Stretch) -> None:
-    def refuses(*args: object) -> int:
-        raise OSError(1, "not permitted")
-
-    monkeypatch.setattr(pages, "_ioctl", refuses)
+    monkeypatch.setattr(pages, "_ioctl", raising(OSError(1, "not permitted")))
     tracker = pages.best(stretch.address, SIZE)
     assert tracker.name == "pagemap"
     tracker.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.tiny import Guest
+from tests.faces import raising
 from tests.sampled import sampled
 from tests.state.session import FIRST, Session
 from wasm_kernel.errors import HistoryError
@@ -37,14 +38,10 @@ def whole(session: Session) -> bytes:
 
 
 @pytest.fixture
-def needs_tracking() -> None:
+def used(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Records whether the kept memory could be used, each time."""
     if pages.available() != WriteProtect.name:
         pytest.skip("memory is only kept where the system tells what changed")
-
-
-@pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch, needs_tracking: None) -> list[bool]:
-    """Records whether the kept memory could be used, each time."""
     monkeypatch.setattr(history, "COPIED_MUCH", 0)
     seen: list[bool] = []
     real = ParkedMemory.fill
@@ -148,9 +145,7 @@ def test_a_content_that_was_touched_is_checked_again(session: Session, used: lis
 def test_where_memory_cannot_be_kept_everything_is_laid(
     session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(errno.ENOMEM, "no")
-
+    refused = raising(OSError(errno.ENOMEM, "no"))
     session.grow(40)
     session.cell(**BIG)
     session.cell(p0="a")

@@ -37,14 +37,10 @@ def runs_of(pages: list[int]) -> tuple[tuple[int, int], ...]:
     return tuple((page, 1) for page in sorted(pages))
 
 
-def nobody_counts(size: int) -> None:
-    assert size > 0
-
-
 def moved_from(commit: Commit, source: Path, target: Path, soil: ImagePair) -> Commit:
     """A commit after it was moved to a history's folder."""
     with Folder.open(source) as here, Folder.open(target) as there:
-        return rebase_commit(commit, here, there, soil, nobody_counts)
+        return rebase_commit(commit, here, there, soil, lambda size: None)
 
 
 def put(path: Path, commit: Commit, content: list[bytes]) -> Commit:

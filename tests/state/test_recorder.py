@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from tests.faces import PATIENCE
+from tests.faces import PATIENCE, full_disk, raising
 from tests.state.session import Session
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.folders import Folder
@@ -162,7 +162,7 @@ def test_an_unexpected_error_of_the_writer_is_told_and_loses_no_later_commit(
     session.cell(p0="a")
     session.flush()
     with monkeypatch.context() as patch:
-        patch.setattr(type(session.history), place, _raising(kind))
+        patch.setattr(type(session.history), place, raising(kind("surprise")))
         for number in range(6):
             session.cell(p1=f"v{number}")
             session.flush()
@@ -173,13 +173,6 @@ def test_an_unexpected_error_of_the_writer_is_told_and_loses_no_later_commit(
     assert [*saved, session.recorder.saves] == [False, True]
     session.close()
     assert session_of(load=True).state == {0: "a", 1: "v5", 2: "c"}
-
-
-def _raising(kind: type[BaseException]) -> Callable[..., None]:
-    def fail(*args: object) -> None:
-        raise kind("surprise")
-
-    return fail
 
 
 def test_a_cell_does_not_wait_for_a_writer_that_makes_no_room(
@@ -217,17 +210,13 @@ def test_a_failed_head_is_written_with_the_next(session_of: Making, session: Ses
     session.cell(p0="a")
     session.flush()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Index, "append", _no_room)
+        patch.setattr(Index, "append", full_disk)
         session.history.name("here", 1)
         with pytest.raises(OSError, match="No space"):
             session.history.save()
     session.cell(p0="b")
     session.close()
     assert session_of(load=True).history.tree.names == {"here": 1}
-
-
-def _no_room(*args: object) -> int:
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_without_a_folder_everything_is_in_memory(session_of: Making) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import full_disk
 from tests.frontends.batch.conftest import Making, code
 from wasm_kernel.frontends.batch import notebooks
 from wasm_kernel.frontends.batch.notebooks import (
@@ -139,11 +140,7 @@ def test_a_write_that_fails_keeps_what_was_written_before(
     (source,) = find_sources([str(make("a.ipynb", "1"))], tmp_path / "out")
     book = read_notebook(source)
     write_notebook(book, source.output, {"verdict": "ok", "done": 1})
-
-    def fail(*args: object, **options: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "rename", fail)
+    monkeypatch.setattr(os, "rename", full_disk)
     with pytest.raises(BatchError, match="can't be written"):
         write_notebook(book, source.output, {"verdict": "error"})
     found = read_executed(source.output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,15 +50,10 @@ OTHERS: dict[str, object] = {
 
 
 @pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> BaseSandbox:
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSandbox]:
     folder = tmp_path_factory.mktemp("npm")
-    return create_sandbox("javascript", folder / "app", pip=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _closed(sandbox: BaseSandbox) -> object:
-    with sandbox:
-        yield
+    with create_sandbox("javascript", folder / "app", pip=True) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -138,7 +138,9 @@ def test_an_installed_image_brings_the_packages_it_was_built_of(
     cache.prepare()
     ordinary = files.find(cache)
     older = {"traitlets": "1.0"}
-    key = files._key(ordinary.binary_digest, sums_of(ordinary)["python-stdlib.zip"], added=older)
+    lines = (Path(ordinary.binary).parent / "SHA256SUMS").read_text().splitlines()
+    [stdlib] = [line.split()[0] for line in lines if line.endswith(" python-stdlib.zip")]
+    key = files._key(ordinary.binary_digest, stdlib, added=older)
     lib = tmp_path / "installed" / f"bundle-{key}" / "lib"
     lib.mkdir(parents=True)
     (lib / files.BUNDLE_NAME).write_bytes(b"the older packages")
@@ -150,11 +152,6 @@ def test_an_installed_image_brings_the_packages_it_was_built_of(
     assert (layout.lib / files.STDLIB_NAME).is_file()
     (tmp_path / "runtimes" / "python" / "agent" / "new.py").write_text("x = 1")
     assert files.find(cache).packages["traitlets"] != "1.0"
-
-
-def sums_of(found: PythonFiles) -> dict[str, str]:
-    lines = (Path(found.binary).parent / "SHA256SUMS").read_text().splitlines()
-    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
 def test_a_guest_whose_code_and_image_were_installed_has_its_files_laid_out(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import raising
 from tests.state.files.workspace import Workspace
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.files import FileCopier
@@ -97,14 +98,10 @@ def test_a_file_that_is_removed_is_kept_with_a_link_or_a_copy(
     workspace.write("a", "old")
     one = workspace.commit()
     with monkeypatch.context() as patch:
-        patch.setattr(*way, _cannot)
+        patch.setattr(*way, raising(OSError(errno.EPERM, "Operation not permitted")))
         workspace.remove("a")
     workspace.bring(one)
     assert workspace.state == {"a": "old"}
-
-
-def _cannot(*args: object, **options: object) -> None:
-    raise OSError(errno.EPERM, "Operation not permitted")
 
 
 def test_what_no_commit_needs_is_let_go(workspace: Workspace) -> None:
@@ -152,12 +149,10 @@ def test_a_copy_that_fails_is_told_and_the_rest_is_kept(
     workspace.write("a", "old")
     workspace.write("b", "old")
     one = workspace.commit()
-
-    def failing(*args: object, **how: object) -> None:
-        raise OSError(number, os.strerror(number))
-
     with monkeypatch.context() as patch:
-        patch.setattr(file_contents.FileContents, "_fill", failing)
+        patch.setattr(
+            file_contents.FileContents, "_fill", raising(OSError(number, os.strerror(number)))
+        )
         workspace.write("a", "new")
     workspace.write("b", "new")
     why: Reason = "unreadable" if number == errno.EIO else "room"

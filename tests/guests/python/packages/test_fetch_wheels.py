@@ -120,12 +120,6 @@ def test_constraints_of_the_users_pip_do_not_hide_why(
     assert "a constraint of pip's configuration excludes" in text
 
 
-@pytest.fixture
-def own_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts pip itself, as for users; it can be stopped and limited."""
-    monkeypatch.setattr(pip, "tied_command", tied_command)
-
-
 def test_too_much_is_not_fetched(
     index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,9 +129,10 @@ def test_too_much_is_not_fetched(
 
 
 def test_what_pip_reads_of_a_wheel_has_an_end(
-    own_pip: None, index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pip reads the whole metadata of a wheel; 1 MB compressed may become 1 GB."""
+    monkeypatch.setattr(pip, "tied_command", tied_command)  # as for users; it can be limited
     index("bomb", metadata="\n" + "a" * 30_000_000)
     monkeypatch.setattr(fetcher, "MEMORY_BYTES", 60_000_000)
     assert "takes more memory than" in refusal("bomb", into=tmp_path / "to")
