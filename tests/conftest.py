@@ -91,9 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Freeze the tests themselves, which live to the end, so that no garbage collection visits
-    them.
-    """
+    """Freezes the tests themselves, which live to the end: no garbage collection visits them."""
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -1,6 +1,4 @@
-"""A log that tests read, and the fields of each event in the comments of `wasm_kernel/events.py`,
-to check the package against.
-"""
+"""A log that tests read, and the fields of events in the comments of `wasm_kernel/events.py`."""
 
 from __future__ import annotations
 

@@ -14,9 +14,7 @@ SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS", "30"))
 
 
 def lasting(times: float = 1.0) -> Iterator[int]:
-    """Yields the numbers of a soak's rounds, from 0, until this many times `SOAK_SECONDS` have
-    passed.
-    """
+    """Yields the numbers of a soak's rounds, from 0, for this many times `SOAK_SECONDS`."""
     end = time.monotonic() + times * SOAK_SECONDS
     for number in itertools.count():
         yield number

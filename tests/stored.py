@@ -51,9 +51,7 @@ def flip(path: Path, at: int = -100) -> None:
 def rewritten(
     state: Path, change: Callable[[Record], Record | None], *, image: str | None = None
 ) -> None:
-    """Rewrites the index with its own salt, so that it is valid: every record changed, or
-    removed.
-    """
+    """Rewrites the index with its own salt, validly: every record changed, or removed."""
     with Folder.open(state) as folder:
         reading = read_index(folder)
         records = [change(record) for record in reading.entries if record is not None]

@@ -1,6 +1,4 @@
-"""The wheels with compiled code: installed beside the package, their files are used where they
-are.
-"""
+"""The wheels with compiled code: installed beside the package, their files are used there."""
 
 from __future__ import annotations
 

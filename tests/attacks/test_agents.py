@@ -108,9 +108,7 @@ def test_a_request_of_any_length_takes_no_memory(server: HttpServer) -> None:
 
 
 def test_a_connection_keeps_no_large_request_when_it_is_served(server: HttpServer) -> None:
-    """The SDK keeps the last request of each connection, and a client may have a thousand
-    connections.
-    """
+    """The SDK keeps each connection's last request, and a client may have a thousand of them."""
     pid = server.pid
     large = 2 * MIB
     text = "\N{GRINNING FACE}" * (large // 4)
@@ -229,9 +227,7 @@ def values(text: str, encoding: str = "utf-8") -> bytes:
     ids=["objects", "behind escapes", "deep", "utf-16", "a text full of marks"],
 )
 def test_a_request_of_many_values_is_not_read(content: bytes, status: int) -> None:
-    """Reading it blocked the loop of all clients for seconds. Texts may hold as many of these
-    signs.
-    """
+    """Reading it blocked the loop of all clients for seconds. Texts may hold that many signs."""
     sender = Sender()
     assert asyncio.run(sender.send(content, connection="c1")) == status
     assert [size for *_, size in sender.app.requests][:1] == [len(content)] * (status == 200)

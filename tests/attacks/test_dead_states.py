@@ -1,6 +1,4 @@
-"""F16, case 50: states in which no guest runs. The session opens fresh or at an earlier state, and
-says so.
-"""
+"""F16, case 50: states in which no guest runs; the session opens fresh or earlier, and says so."""
 
 from __future__ import annotations
 

@@ -84,9 +84,7 @@ def commit_in(sandbox: Sandbox, cells: Iterable[int]) -> bool:
 
 
 def kill_after(folder: Path, seconds: float) -> bool:
-    """Lets cells be committed for this time, then kills their worker; returns whether a cell ran
-    then.
-    """
+    """Lets cells be committed for a time, then kills their worker; returns whether a cell ran."""
     with opened(folder, Resume.CRASH) as sandbox:
         sandbox.execute(SETUP)
         killing = threading.Timer(seconds, worker_of(sandbox).kill)
@@ -153,9 +151,7 @@ def test_killed_at_the_nth_operation(faults: Faults, tmp_path: Path, operation: 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(2))
 def test_killed_at_every_operation(faults: Faults, tmp_path: Path, part: int) -> None:
-    """A run tries every tenth of some hundred operations: other ones each day, all of them in five
-    days.
-    """
+    """A run tries every tenth of some hundred operations; five days try all of them."""
     day = int(time.time()) // 86_400
     first = (2 * day + part) % TENTHS + 1
     for operation in itertools.count(first, TENTHS):

@@ -1,6 +1,4 @@
-"""Pruning beside everything else that happens: no living session is lost, none is half deleted,
-nothing outside is touched.
-"""
+"""Pruning beside all else: no living session is lost, none half deleted, none outside touched."""
 
 from __future__ import annotations
 

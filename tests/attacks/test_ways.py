@@ -170,9 +170,7 @@ def test_case_10_no_open_folder_and_no_call_leads_out(session: Victim, code: str
 
 
 def test_case_09_no_descriptor_shows_a_hidden_name_or_the_host(session: Victim) -> None:
-    """Every descriptor number is tried: the folders that the guest's C library keeps are among
-    them.
-    """
+    """Tries every descriptor number; folders that the guest's C library keeps are among them."""
     session.says("os.symlink('.', 'here')")
     names = [".metadata.json", ".METADATA.json/tmp", "../other", "..", "../.."]
     names += ["here/.metadata.json", "here/here/../.metadata.json", "/etc"]
@@ -265,9 +263,7 @@ def test_case_12_a_name_of_the_hosts_that_is_no_utf8_is_shown_and_refused(
 def test_a_folder_that_the_other_kernel_turns_into_a_link_shows_nothing_hidden(
     session: Victim,
 ) -> None:
-    """One kernel swaps a folder and a link to the workspace as fast as it can, the other looks
-    through.
-    """
+    """One kernel swaps a folder and a link to the workspace, as fast as it can; another looks."""
     other = Victim(create_sandbox(workspace=session.app, policy=SMALL))
     try:
         other.says("import os; os.chdir('/app'); os.mkdir('d'); os.symlink('.', 'l')")

@@ -18,9 +18,7 @@ MILLISECONDS = 1000
 
 
 def agents(_native: Side, rounds: int) -> Iterator[Figure]:
-    """The time from starting a server to its first result, and of a tiny cell, over stdio and
-    HTTP.
-    """
+    """The time of a server's first result, and of a tiny cell, over stdio and HTTP."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as ending:
         made = Agents(server_environment(Path(folder)), ending)
         _cold(made.environment)  # fills file caches

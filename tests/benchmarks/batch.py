@@ -114,9 +114,7 @@ def folder_of(theirs: Side) -> Iterator[Folder]:
 
 
 def batch(sides: tuple[Side, Side], rounds: int) -> Iterator[Row | Figure]:
-    """Twenty notebooks of pandas and matplotlib, in one process and in two; and a batch with
-    broken ones.
-    """
+    """Twenty notebooks of pandas and matplotlib, in one process or two; a batch of broken ones."""
     with folder_of(sides[1]) as folder:
         files = folder.make([FRAME, FIGURE] * (NOTEBOOKS // 2))
         folder.ours(files[:2], 1)

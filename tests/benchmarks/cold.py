@@ -1,6 +1,4 @@
-"""A new machine: the time from the end of `pip install` to the first result, with an empty
-cache.
-"""
+"""A new machine: the time from the end of `pip install` to the first result, without a cache."""
 
 from __future__ import annotations
 

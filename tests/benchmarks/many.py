@@ -37,9 +37,7 @@ def serving() -> Iterator[Service]:
 
 
 def many(_sides: tuple[Side, Side], _rounds: int) -> Iterator[Figure]:
-    """Memory and throughput of 400 live sessions; disk space and waking time of 5,000 sleeping
-    ones.
-    """
+    """Memory and speed of 400 live sessions; disk space and waking time of 5,000 sleeping ones."""
     with serving() as service:
         before = held_bytes()
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -91,9 +89,7 @@ def asleep(service: Service) -> Iterator[Figure]:
 
 
 def cells_a_second(sandboxes: Sequence[Sandbox]) -> float:
-    """The number of tiny cells that end in a second; a round begins when all sessions have
-    answered.
-    """
+    """The number of tiny cells that end in a second; a round begins when all have answered."""
     rounds = CELLS // len(sandboxes)
     for sandbox in sandboxes:
         sandbox.execute("x = 1")  # the guest of this sandbox may rest

@@ -170,9 +170,7 @@ def _mean(rows: Sequence[Row]) -> float:
 
 
 def _worked(sides: Sides, rounds: int, jobs: Mapping[str, str]) -> list[Row]:
-    """Jobs in processor time. No kernel is forked, since the system counts the process that
-    Jupyter started.
-    """
+    """Jobs in processor time, of kernels that are not forked: the system counts Jupyter's child."""
     started = (replace(sides[0], forked=False), sides[1])
     return _computed(started, rounds, jobs, compute.processor_seconds)
 

@@ -1,6 +1,4 @@
-"""Interrupts and deadlines at random moments of a kernel's cells: no variable is lost, and no next
-cell is hurt.
-"""
+"""Interrupts and deadlines at random moments of cells lose no variable and no next cell."""
 
 from __future__ import annotations
 

@@ -101,9 +101,7 @@ def test_a_notebook_that_never_resumes(start: Starting, notebook: Path, root: Pa
 def test_a_cell_that_kills_its_kernel_costs_no_variable(
     start: Starting, notebook: Path, root: Path
 ) -> None:
-    """`os.kill(os.getpid(), 9)` in a cell ends the kernel, as people expect, and costs nothing
-    else.
-    """
+    """`os.kill(os.getpid(), 9)` in a cell ends the kernel, as expected, and costs nothing else."""
     first = start(notebook, session_id="mine")
     first.run("x = 1")
     assert [path.name for path in root.iterdir()] == ["mine"]  # not the notebook's session

@@ -1,6 +1,4 @@
-"""ATTACKS 25-27 over real sockets: the outputs that leave the kernel, in every message that can
-carry them.
-"""
+"""ATTACKS 25-27 over real sockets: the outputs in every message that can carry them."""
 
 from __future__ import annotations
 

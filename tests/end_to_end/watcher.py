@@ -116,9 +116,7 @@ def _next(channel: Any, seconds: float) -> Message | None:
 
 
 def _check(identity: str, one: Sent) -> None:
-    """Checks for one reply of the right kind, between busy and idle, and outputs only of cells that
-    ran.
-    """
+    """Checks for one reply of the right kind, between busy and idle, and outputs of cells."""
     assert len(one.replies) == 1, (one.content, one.replies)
     (reply,) = one.replies
     kinds = [message["msg_type"] for message in one.published]

@@ -1,6 +1,4 @@
-"""The objects of a cell lie side by side, so that few pages change and little is copied and
-saved.
-"""
+"""The objects of a cell lie side by side, so that few pages change, and little is saved."""
 
 from __future__ import annotations
 

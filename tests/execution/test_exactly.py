@@ -1,6 +1,4 @@
-"""Objects that pickling would change or refuse are the same after an undo, and in another
-process.
-"""
+"""Objects that pickling would change or refuse are the same after an undo, and elsewhere."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from wasm_kernel.folders.locks import Resume
 
 @dataclass(frozen=True)
 class Thing:
-    """The code of a test: `made` makes an object, `used` uses it up, `told` prints what must be
-    as before.
-    """
+    """The code of a test: `made` makes an object, `used` uses it up, `told` prints what stays."""
 
     made: str
     used: str

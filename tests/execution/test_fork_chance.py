@@ -1,6 +1,4 @@
-"""Random numbers in forks: others than in the parent and in other forks, unless asked for the
-same.
-"""
+"""Random numbers in forks: others than in the parent and other forks, unless asked for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The advice about the sandbox in a guest's errors, and the source that `inspect` finds for
-cells.
-"""
+"""The advice about the sandbox in a guest's errors, and the source that `inspect` finds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The jobs of a sandbox's guest thread: it starts once, runs them one by one, and refuses them
-when closed.
-"""
+"""The jobs of a guest thread: it starts once, runs them one by one, refuses them when closed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A kernel that prints to standard error which modules it had imported at two moments of its
-start.
-"""
+"""A kernel that prints which modules it had imported at two moments of its start."""
 
 from __future__ import annotations
 

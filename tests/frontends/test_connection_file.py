@@ -89,9 +89,7 @@ def test_half_a_character_is_sent_as_it_came(tmp_path: Path) -> None:
 
 
 def test_a_client_that_sends_without_end_does_not_keep_the_loop_from_all_else() -> None:
-    """Before, a client without the key kept the kernel busy until it was killed, and took its
-    memory.
-    """
+    """Before, a client without the key kept the kernel busy to its end, and took its memory."""
     most, context, turns = 200, zmq.Context(), list[int]()
 
     async def take() -> None:

@@ -1,6 +1,4 @@
-"""Texts that are costly to check, and their places in an output; they consist of pieces to be
-repeated.
-"""
+"""Texts that are costly to check, of pieces to be repeated, and their places in an output."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Checks a shown output against an allow-list of its own, with another parser than the
-product's.
-"""
+"""Checks a shown output by an allow-list of its own, with another parser than the product's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Everyday charts pass unchanged; forbidden parts of their labels go, and the rest of them
-stays.
-"""
+"""Everyday charts pass unchanged; forbidden parts of labels go, and the rest of them stays."""
 
 from __future__ import annotations
 

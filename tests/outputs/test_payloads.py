@@ -1,6 +1,4 @@
-"""ATTACKS 25: an output that leaves the filter holds nothing that runs, loads or leaves its
-place.
-"""
+"""ATTACKS 25: an output that leaves the filter neither runs, loads nor leaves its place."""
 
 from __future__ import annotations
 

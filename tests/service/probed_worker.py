@@ -20,9 +20,7 @@ from wasm_kernel.service import fork_loop, worker
 
 
 def spoil(private: Path) -> None:
-    """Overwrites everything that the worker's session has in its private folder, and restores
-    the times.
-    """
+    """Overwrites all in the private folder of the worker's session, and restores the times."""
     paths = [Path(folder, name) for folder, _, names in os.walk(private) for name in names]
     for path in paths:  # `rglob` would fail at a folder that is removed
         with suppress(FileNotFoundError):  # a commit is being written

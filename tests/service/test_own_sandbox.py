@@ -35,9 +35,7 @@ ID = "abc-123"
 
 @pytest.fixture
 def make(warm: None, tmp_path: Path, ending: ExitStack) -> Making:
-    """`create_sandbox`, or `get_session_sandbox` for an id; the sandboxes are closed after the
-    test.
-    """
+    """`create_sandbox`, or `get_session_sandbox` for an id; sandboxes are closed after the test."""
 
     def one(session_id: str = "", **options: Any) -> Sandbox:
         if session_id:
@@ -222,9 +220,7 @@ def test_a_sandbox_that_was_not_closed_warns_and_ends(make: Making, tmp_path: Pa
 
 
 def test_no_descriptor_of_its_program_reaches_the_process_that_forks(tmp_path: Path) -> None:
-    """They also do not keep it from being started, such as one above a limit that was lowered
-    later.
-    """
+    """They do not keep it from being started, too: one may be above a limit that was lowered."""
     most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with (tmp_path / "own").open("w") as file:
         own = fcntl.fcntl(file.fileno(), fcntl.F_DUPFD, 500)  # programs that it starts have it

@@ -116,9 +116,7 @@ def test_a_session_whose_state_went_while_it_slept_says_so(
 def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A deletion may take long; another session is looked after and falls asleep in the same
-    time.
-    """
+    """A deletion may take long; another session is looked after and falls asleep in that time."""
     begun, may_end = threading.Event(), threading.Event()
 
     really = root.remove_links

@@ -63,9 +63,7 @@ def archive(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The archive of a session with a variable and three open files; tests don't change
-    it.
-    """
+    """The archive of a session with a variable and three open files; tests don't change it."""
     folder = tmp_path_factory.mktemp("exported")
     with session_in(folder / "here") as sandbox:
         says(sandbox, "x = 1; open('a', 'w').write('kept')")

@@ -1,6 +1,4 @@
-"""Forks made from the disk, of a session named from outside; its files are treated as a
-stranger's.
-"""
+"""Forks from the disk, of a session named from outside; its files are taken as a stranger's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`.metadata.json`: replaced as a whole, never back in time, and left alone if it is something
-else.
-"""
+"""`.metadata.json`: replaced as a whole, never back in time; anything else is left alone."""
 
 from __future__ import annotations
 

@@ -52,9 +52,7 @@ def test_a_session_that_was_used_since_it_was_found_is_kept(tmp_path: Path) -> N
     used, unused, gone = (aged_session(tmp_path, hours) for hours in (50, 49, 48))
 
     class Busy:
-        """Another process uses one session, and deletes another, when the first is about to be
-        deleted.
-        """
+        """Another process uses one session and deletes another, when the first is about to go."""
 
         def info(self, event: str, **fields: Any) -> None:
             if event == "session.prune.candidate" and fields["session_id"] == used.name:

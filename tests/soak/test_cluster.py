@@ -123,9 +123,7 @@ def test_every_notebook_ends_once_whatever_is_lost(
 def test_a_local_cluster_is_its_owners_and_takes_no_module_from_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dask pickles, so any client that connects could run code here; any user of the machine
-    reaches a port.
-    """
+    """Dask pickles: a client that connects could run code here; any local user reaches a port."""
     for name in ("multiprocessing", "signal", "distributed"):
         Path(tmp_path, f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,4 @@
-"""Interrupts at random moments against one sandbox, many times: none is lost, none comes too
-late.
-"""
+"""Interrupts at random moments of one sandbox, many times: none is lost, none comes late."""
 
 from __future__ import annotations
 

@@ -193,9 +193,7 @@ def test_a_killed_owner_leaves_sessions_that_open_and_nothing_else(
 
 
 def is_gone(root: Path) -> bool:
-    """True if the owner of this root has left no process; all its processes carry the root as a
-    mark.
-    """
+    """True if the owner of this root has no process left; they carry the root as a mark."""
     for each in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if f"{MARK}={root}\0" in each.read_text(errors="replace"):

@@ -1,6 +1,4 @@
-"""Several processes open, fill, delete and prune the same sessions: no state is lost or left
-over.
-"""
+"""Several processes open, fill, delete and prune the same sessions: no state is lost or left."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Sessions are opened while other processes make room and are killed: no variables are lost
-unreported.
-"""
+"""Sessions are opened while processes make room and are killed: each lost variable is reported."""
 
 from __future__ import annotations
 

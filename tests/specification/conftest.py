@@ -1,6 +1,4 @@
-"""Shared by the scenarios: the default workspace root in a folder of each test, and the
-application's log.
-"""
+"""Shared by the scenarios: a default workspace root for each test, and sandboxes in it."""
 
 from __future__ import annotations
 

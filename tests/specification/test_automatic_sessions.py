@@ -50,9 +50,7 @@ class Servers:
         return self._http[options]
 
     def shared(self, transport: str) -> Agent:
-        """A client for tests that leave each other's variables alone; over stdio it is an
-        administrator's.
-        """
+        """A client for tests that share variables with none; an administrator's over stdio."""
         if transport not in self._shared:
             more = ["--admin"] * (transport == "stdio")
             self._shared[transport] = self.client(transport, *LIMITS, *more)
@@ -139,9 +137,7 @@ def test_stdio_session_binding(servers: Servers) -> None:
 
 
 def test_http_session_binding(servers: Servers) -> None:
-    """An `Mcp-Session-Id` has one session across requests; in the newer protocol a handle has
-    one.
-    """
+    """An `Mcp-Session-Id` has one session across requests; a handle has, too."""
     first, second = (servers.client("http by session header", *LIMITS) for _ in range(2))
     third = servers.client("http by handle", *LIMITS)
     for number, client in enumerate((first, second, third)):

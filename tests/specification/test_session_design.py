@@ -1,6 +1,4 @@
-"""The design of session management: those of its decisions and promises that no scenario of the
-other documents holds.
-"""
+"""The decisions and promises of session management that no scenario of other documents holds."""
 
 from __future__ import annotations
 

@@ -183,9 +183,7 @@ def hold_up(session: Session, patch: pytest.MonkeyPatch) -> None:
 
 
 def left_behind(session: Session, patch: pytest.MonkeyPatch) -> None:
-    """States 1 to 5 are on disk, then an undo to 3, two cells that wait to be written, and an
-    undo of one.
-    """
+    """States 1 to 5 on disk, then an undo to 3, two cells that wait for it, an undo of one."""
     for number in range(1, 6):
         session.cell(p0=str(number))
     session.flush()

@@ -1,6 +1,4 @@
-"""Memory that the guest's allocator has free goes back to the system, and is neither saved nor
-read.
-"""
+"""Memory that the guest's allocator has free goes back to the system, and is not saved or read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The index: a record that is read was written here and is whole, or the index counts as
-damaged.
-"""
+"""The index: a record that is read was written here and is whole, or the index is damaged."""
 
 from __future__ import annotations
 

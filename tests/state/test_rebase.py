@@ -1,6 +1,4 @@
-"""Commits of another machine give the same memory over another image; impossible ones are
-refused.
-"""
+"""Commits of another machine give the same memory over another image, or are refused."""
 
 from __future__ import annotations
 

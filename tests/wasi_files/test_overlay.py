@@ -1,6 +1,4 @@
-"""The notebook's folder beneath the workspace: some files show through, some do not, and the folder
-never changes.
-"""
+"""The notebook's folder beneath the workspace: some files show through, and it never changes."""
 
 from __future__ import annotations
 

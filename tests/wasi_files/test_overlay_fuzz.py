@@ -1,6 +1,4 @@
-"""Any calls by any path, also by open folders: the folder beneath never changes, and its hidden
-files are never read.
-"""
+"""Any calls by any path, also by open folders: the folder beneath and hidden files are safe."""
 
 from __future__ import annotations
 

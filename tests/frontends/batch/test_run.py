@@ -1,6 +1,4 @@
-"""Runs of notebooks: the verdict on each, the files that are written, the links that are not
-followed.
-"""
+"""Runs of notebooks: the verdicts, the files that are written, the links that are not followed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Interfaces of the web platform that QuickJS-NG lacks. The cases are facts from its test
-suites.
-"""
+"""Interfaces of the web that QuickJS-NG lacks. The cases are facts from its test suites."""
 
 from __future__ import annotations
 

@@ -81,9 +81,7 @@ class GuardedGuest:
         return HostNumpy(self).answer(request, first, second, third)
 
     def multiply(self, request: int, *values: int, alpha: float = 1.0, beta: float = 0.0) -> int:
-        """Asks for a product; `values` are the addresses of a, b and c, then m, n, k, and three
-        strides.
-        """
+        """Asks for a product; `values`: the addresses of a, b, c, then m, n, k, and 3 strides."""
         kind = "d" if request & DOUBLE else "f"
         item = struct.calcsize(kind)
         self.memory.write(SCALE_AT, struct.pack(f"<2{kind}", alpha, beta))
@@ -228,9 +226,7 @@ def test_no_argument_reaches_beside_the_memory_at_length(guest: GuardedGuest) ->
 
 
 def fuzz(guest: GuardedGuest, draw: random.Random, rounds: int) -> None:
-    """Requests that are right or end with the memory; in some, one or two numbers are at a
-    limit.
-    """
+    """Requests that are right or end with the memory; in some, a number or two are at a limit."""
     edges = (0, 1, -1, 8, SIZE, SIZE - 8, 1 << 31, (1 << 31) - 1, (1 << 32) - 1, -(1 << 31))
     answers = set()
     for _ in range(rounds):

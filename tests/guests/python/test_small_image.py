@@ -1,6 +1,4 @@
-"""Sessions that begin before the whole base image is there: their imports, and their later
-images.
-"""
+"""Sessions that begin before the whole base image is there: their imports and later images."""
 
 from __future__ import annotations
 

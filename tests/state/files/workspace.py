@@ -40,9 +40,7 @@ class Workspace:
             self.commit()
 
     def load(self, other: Workspace, *, crashed: bool = True) -> Workspace:
-        """Continues with the versions that another process kept; closed together with that
-        workspace.
-        """
+        """Continues with the versions of another process; closed together with that workspace."""
         other._later.append(self)
         self.commits, self.states = list(other.commits), dict(other.states)
         self.whole = self.versions.load(max(self.commits), crashed=crashed)

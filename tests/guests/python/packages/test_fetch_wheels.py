@@ -1,6 +1,4 @@
-"""A real pip on an index of the test: it fetches only wheels, runs nothing, and tells nothing of
-the host.
-"""
+"""A real pip on a test's index fetches only wheels, runs nothing, and tells nothing of the host."""
 
 from __future__ import annotations
 

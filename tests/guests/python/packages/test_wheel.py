@@ -1,6 +1,4 @@
-"""Files that are not wheels, or are hostile wheels, are refused before any byte of them is
-installed.
-"""
+"""Files that are not wheels, or hostile wheels, are refused before any byte is installed."""
 
 from __future__ import annotations
 
