@@ -186,20 +186,20 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
-def warm() -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _warm(_home: None) -> None:
     """Compiles the guests, unless `make test` has done it."""
     prepare(UNCHECKED)
 
 
 @pytest.fixture(scope="session")
 def warm_metered() -> None:
-    """Does the work of `warm` for code that counts fuel."""
+    """Does the work of `_warm` for code that counts fuel."""
     prepare(FUEL)
 
 
 @pytest.fixture(scope="module")
-def faults(warm: None, request: pytest.FixtureRequest) -> Iterator[Faults]:
+def faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
     """The faults at the file's `FAULTS`, in the workers of its sandboxes; see `faulty`."""
     values = getattr(request.module, "VALUES", {})
     with faulty(*request.module.FAULTS, **values) as made:
@@ -207,14 +207,14 @@ def faults(warm: None, request: pytest.FixtureRequest) -> Iterator[Faults]:
 
 
 @pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[BaseSandbox]:
+def sandbox(tmp_path: Path) -> Iterator[BaseSandbox]:
     """A started sandbox whose workspace is `tmp_path / "app"`."""
     with _started(tmp_path / "app") as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def module_sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSandbox]:
+def module_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSandbox]:
     """A started sandbox for a file whose tests leave each other's variables alone."""
     with _started(tmp_path_factory.mktemp("app")) as started:
         yield started

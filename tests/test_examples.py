@@ -28,7 +28,6 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_a_program_prints_what_the_page_says(
     example: Example,
@@ -44,7 +43,6 @@ def test_a_program_prints_what_the_page_says(
     assert says(printed, example.printed), printed
 
 
-@pytest.mark.usefixtures("warm")
 def test_the_course_is_graded_as_the_tutorial_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

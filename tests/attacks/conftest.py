@@ -138,7 +138,7 @@ def hasty_workers() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def shared(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """The sandboxes for all tests of a file."""
 
     def make(policy: ExecutionPolicy) -> BaseSandbox:
@@ -165,7 +165,7 @@ def victim_of(shared: Shared) -> Making:
 
 
 @pytest.fixture
-def fresh_victim_of(warm: None, tmp_path: Path, ending: ExitStack) -> Making:
+def fresh_victim_of(tmp_path: Path, ending: ExitStack) -> Making:
     """Makes new sandboxes, each with its own folder and limits set by the test."""
 
     def one(name: str = "app", **limits: Any) -> Victim:

@@ -55,7 +55,7 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture(scope="module")
-def agents(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
     with ExitStack() as ending:
         yield Agents(server_environment(tmp_path_factory.mktemp("mcp")), ending)
 

@@ -35,7 +35,7 @@ STATES = "memory/states.jsonl"
 
 
 @pytest.fixture(scope="module")
-def parts(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An honest archive with variables, unpacked."""
     folder = tmp_path_factory.mktemp("honest")
     runtime = RuntimeType.JAVASCRIPT  # a guest with little memory

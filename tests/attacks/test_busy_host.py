@@ -39,7 +39,7 @@ HUGE = {
 
 
 @pytest.fixture(scope="module")
-def notebook(tmp_path_factory: pytest.TempPathFactory, warm: None) -> Iterator[RealKernel]:
+def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
     folder: Path = tmp_path_factory.mktemp("busy")
     with RealKernel(
         folder / "sessions",

@@ -45,7 +45,7 @@ def test_case_05_every_other_depth_ends_with_an_error_or_is_survived(victim: Vic
     victim.says("import sys; sys.setrecursionlimit(3000)")
 
 
-def test_a_deep_recursion_fails_no_later_cell(warm: None, tmp_path: Path) -> None:
+def test_a_deep_recursion_fails_no_later_cell(tmp_path: Path) -> None:
     """Frames that a kept error holds are freed later: by the next error, or by the collector.
 
     Freeing some 44,000 of them at once overflows the guest's stack.

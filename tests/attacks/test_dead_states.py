@@ -33,7 +33,7 @@ def opened(root: Path) -> BaseSandbox:
 
 
 @pytest.fixture
-def saved(warm: None, tmp_path: Path) -> Path:
+def saved(tmp_path: Path) -> Path:
     with opened(tmp_path) as sandbox:
         assert sandbox.execute("open('kept', 'w').write('file'); x = 1").success
         assert sandbox.execute("x = 2").success
@@ -103,7 +103,7 @@ def test_a_state_that_never_answers_is_left_for_the_one_before(
 
 @pytest.mark.parametrize("left", [0, 4096])
 def test_a_content_that_is_cut_while_it_is_mapped_costs_its_states_alone(
-    warm: None, tmp_path: Path, left: int
+    tmp_path: Path, left: int
 ) -> None:
     """F13: a read of a missing page is a trap in the guest, and SIGBUS in the host's own code."""
     with opened(tmp_path) as sandbox:

@@ -44,7 +44,7 @@ def size_of(folder: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def _small(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+def _small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     fields = {name: getattr(SMALL, name) for name in SMALL.__dataclass_fields__}
     policy = ExecutionPolicy(**{**fields, "workspace_bytes": 10 * MB, "workspace_files": 200})
     sandbox = create_sandbox(workspace=tmp_path_factory.mktemp("app"), policy=policy)

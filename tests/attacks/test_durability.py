@@ -217,7 +217,7 @@ def test_a_failing_disk_is_told_and_rollback_works(
         assert victim.says("print(x)") == str(len(told) - 1)
 
 
-def test_with_room_again_a_crash_loses_nothing(warm: None, tmp_path: Path, faults: Faults) -> None:
+def test_with_room_again_a_crash_loses_nothing(tmp_path: Path, faults: Faults) -> None:
     write = faults["write_content"]
     victim = Victim(kept_sandbox(workspace=tmp_path / "app", policy=small()))
     before = write.calls

@@ -131,7 +131,7 @@ def test_many_streams_at_once_are_answered_or_refused(ann: Api, bob: Api) -> Non
     assert sandbox.value("2") == "2"
 
 
-def test_a_web_page_reaches_no_server_without_tokens(warm: None, tmp_path: Path) -> None:
+def test_a_web_page_reaches_no_server_without_tokens(tmp_path: Path) -> None:
     with serving(server_environment(tmp_path), begin=forked("serve")) as open_server:
         one = Api(open_server.url, {"X-API-Key": "any"})
         two = Api(open_server.url, {"X-API-Key": "another"})

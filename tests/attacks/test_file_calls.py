@@ -51,9 +51,7 @@ def test_what_is_opened_again_is_not_written_to_in_a_folder_to_read_from(guest: 
     assert path.read_text() == "own"
 
 
-def test_a_mount_that_becomes_read_only_is_that_for_open_files_too(
-    warm: None, tmp_path: Path
-) -> None:
+def test_a_mount_that_becomes_read_only_is_that_for_open_files_too(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     (project / "f").write_text("own")
@@ -199,7 +197,7 @@ def test_a_forks_undo_does_not_write_to_its_parents_files(tmp_path: Path) -> Non
         one.close()
 
 
-def test_a_plain_sandbox_on_a_sessions_folder_sees_its_files(warm: None, tmp_path: Path) -> None:
+def test_a_plain_sandbox_on_a_sessions_folder_sees_its_files(tmp_path: Path) -> None:
     """A second sandbox on a session's folder has the same files; before, it saw none of them."""
     name, sandbox = create_session_sandbox(workspace_root=tmp_path)
     with sandbox:

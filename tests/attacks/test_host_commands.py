@@ -13,7 +13,7 @@ from tests.faults import faulty
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _knocking(warm: None) -> Iterator[None]:
+def _knocking() -> Iterator[None]:
     """Workers have two more commands."""
     with faulty("tests.attacks.knocking"):
         yield

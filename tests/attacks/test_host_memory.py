@@ -69,7 +69,7 @@ def test_f14_a_cells_output_is_bounded_in_the_host_and_given_back(
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("started")
-def test_f14_a_kernel_keeps_nothing_of_what_it_sent(warm: None, tmp_path: Path) -> None:
+def test_f14_a_kernel_keeps_nothing_of_what_it_sent(tmp_path: Path) -> None:
     flood = FLOODS["lists"]
     with RealKernel(tmp_path, display_bytes=str(DISPLAYED), cell_timeout="120") as kernel:
         kernel.run(SEND)

@@ -174,7 +174,7 @@ def test_case_07_a_queued_cell_is_interrupted_before_it_runs(victim: Victim) -> 
 
 @pytest.mark.parametrize("has_worker", [False, True])
 def test_case_07_an_interrupt_while_the_guest_starts_ends_the_cell(
-    warm: None, tmp_path: Path, has_worker: bool
+    tmp_path: Path, has_worker: bool
 ) -> None:
     """Before, the worker's answer to a cell that it interrupted before it was open was lost."""
     with create_sandbox(workspace=tmp_path, policy=SMALL) as starting:

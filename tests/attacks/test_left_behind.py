@@ -119,7 +119,7 @@ def test_a_first_compilation_ends_with_its_kernel(
     nothing_is_left(kernel)
 
 
-def test_pip_ends_with_its_kernel(start: Callable[..., Started], warm: None) -> None:
+def test_pip_ends_with_its_kernel(start: Callable[..., Started]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # an index that never answers
         index = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         kernel = start(PIP_INDEX_URL=index, PIP_EXTRA_INDEX_URL="", PIP_NO_INDEX="0")

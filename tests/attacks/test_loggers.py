@@ -22,7 +22,7 @@ class Raising:
 
 
 def test_a_logger_that_raises_stops_nothing(
-    warm: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logger = SandboxLogger(Raising())
     name, sandbox = wasm_kernel.create_session_sandbox(workspace_root=tmp_path, logger=logger)
@@ -33,7 +33,7 @@ def test_a_logger_that_raises_stops_nothing(
 
 
 def test_a_logger_of_the_logging_module_hears_the_events(
-    warm: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     logger = SandboxLogger(logging.getLogger("application"))

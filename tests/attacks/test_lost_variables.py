@@ -53,7 +53,7 @@ def later(state: Path, days: float) -> None:
 
 
 def test_a_root_may_be_away_while_others_delete_prune_or_begin(
-    warm: None, root: Path, tmp_path: Path, state: Path
+    root: Path, tmp_path: Path, state: Path
 ) -> None:
     with get_session_sandbox("one", workspace_root=root) as sandbox:
         sandbox.execute("x = 1")

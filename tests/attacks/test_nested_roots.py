@@ -59,9 +59,7 @@ def inhabit(outer: Path) -> str:
 
 
 @pytest.mark.parametrize("opening", OPENINGS, ids=KINDS)
-def test_a_guest_reaches_no_session_that_was_there_before(
-    warm: None, outer: Path, opening: Opening
-) -> None:
+def test_a_guest_reaches_no_session_that_was_there_before(outer: Path, opening: Opening) -> None:
     """The outer guest saw the session in its workspace, and renamed it away."""
     name = inhabit(outer)
     with opening(outer) as sandbox:
@@ -71,9 +69,7 @@ def test_a_guest_reaches_no_session_that_was_there_before(
 
 
 @pytest.mark.parametrize("opening", OPENINGS, ids=KINDS)
-def test_a_guest_reaches_no_session_that_comes_later(
-    warm: None, outer: Path, opening: Opening
-) -> None:
+def test_a_guest_reaches_no_session_that_comes_later(outer: Path, opening: Opening) -> None:
     with opening(outer) as sandbox:
         assert sandbox.execute(EARLY).success
         try:
@@ -87,9 +83,7 @@ def test_a_guest_reaches_no_session_that_comes_later(
 
 
 @pytest.mark.parametrize("place", [".", "NAME", "NAME/sub", "plain"])
-def test_no_mount_is_a_root_of_sessions_or_lies_in_one(
-    warm: None, tmp_path: Path, place: str
-) -> None:
+def test_no_mount_is_a_root_of_sessions_or_lies_in_one(tmp_path: Path, place: str) -> None:
     """A cell listed the folders of other sessions, and could write to them."""
     root = tmp_path / "theirs"
     name, sandbox = create_session_sandbox(workspace_root=root)

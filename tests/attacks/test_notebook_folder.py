@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def begin(warm: None, folder: Path, tmp_path: Path, ending: ExitStack) -> Opening:
+def begin(folder: Path, tmp_path: Path, ending: ExitStack) -> Opening:
     """Opens a session like a Jupyter kernel that was started in the folder."""
 
     def one(root: Path = tmp_path / "sessions", plant: Callable[[Path], object] = str) -> Sandbox:

@@ -53,7 +53,7 @@ print(told, same, x)
 
 
 @pytest.fixture(scope="module")
-def honest(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An honest archive of a session with open files, unpacked."""
     folder = tmp_path_factory.mktemp("honest")
     with get_session_sandbox(ID, workspace_root=folder / "here") as sandbox:

@@ -150,7 +150,7 @@ def test_f4_no_mount_shows_the_other_sessions(tmp_path: Path, place: str) -> Non
     assert (host_tree(tmp_path), private_folders()) == (before, private)
 
 
-def test_f4_a_mount_is_the_folder_that_it_was_at_first(warm: None, tmp_path: Path) -> None:
+def test_f4_a_mount_is_the_folder_that_it_was_at_first(tmp_path: Path) -> None:
     for name in ("data", "secret"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()

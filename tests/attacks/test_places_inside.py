@@ -62,7 +62,7 @@ OUTER: dict[str, Opening] = {
 
 
 @pytest.fixture(params=OUTER)
-def outer(request: pytest.FixtureRequest, warm: None, disk: Path) -> Iterator[BaseSandbox]:
+def outer(request: pytest.FixtureRequest, disk: Path) -> Iterator[BaseSandbox]:
     (disk / "outer" / "below").mkdir(parents=True)
     with OUTER[request.param](disk / "outer") as sandbox:
         sandbox.execute("import os; here = '/app'")
@@ -141,7 +141,7 @@ def test_no_private_place_is_made_in_a_workspace_or_a_root(
     assert not list(outer.rglob("*.wasm-kernel"))
 
 
-def test_a_guest_that_begins_anew_goes_on_with_its_mounts(warm: None, disk: Path) -> None:
+def test_a_guest_that_begins_anew_goes_on_with_its_mounts(disk: Path) -> None:
     (disk / "outer").mkdir()
     with _mounted(disk / "outer") as sandbox:
         sandbox.execute("import os; x = 1")

@@ -141,7 +141,7 @@ PLANTED |= {f"{kind.__name__} beneath": (kind, _notebook) for kind in (_folder_l
 
 @pytest.mark.parametrize(("kind", "opening"), sampled(PLANTED, 6))
 def test_case_40_a_planted_workspace_is_as_safe_as_an_empty_one(
-    warm: None, tmp_path: Path, outside: Path, kind: Plant, opening: Callable[[Path], BaseSandbox]
+    tmp_path: Path, outside: Path, kind: Plant, opening: Callable[[Path], BaseSandbox]
 ) -> None:
     """F1, and case 41: it is also safe if the guest is lost or the session opened once more."""
     before = host_tree(outside)
@@ -160,7 +160,7 @@ def test_case_40_a_planted_workspace_is_as_safe_as_an_empty_one(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_case_41_the_hosts_operations_on_a_planted_workspace_are_safe(
-    warm: None, tmp_path: Path, outside: Path, kind: Plant
+    tmp_path: Path, outside: Path, kind: Plant
 ) -> None:
     before, root = host_tree(outside), tmp_path / "root"
     for names in deepest_first():
@@ -175,7 +175,7 @@ def test_case_41_the_hosts_operations_on_a_planted_workspace_are_safe(
 
 
 def test_case_39_a_workspace_that_contains_a_session_does_not_lead_it_elsewhere(
-    warm: None, tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The default workspace is also the root of the sessions."""
     monkeypatch.chdir(tmp_path)
@@ -200,7 +200,7 @@ def test_case_39_a_workspace_that_contains_a_session_does_not_lead_it_elsewhere(
     assert host_tree(outside) == before
 
 
-def test_a_folder_that_is_made_anew_never_gets_old_variables(warm: None, tmp_path: Path) -> None:
+def test_a_folder_that_is_made_anew_never_gets_old_variables(tmp_path: Path) -> None:
     opened = partial(get_session_sandbox, ID, workspace_root=tmp_path)
     (tmp_path / "keep").mkdir()
     for _ in range(2):
@@ -226,9 +226,7 @@ def test_a_folder_that_is_made_anew_never_gets_old_variables(warm: None, tmp_pat
         assert sandbox.execute("print(x)").stdout == "2\n"
 
 
-def test_no_guest_gives_a_user_the_session_of_another(
-    warm: None, root: Path, ending: ExitStack
-) -> None:
+def test_no_guest_gives_a_user_the_session_of_another(root: Path, ending: ExitStack) -> None:
     """The guest of a sandbox on the sessions' folder itself makes links there (F1)."""
     alice, mine = ids.new(), ids.new()
     hers = ending.enter_context(closing(get_session_sandbox(alice, workspace_root=root)))
@@ -251,7 +249,7 @@ def test_no_guest_gives_a_user_the_session_of_another(
     assert (root / alice / "secret").read_text() == "of alice"
 
 
-def test_nothing_private_lies_in_the_workspace(warm: None, tmp_path: Path) -> None:
+def test_nothing_private_lies_in_the_workspace(tmp_path: Path) -> None:
     session_id, sandbox = create_session_sandbox(workspace_root=tmp_path / "root")
     with sandbox:
         sandbox.execute("x = 1; open('/tmp/a', 'w').write('x'); open('b', 'w').write('x')")

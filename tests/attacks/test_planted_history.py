@@ -38,7 +38,7 @@ def place_of(root: Path, name: str) -> Path:
 
 
 @pytest.fixture
-def saved(warm: None, tmp_path: Path) -> Path:
+def saved(tmp_path: Path) -> Path:
     """The root of a session that has a history of two cells."""
     with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
         assert sandbox.execute("x = 1").success

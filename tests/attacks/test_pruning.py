@@ -135,12 +135,12 @@ def against_living_sessions(root: Path, seconds: float, rounds: int = 1) -> None
     assert were_in_use
 
 
-def test_pruning_in_a_loop_against_living_sessions(warm: None, root: Path) -> None:
+def test_pruning_in_a_loop_against_living_sessions(root: Path) -> None:
     against_living_sessions(root, 1.2, rounds=5)
 
 
 @pytest.mark.soak
-def test_pruning_in_a_loop_against_living_sessions_for_long(warm: None, root: Path) -> None:
+def test_pruning_in_a_loop_against_living_sessions_for_long(root: Path) -> None:
     against_living_sessions(root, 2 * SOAK_SECONDS)
 
 
@@ -170,7 +170,7 @@ def test_killed_in_the_middle_no_session_is_half_deleted(root: Path) -> None:
     assert list(root.iterdir()) == []  # also the folders that a removal had renamed
 
 
-def test_two_processes_on_one_session_keep_it_alive(warm: None, root: Path) -> None:
+def test_two_processes_on_one_session_keep_it_alive(root: Path) -> None:
     name = ids.new()
     script = (
         "import sys; from wasm_kernel import get_session_sandbox\n"
@@ -225,7 +225,7 @@ def test_links_named_like_sessions_or_metadata_lead_nowhere(root: Path) -> None:
     assert (recent / "0").exists()
 
 
-def test_whatever_a_guest_leaves_behind_is_pruned(warm: None, root: Path) -> None:
+def test_whatever_a_guest_leaves_behind_is_pruned(root: Path) -> None:
     name = ids.new()
     with get_session_sandbox(name, workspace_root=root) as sandbox:
         made = sandbox.execute(EVIL)
@@ -241,7 +241,7 @@ def test_whatever_a_guest_leaves_behind_is_pruned(warm: None, root: Path) -> Non
     assert list(root.iterdir()) == []
 
 
-def test_pruning_in_the_process_that_uses_the_sessions(warm: None, root: Path) -> None:
+def test_pruning_in_the_process_that_uses_the_sessions(root: Path) -> None:
     """Each call runs, or says that its session was pruned; no cell is cut short."""
     begun = time.monotonic()
     problems: list[BaseException] = []

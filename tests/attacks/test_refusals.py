@@ -129,9 +129,7 @@ def test_a_refused_call_leaves_nothing_behind(tmp_path: Path, state: Path) -> No
         assert (host_tree(root.parent), held()) == before, name
 
 
-def test_an_invalid_policy_changes_nothing_of_an_open_sandbox(
-    warm: None, tmp_path: Path, state: Path
-) -> None:
+def test_an_invalid_policy_changes_nothing_of_an_open_sandbox(tmp_path: Path, state: Path) -> None:
     policy = ExecutionPolicy(stdout_bytes=1000)
     with get_session_sandbox(OLD, policy=policy, workspace_root=tmp_path / "root") as sandbox:
         sandbox.execute("x = 1")

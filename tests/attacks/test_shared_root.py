@@ -21,7 +21,7 @@ UUID = ids.new()
 
 
 @pytest.fixture(scope="module")
-def root(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("shared") / "workspace"
     for name in ("named", UUID):
         with get_session_sandbox(name, workspace_root=root) as sandbox:

@@ -90,7 +90,7 @@ def deep(folder: Path, depth: int) -> None:
 
 
 def test_whatever_lies_in_a_workspace_it_is_exported_and_forked_at_once(
-    warm: None, root: Path, tmp_path: Path
+    root: Path, tmp_path: Path
 ) -> None:
     folder = root / ID / "strange"
     folder.mkdir()

@@ -22,7 +22,7 @@ SECRET = "the secret of another session"
 
 
 @pytest.fixture(scope="module")
-def _session(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     """A session beside another one; both have the host's own names."""
     root = tmp_path_factory.mktemp("root")
     for name in ("own", "other"):

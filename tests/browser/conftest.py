@@ -38,7 +38,7 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def server(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
     """A JupyterLab server for the whole run."""
     missing = [name for name in ("jupyterlab", "playwright") if not importlib.util.find_spec(name)]
     missing += [] if _browser() else ["a Chromium"]

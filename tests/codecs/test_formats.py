@@ -112,7 +112,7 @@ def test_what_is_not_there_says_what_to_do(sandbox: BaseSandbox, code: str) -> N
 
 
 @pytest.mark.soak
-def test_what_pip_brings_in_reads_further_formats(warm: None, tmp_path: Path) -> None:
+def test_what_pip_brings_in_reads_further_formats(tmp_path: Path) -> None:
     with create_sandbox(workspace=tmp_path, pip=True) as sandbox:
         for name in ("sample.xlsb", "data.h5"):
             shutil.copy(FILES / name, tmp_path)

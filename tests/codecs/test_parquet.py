@@ -179,7 +179,7 @@ def test_a_hostile_file_is_an_error_in_words(sandbox: BaseSandbox, name: str) ->
     assert said(sandbox, "print(len(pd.read_parquet('types.parquet')))") == "4"
 
 
-def test_a_bomb_is_refused_within_the_memory_of_the_session(warm: None, tmp_path: Path) -> None:
+def test_a_bomb_is_refused_within_the_memory_of_the_session(tmp_path: Path) -> None:
     policy = ExecutionPolicy(memory_bytes=512 * 1024 * 1024)
     with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:
         shutil.copy(FILES / "bomb.parquet", tmp_path)

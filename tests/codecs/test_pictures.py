@@ -190,7 +190,7 @@ def test_a_codec_burns_the_fuel_of_its_cell(warm_metered: None, tmp_path: Path) 
         assert "fuel" in error_of(sandbox.execute("for _ in range(1000): p.save('often.jpg')"))
 
 
-def test_a_codec_has_no_more_memory_than_the_guest(warm: None, tmp_path: Path) -> None:
+def test_a_codec_has_no_more_memory_than_the_guest(tmp_path: Path) -> None:
     policy = ExecutionPolicy(memory_bytes=512 * 1024 * 1024)
     with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:
         code = SETUP + "from wasm_kernel_agent.codecs.calls import call\n"

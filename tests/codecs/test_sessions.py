@@ -48,7 +48,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def opened(warm: None, root: Path) -> Iterator[Sandbox]:
+def opened(root: Path) -> Iterator[Sandbox]:
     """The file's only session, with tables and pictures."""
     policy = ExecutionPolicy(memory_bytes=2 << 30, cell_timeout=300, grace_seconds=0.3)
     _, session = create_session_sandbox(policy=policy, workspace_root=root)

@@ -113,7 +113,7 @@ class SandboxOf(Api):
 
 
 @pytest.fixture(scope="module")
-def server(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
     """A server that takes tokens."""
     folder = tmp_path_factory.mktemp("e2b")
     file = folder / "tokens.toml"

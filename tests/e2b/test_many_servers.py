@@ -47,7 +47,7 @@ def ids(answer: Api) -> set[str]:
     return {each["sandboxID"] for each in answer.call("GET", "/v2/sandboxes").json}
 
 
-def test_sandboxes_and_sessions_outlive_their_server(warm: None, tmp_path: Path) -> None:
+def test_sandboxes_and_sessions_outlive_their_server(tmp_path: Path) -> None:
     with server(tmp_path) as first, ExitStack() as ending:
         sandbox = client(first).made(metadata={"user": "ann"}, envVars={"COLOUR": "red"})
         sandbox.run("x = 41")
@@ -95,9 +95,7 @@ def test_sandboxes_and_sessions_outlive_their_server(warm: None, tmp_path: Path)
             assert "There is no session" in said
 
 
-def test_one_server_at_a_time_has_a_sandbox_awake_until_it_is_killed(
-    warm: None, tmp_path: Path
-) -> None:
+def test_one_server_at_a_time_has_a_sandbox_awake_until_it_is_killed(tmp_path: Path) -> None:
     with server(tmp_path) as first, server(tmp_path, "--idle-seconds", "3") as second:
         sandbox = client(second).made()
         sandbox.run("x = 1")

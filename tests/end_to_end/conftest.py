@@ -48,7 +48,7 @@ def installed_kernelspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed(
-    warm: None, installed_kernelspec: Path, tmp_path_factory: pytest.TempPathFactory
+    installed_kernelspec: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
     """Every test here starts kernels by name. A busy machine may take long for a completion."""
     folder = tmp_path_factory.mktemp("config")

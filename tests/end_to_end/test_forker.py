@@ -109,9 +109,7 @@ def _on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def forker(
-    warm: None, spec: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Forker]:
+def forker(spec: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
     """The forker of this file's tests."""
     made = Forker(tmp_path_factory.mktemp("forker"), spec)
     yield made
@@ -178,7 +176,7 @@ def test_signals_reach_it_and_its_end_is_the_launchers(forker: Forker, root: Pat
 
 
 def test_it_ends_with_its_launcher_and_goes_on_without_the_forker(
-    warm: None, spec: dict[str, str], root: Path, tmp_path: Path
+    spec: dict[str, str], root: Path, tmp_path: Path
 ) -> None:
     forker = Forker(tmp_path, spec | {"TZ": "UTC-1"})
     with pytest.MonkeyPatch.context() as patch, starting_in(root) as start:
@@ -300,7 +298,7 @@ def test_a_kernel_in_a_folder_of_modules_gets_no_forker_of_kernels_elsewhere(
 
 
 def test_it_serves_no_launcher_after_the_installation_has_changed(
-    warm: None, spec: dict[str, str], tmp_path: Path
+    spec: dict[str, str], tmp_path: Path
 ) -> None:
     forker = Forker(tmp_path, spec | {"TZ": "UTC-2"})
     forker.installed.write_text("changed")
@@ -331,7 +329,7 @@ input()
 
 
 def test_a_started_kernels_forker_forks_its_worker_before_it_listens_and_stays_when_it_ends(
-    warm: None, spec: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("LANGUAGE_MODEL_KEY", "secret")
@@ -357,7 +355,7 @@ def test_a_started_kernels_forker_forks_its_worker_before_it_listens_and_stays_w
     os.kill(forker, signal.SIGKILL)
 
 
-def test_it_ends_when_no_launcher_asks(warm: None, spec: dict[str, str], tmp_path: Path) -> None:
+def test_it_ends_when_no_launcher_asks(spec: dict[str, str], tmp_path: Path) -> None:
     forker = Forker(tmp_path, spec | {"TZ": "UTC-3"}, idle_seconds=2.0)
     ends(forker.process)
     assert not forker.path.exists()

@@ -29,7 +29,7 @@ def sandbox(module_sandbox: AnySandbox) -> AnySandbox:
 
 
 @pytest.fixture
-def opened(warm: None, tmp_path: Path, ending: ExitStack) -> Opening:
+def opened(tmp_path: Path, ending: ExitStack) -> Opening:
     """Opens sandboxes, which are closed after the test."""
 
     def one(name: str = "app", resume: Resume = Resume.NEVER, **policy: Any) -> Sandbox:

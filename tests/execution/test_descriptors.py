@@ -42,7 +42,6 @@ def run(folder: Path, *limits: int) -> dict[str, object]:
     return found
 
 
-@pytest.mark.usefixtures("warm")
 def test_a_lack_of_descriptors_is_said_and_closing_a_sandbox_makes_room(tmp_path: Path) -> None:
     """The soft limit is raised first."""
     found = run(tmp_path, 60, 100, 20)
@@ -53,7 +52,6 @@ def test_a_lack_of_descriptors_is_said_and_closing_a_sandbox_makes_room(tmp_path
 
 
 @pytest.mark.soak
-@pytest.mark.usefixtures("warm")
 def test_a_hundred_sandboxes_live_in_one_process(tmp_path: Path) -> None:
     found = run(tmp_path, 1024, 16_384, 100)
     assert (found["full"], found["said"]) == (100, "")

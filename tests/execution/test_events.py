@@ -19,7 +19,7 @@ SECRET = "the_secret_name"
 
 
 @pytest.fixture
-def opened(warm: None, tmp_path: Path, heard: Heard, ending: ExitStack) -> Iterator[Opening]:
+def opened(tmp_path: Path, heard: Heard, ending: ExitStack) -> Iterator[Opening]:
     """Sandboxes on one workspace that write to the log."""
 
     def one(resume: Resume = Resume.NEVER, session: str = "", **limits: Any) -> Sandbox:

@@ -105,7 +105,7 @@ def opened(workspace: Path) -> Sandbox:
     return kept_sandbox(workspace=workspace, resume=Resume.ALWAYS)
 
 
-def test_everything_comes_back_exactly(warm: None, tmp_path: Path) -> None:
+def test_everything_comes_back_exactly(tmp_path: Path) -> None:
     """After an undo, after a trap, and in another sandbox that goes on with the session."""
     with opened(tmp_path) as sandbox:
         for name, thing in THINGS.items():

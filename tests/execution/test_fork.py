@@ -76,7 +76,7 @@ def test_a_fork_after_an_undo_stands_where_the_undo_led(parent: Sandbox, forked:
     assert says(parent, "print(x)") == "1"
 
 
-def test_a_fork_of_a_session_is_found_again(warm: None, tmp_path: Path) -> None:
+def test_a_fork_of_a_session_is_found_again(tmp_path: Path) -> None:
     _, parent = create_session_sandbox(workspace_root=tmp_path)
     with parent:
         parent.execute("x = 1; f = open('f', 'w+'); _ = f.write('hello'); f.flush()")

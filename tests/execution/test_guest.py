@@ -102,7 +102,7 @@ def test_a_range_of_history_names_the_session_that_tail_names(module_sandbox: Ba
 
 
 @pytest.mark.soak
-def test_jedi_completes_where_it_is_asked_for(warm: None, tmp_path: Path) -> None:
+def test_jedi_completes_where_it_is_asked_for(tmp_path: Path) -> None:
     with create_sandbox(workspace=tmp_path, policy=ExecutionPolicy(query_seconds=60)) as sandbox:
         assert sandbox.execute("%config Completer.use_jedi = True").success
         code = "def f(table: dict):\n    table.ite"  # no such object exists yet

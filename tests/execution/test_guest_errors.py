@@ -41,7 +41,6 @@ def test_what_is_larger_than_any_object_says_so(module_sandbox: BaseSandbox, cod
     assert "one object has at most 2,147,483,647 bytes or items" in text
 
 
-@pytest.mark.usefixtures("warm")
 def test_an_error_of_memory_names_no_setting_to_an_agent(tmp_path: Path) -> None:
     policy = ExecutionPolicy(memory_bytes=512 * MIB).at(Door.AGENT)
     with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:

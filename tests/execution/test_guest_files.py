@@ -31,7 +31,7 @@ def test_cd_goes_back_and_forth(sandbox: Sandbox) -> None:
     assert history[1:] == ["0: /app", "1: /app/a", "2: /app", "3: /app/a"]
 
 
-def test_what_is_stored_outlives_the_kernel(warm: None, tmp_path: Path) -> None:
+def test_what_is_stored_outlives_the_kernel(tmp_path: Path) -> None:
     with create_sandbox(workspace=tmp_path) as first:
         stored = first.execute("import numpy as np\nkept = {'a': np.ones(3)}\n%store kept")
         assert stored.stdout == "Stored 'kept' (dict)\n"

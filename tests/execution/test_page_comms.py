@@ -83,9 +83,7 @@ def test_an_await_for_a_widget_can_be_interrupted(notebook: Notebook) -> None:
 # -- limits
 
 
-def test_a_callback_that_does_not_let_itself_be_interrupted_is_stopped(
-    warm: None, tmp_path: Path
-) -> None:
+def test_a_callback_that_does_not_let_itself_be_interrupted_is_stopped(tmp_path: Path) -> None:
     body = "    while True:\n        try:\n            while True: pass\n"
     body += "        except BaseException: pass\n"
     policy = ExecutionPolicy(comm_seconds=0.5, grace_seconds=0.3)
@@ -116,7 +114,7 @@ def test_what_a_callback_changed_is_taken_back_with_the_cell_before(notebook: No
     assert notebook.run("print(x, 'y' in dir(), s.value)") == "0 False 3"
 
 
-def test_many_callbacks_take_no_cell_out_of_the_history(warm: None, tmp_path: Path) -> None:
+def test_many_callbacks_take_no_cell_out_of_the_history(tmp_path: Path) -> None:
     policy = ExecutionPolicy(history_cells=3)
     with create_sandbox(workspace=tmp_path / "app", policy=policy) as made:
         notebook = Notebook(made)

@@ -15,7 +15,7 @@ from wasm_kernel.folders.locks import Resume
 
 
 @pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[Sandbox]:
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     """A session whose cells set x to 1, 2 and 3."""
     with kept_sandbox(workspace=tmp_path / "app", resume=Resume.ALWAYS) as made:
         for value in (1, 2, 3):

@@ -102,7 +102,7 @@ def test_no_variable_of_the_host_reaches_the_guest(
     assert says(module_sandbox, "import os; print('XDG_STATE_HOME' in os.environ)") == "False"
 
 
-def test_two_sandboxes_run_at_once(warm: None, tmp_path: Path) -> None:
+def test_two_sandboxes_run_at_once(tmp_path: Path) -> None:
     with (
         create_sandbox(workspace=tmp_path / "a") as one,
         create_sandbox(workspace=tmp_path / "b") as other,
@@ -131,7 +131,7 @@ def test_a_closed_sandbox_says_so(tmp_path: Path, use: Callable[[Sandbox], objec
         use(sandbox)
 
 
-def test_closing_ends_what_runs_and_what_waits(warm: None, tmp_path: Path) -> None:
+def test_closing_ends_what_runs_and_what_waits(tmp_path: Path) -> None:
     before = threading.active_count()
     sandbox = create_sandbox(workspace=tmp_path / "app")
     sandbox.start().result(600)
@@ -142,7 +142,7 @@ def test_closing_ends_what_runs_and_what_waits(warm: None, tmp_path: Path) -> No
     wait_for(lambda: threading.active_count() <= before)
 
 
-def test_the_workspace_holds_nothing_but_the_hosts_folder(warm: None, tmp_path: Path) -> None:
+def test_the_workspace_holds_nothing_but_the_hosts_folder(tmp_path: Path) -> None:
     with create_sandbox(workspace=tmp_path / "app") as sandbox:
         sandbox.execute("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
         assert list(sandbox.workspace.iterdir()) == []

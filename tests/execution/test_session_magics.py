@@ -199,7 +199,7 @@ def test_the_policy_is_a_dict_and_tells_what_each_limit_means(run: Run) -> None:
     assert run("p = %policy\nprint(p.meanings['env'])").stdout.startswith("Environment")
 
 
-def test_mounts_are_told_by_their_place_in_the_guest(warm: None, tmp_path: Path) -> None:
+def test_mounts_are_told_by_their_place_in_the_guest(tmp_path: Path) -> None:
     (tmp_path / "secret-place").mkdir()
     policy = ExecutionPolicy(mounts=(Mount(tmp_path / "secret-place", "/data"),))
     with create_sandbox(workspace=tmp_path / "app", policy=policy) as sandbox:

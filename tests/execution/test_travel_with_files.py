@@ -22,7 +22,7 @@ TRAP = "import os; os._exit(3)"
 
 
 @pytest.fixture
-def opened(warm: None, tmp_path: Path, ending: ExitStack) -> Opening:
+def opened(tmp_path: Path, ending: ExitStack) -> Opening:
     """Opens sandboxes on one workspace, one after the other."""
 
     def one(**policy: Any) -> Sandbox:
@@ -111,7 +111,7 @@ def test_files_that_were_open_then_are_open_again(sandbox: Sandbox) -> None:
     assert state(sandbox) == {"a": "0123456789!"}
 
 
-def test_a_file_that_was_too_large_is_told(warm: None, tmp_path: Path) -> None:
+def test_a_file_that_was_too_large_is_told(tmp_path: Path) -> None:
     policy = ExecutionPolicy(file_copy_bytes=1000)
     with (
         faulty("wasm_kernel.linux.files:FileCopier.clone") as faults,

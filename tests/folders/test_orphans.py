@@ -166,7 +166,7 @@ def test_a_service_sweeps(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_long_sweep_keeps_no_session_awake(
-    warm: None, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, the thread that looks after sessions removed folders itself."""
     a_session(root, hours=24 * 8)
@@ -221,7 +221,7 @@ def test_doctor_shows_them(root: Path, tmp_path: Path) -> None:
 
 
 def test_no_private_folder_is_left_by_deleting_pruning_forking_or_importing(
-    warm: None, root: Path, tmp_path: Path
+    root: Path, tmp_path: Path
 ) -> None:
     session_id, sandbox = create_session_sandbox(workspace_root=root)
     with sandbox:
@@ -256,7 +256,7 @@ def _far(*folders: Path) -> Callable[[Folder, Folder], bool]:
 
 
 def test_on_another_disk_it_lies_beside_the_root(
-    warm: None, root: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "can_link", _far(state))
     with get_session_sandbox("one", workspace_root=root) as sandbox:
@@ -310,7 +310,7 @@ def test_what_is_not_safe_beside_the_root_is_not_used(
     assert private_of(root / "one").parent == state / "private"
 
 
-def test_a_session_on_another_disk_has_copies(warm: None, state: Path, other_disk: Path) -> None:
+def test_a_session_on_another_disk_has_copies(state: Path, other_disk: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give folders away")
     root = other_disk / "root"
@@ -350,7 +350,7 @@ def test_without_a_place_nothing_is_opened(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_folder_that_cant_be_told_from_a_later_one_is_not_gone_on_with(
-    warm: None, root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = FileMark.of
 

@@ -60,7 +60,7 @@ def environment_of_suites(environment: dict[str, str]) -> Path:
 
 @pytest.fixture
 def default_kernel(
-    environment: dict[str, str], environment_of_suites: Path, warm: None, tmp_path: Path
+    environment: dict[str, str], environment_of_suites: Path, tmp_path: Path
 ) -> dict[str, str]:
     """An environment for a process in which the default kernel is ours.
 

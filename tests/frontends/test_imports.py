@@ -49,7 +49,7 @@ BEFORE_THE_REPLY = {
 
 
 @pytest.fixture(scope="module")
-def moments(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Moments:
+def moments(tmp_path_factory: pytest.TempPathFactory) -> Moments:
     """The modules that an ordinary start has imported at each of the two moments."""
     return _start(tmp_path_factory.mktemp("start"))
 
@@ -119,9 +119,7 @@ HARMLESS = {
 }
 
 
-def test_a_variable_that_is_read_before_a_kernel_is_forked_is_part_of_the_forkers_name(
-    warm: None,
-) -> None:
+def test_a_variable_that_is_read_before_a_kernel_is_forked_is_part_of_the_forkers_name() -> None:
     done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) - HARMLESS == set()
 

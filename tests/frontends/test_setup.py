@@ -128,7 +128,7 @@ def test_warming_prepares_the_code_of_all_sessions_or_of_those_with_fuel(
 
 
 def test_warming_again_says_that_all_is_ready_and_leaves_no_folder_behind(
-    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("XDG_STATE_HOME", "TMPDIR"):
         (tmp_path / name).mkdir()
@@ -141,7 +141,7 @@ def test_warming_again_says_that_all_is_ready_and_leaves_no_folder_behind(
 
 
 def test_an_archive_carries_the_guest_of_every_language(
-    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: dict[str, set[str]] = {}
 
@@ -162,9 +162,7 @@ def test_an_archive_carries_the_guest_of_every_language(
     assert images < found["written"] < found["known"]
 
 
-def test_the_doctor_finds_a_warm_machine_well(
-    warm: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_doctor_finds_a_warm_machine_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor"]) == 0
     told = capsys.readouterr().out
     assert "the base image with pandas and matplotlib is built" in told

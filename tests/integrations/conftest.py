@@ -10,7 +10,7 @@ from wasm_kernel.integrations.agent_sandbox import AgentSandbox
 
 
 @pytest.fixture(scope="module")
-def agent(warm: None) -> Iterator[AgentSandbox]:
+def agent() -> Iterator[AgentSandbox]:
     """A sandbox of its own."""
     found = AgentSandbox(None, {})
     yield found

@@ -98,7 +98,7 @@ class Probed:
 
 
 @pytest.fixture
-def start(warm: None, tmp_path: Path, ending: ExitStack) -> Start:
+def start(tmp_path: Path, ending: ExitStack) -> Start:
     """Starts a probed kernel, while a server listens on a port of this machine."""
     listening = ending.enter_context(socket.create_server(("127.0.0.1", 0)))
     port = listening.getsockname()[1]

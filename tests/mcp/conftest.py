@@ -11,7 +11,7 @@ from tests.mcp.clients import Agent, Agents, HttpServer, server_environment, ser
 
 
 @pytest.fixture(scope="module")
-def agents(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
     """Makes clients for the tests of a file."""
     with ExitStack() as ending:
         yield Agents(server_environment(tmp_path_factory.mktemp("mcp")), ending)

@@ -275,9 +275,7 @@ def ran(file: Path, server: Server, out: Path, **options: Any) -> Outcome:
     return outcome
 
 
-def test_a_recorded_notebook_runs_twice_without_a_network(
-    notebook: Path, tmp_path: Path, warm: None
-) -> None:
+def test_a_recorded_notebook_runs_twice_without_a_network(notebook: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     with serving() as server:
         text = notebook.read_text()
@@ -295,7 +293,7 @@ def test_a_recorded_notebook_runs_twice_without_a_network(
 
 
 def test_a_resumed_notebook_gets_the_answers_of_its_later_cells(
-    server: Server, tmp_path: Path, warm: None
+    server: Server, tmp_path: Path
 ) -> None:
     ask = f"import urllib.request as u; print(u.urlopen({server.url!r} + '/count').read())"
     cells = [ask, ask, f"assert __import__('os').path.exists('/data/ready'); {ask}", ask]
@@ -320,7 +318,7 @@ def test_a_resumed_notebook_gets_the_answers_of_its_later_cells(
 
 
 def test_a_submission_is_graded_with_recorded_answers(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the session of the run that fails stays in `workspace`
     code = f"import urllib.request as u\nn = len(u.urlopen({server.url!r} + '/csv').read())"

@@ -24,7 +24,7 @@ Starting = Callable[..., Service]
 
 
 @pytest.fixture(scope="module")
-def service(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One service for all tests of a file."""
     policy = ExecutionPolicy(query_seconds=PATIENCE)
     with Service(tmp_path_factory.mktemp("service") / "sessions", policy=policy) as started:
@@ -32,9 +32,7 @@ def service(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 @pytest.fixture
-def starting(
-    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: ExitStack
-) -> Starting:
+def starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: ExitStack) -> Starting:
     """Starts services for one test that do their upkeep often; they are closed after the test."""
     monkeypatch.setattr("wasm_kernel.service.service._ROUND_SECONDS", 0.05)
     return lambda **options: ending.enter_context(Service(tmp_path / "sessions", **options))
@@ -86,7 +84,7 @@ def homes(monkeypatch: pytest.MonkeyPatch, ending: ExitStack) -> Making:
 
 
 @pytest.fixture
-def offering(warm: None, tmp_path: Path, ending: ExitStack) -> Sandboxes:
+def offering(tmp_path: Path, ending: ExitStack) -> Sandboxes:
     """Makes sandboxes whose cells may call functions."""
     numbers = count()
 

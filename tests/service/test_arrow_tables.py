@@ -74,7 +74,7 @@ frame = frame.rename(columns=str)
 
 
 def test_a_frame_is_the_same_on_both_sides_with_its_index_and_its_types(
-    warm: None, tmp_path: Path, given: list[Any]
+    tmp_path: Path, given: list[Any]
 ) -> None:
     with create_sandbox(workspace=tmp_path, functions=[echo, of_arrow, of_pandas]) as sandbox:
         check = "pandas.testing.assert_frame_equal(given[0], frame)"
@@ -99,9 +99,7 @@ def test_a_frame_is_the_same_on_both_sides_with_its_index_and_its_types(
     assert "periods or intervals, as column 'x' has" in refused.evalue
 
 
-def test_javascript_gives_records_and_is_told_of_tables(
-    warm: None, tmp_path: Path, given: list[Any]
-) -> None:
+def test_javascript_gives_records_and_is_told_of_tables(tmp_path: Path, given: list[Any]) -> None:
     offered = [of_pandas, of_arrow]
     with create_sandbox(workspace=tmp_path, functions=offered, runtime="javascript") as sandbox:
         assert says(sandbox, "console.log(of_pandas([{ a: 1 }, { a: 2, b: 'x' }]))") == "2"
@@ -215,7 +213,7 @@ def test_many_columns_and_many_keys_of_records_are_refused() -> None:
 
 
 def test_a_program_without_pyarrow_is_told_its_name(
-    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with create_sandbox(workspace=tmp_path, functions=[echo]) as sandbox:

@@ -71,7 +71,7 @@ Recorded = tuple[str, Path, str]
 
 
 @pytest.fixture
-def recorded(warm: None, tmp_path: Path) -> Recorded:
+def recorded(tmp_path: Path) -> Recorded:
     """A session that has recorded the calls of `CODE`: its id, its root, and its output."""
     urn = Urn(10)
     name, sandbox = create_session_sandbox(

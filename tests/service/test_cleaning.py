@@ -27,13 +27,13 @@ OPENED = CommMessage("open", "a" * 32, {"state": {}}, target_name="elsewhere")
 
 
 @pytest.fixture(scope="module")
-def server(warm: None) -> Iterator[ForkServer]:
+def server() -> Iterator[ForkServer]:
     with closing(ForkServer(fork_process.start())) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def obeying(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+def obeying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """A server whose cleaners obey the outputs that they get."""
     folder = tmp_path_factory.mktemp("obeying")
     secret = folder / "private" / "secret"
@@ -56,7 +56,7 @@ def obeying(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fo
 
 
 def test_a_program_whose_first_folder_is_gone_has_cleaners(
-    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")

@@ -34,7 +34,7 @@ ID = "abc-123"
 
 
 @pytest.fixture
-def make(warm: None, tmp_path: Path, ending: ExitStack) -> Making:
+def make(tmp_path: Path, ending: ExitStack) -> Making:
     """`create_sandbox`, or `get_session_sandbox` for an id; sandboxes are closed after the test."""
 
     def one(session_id: str = "", **options: Any) -> Sandbox:

@@ -351,7 +351,7 @@ def test_cells_wait_in_a_bounded_queue(starting: Starting) -> None:
     assert says(sandbox, "print(ran)") == "[0, 1]"
 
 
-def test_a_closed_service_keeps_its_sessions_for_the_next_one(warm: None, tmp_path: Path) -> None:
+def test_a_closed_service_keeps_its_sessions_for_the_next_one(tmp_path: Path) -> None:
     with Service(tmp_path / "sessions") as first:
         sandbox = first.create()
         says(sandbox, "x = 41")

@@ -171,7 +171,7 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
 
 
 def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
-    warm: None, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     """Before, its process was ended at once, and the large cell before it was lost."""
     policy = ExecutionPolicy(grace_seconds=0.1)
@@ -251,7 +251,7 @@ def test_the_process_that_forks_workers_goes_on_if_it_is_stopped_and_is_replaced
 
 
 def test_a_killed_service_leaves_no_process_and_the_next_one_has_the_variables(
-    warm: None, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     code = (
         "import sys, time\n"
@@ -279,9 +279,7 @@ def test_a_killed_service_leaves_no_process_and_the_next_one_has_the_variables(
         assert says(service.get(name), "print(x)") == "41"
 
 
-def test_a_shared_process_ends_the_workers_of_an_owner_that_is_gone_and_no_others(
-    warm: None,
-) -> None:
+def test_a_shared_process_ends_the_workers_of_an_owner_that_is_gone_and_no_others() -> None:
     command = [sys.executable, "-P", "-c", TWO_OWNERS]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
     assert done.stdout.splitlines() == ["True False", "True False", "True True True"]
@@ -293,7 +291,7 @@ def test_a_process_with_a_second_thread_forks_neither_workers_nor_kernels() -> N
     assert done.stdout == "wasm-kernel: 1 threads too many; nothing is forked\n" * 2
 
 
-def test_a_shared_process_that_is_gone_is_replaced_by_an_own_one(warm: None) -> None:
+def test_a_shared_process_that_is_gone_is_replaced_by_an_own_one() -> None:
     started = fork_process.start()
     started.is_shared = True
     os.kill(started.number, signal.SIGKILL)

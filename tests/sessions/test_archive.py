@@ -62,7 +62,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def exported(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The archive of a session with a variable and three open files; tests don't change it."""
     folder = tmp_path_factory.mktemp("exported")
     with session_in(folder / "here") as sandbox:
@@ -190,9 +190,7 @@ def test_both_ways_are_told_to_the_log(
 # -- variables
 
 
-def test_variables_and_the_past_come_along(
-    warm: None, here: Path, there: Path, archive: Path
-) -> None:
+def test_variables_and_the_past_come_along(here: Path, there: Path, archive: Path) -> None:
     with session_in(here) as sandbox:
         says(sandbox, "import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]})\nx = 1")
         says(sandbox, "%checkpoint first")
@@ -230,9 +228,7 @@ def test_variables_and_the_past_come_along(
         assert says(sandbox, "print(x)") == "2"  # the exported session is unchanged
 
 
-def test_two_that_are_imported_draw_other_numbers(
-    warm: None, here: Path, there: Path, archive: Path
-) -> None:
+def test_two_that_are_imported_draw_other_numbers(here: Path, there: Path, archive: Path) -> None:
     with session_in(here, RuntimeType.JAVASCRIPT) as sandbox:
         says(sandbox, "Math.random()")
     export_session(ID, archive, here)
@@ -271,9 +267,7 @@ def test_a_strangers_open_files_lead_nowhere(exported: Path, there: Path, tmp_pa
             assert error_of(told).startswith("OSError:")
 
 
-def test_an_open_session_is_exported_without_variables(
-    warm: None, here: Path, archive: Path
-) -> None:
+def test_an_open_session_is_exported_without_variables(here: Path, archive: Path) -> None:
     with session_in(here) as sandbox:
         says(sandbox, "open('a', 'w').write('x')")
         with pytest.raises(SessionInUse, match="Nothing was exported"):
@@ -296,7 +290,7 @@ def test_variables_of_another_version_are_left_out(
 
 
 def test_a_damaged_state_costs_the_variables_and_not_the_files(
-    warm: None, here: Path, there: Path, archive: Path, tmp_path: Path
+    here: Path, there: Path, archive: Path, tmp_path: Path
 ) -> None:
     with session_in(here, RuntimeType.JAVASCRIPT) as sandbox:
         says(sandbox, "var x = 1; require('fs').writeFileSync('a', 'kept')")
@@ -309,7 +303,7 @@ def test_a_damaged_state_costs_the_variables_and_not_the_files(
 
 
 def test_what_is_missing_is_told_by_the_export_and_a_name_of_no_checkpoint_left_out(
-    warm: None, here: Path, there: Path, archive: Path
+    here: Path, there: Path, archive: Path
 ) -> None:
     with session_in(here, RuntimeType.JAVASCRIPT) as sandbox:
         says(sandbox, "var x = 1")

@@ -35,7 +35,7 @@ print(sandbox.execute("count = globals().get('count', 0) + 1; print(count)").std
 
 
 @pytest.fixture
-def root(warm: None, tmp_path: Path) -> Iterator[Path]:
+def root(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     OPEN_SANDBOXES.close_all()
 

@@ -30,7 +30,7 @@ def history(root: Path) -> Path:
 
 
 @pytest.fixture
-def other(warm: None, root: Path, ending: ExitStack) -> Opening:
+def other(root: Path, ending: ExitStack) -> Opening:
     """Starts processes on one session, and ends them."""
 
     def one() -> Other:
@@ -42,7 +42,7 @@ def other(warm: None, root: Path, ending: ExitStack) -> Opening:
 
 
 @pytest.fixture
-def here(warm: None, root: Path, ending: ExitStack) -> Callable[[], BaseSandbox]:
+def here(root: Path, ending: ExitStack) -> Callable[[], BaseSandbox]:
     """Opens the session in this process."""
     return lambda: ending.enter_context(closing(get_session_sandbox(ID, workspace_root=root)))
 
@@ -196,7 +196,6 @@ def said_by_doctor(root: Path) -> list[str]:
     return [f.text for f in doctor.examine(root) if "saved by another version" in f.text]
 
 
-@pytest.mark.usefixtures("warm")
 def test_doctor_announces_sessions_that_this_guest_can_not_go_on_with(tmp_path: Path) -> None:
     with get_session_sandbox("analysis", workspace_root=tmp_path) as sandbox:
         says(sandbox, "x = 7")
@@ -206,7 +205,6 @@ def test_doctor_announces_sessions_that_this_guest_can_not_go_on_with(tmp_path: 
     assert said.startswith("1 of 1 sessions with variables")
 
 
-@pytest.mark.usefixtures("warm")
 def test_variables_wait_for_the_guest_that_saved_them(tmp_path: Path) -> None:
     """Of another language here, which is not called another version alone."""
     cells = {

@@ -64,9 +64,7 @@ def test_a_root_that_cannot_be_made_is_an_error_in_words(tmp_path: Path) -> None
         Session(SessionsRoot(tmp_path / "file"), "one")
 
 
-def test_a_fork_is_a_session_of_its_own_and_is_told(
-    warm: None, tmp_path: Path, heard: Heard
-) -> None:
+def test_a_fork_is_a_session_of_its_own_and_is_told(tmp_path: Path, heard: Heard) -> None:
     session_id, sandbox = create_session_sandbox(workspace_root=tmp_path, logger=heard.logger)
     with sandbox:
         sandbox.execute("x = 1")

@@ -402,7 +402,7 @@ def test_files_stay_if_anything_speaks_for_them(
 # -- the words for users
 
 
-def test_a_session_whose_history_went_says_so(warm: None, root: Path) -> None:
+def test_a_session_whose_history_went_says_so(root: Path) -> None:
     for name in ("a", "b"):
         with get_session_sandbox(name, workspace_root=root) as sandbox:
             says(sandbox, "x = 1; open('kept', 'w').write('text')")

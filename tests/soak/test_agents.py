@@ -32,7 +32,7 @@ MANY, CALLS = 50, 8
 
 
 @pytest.fixture(scope="module")
-def environment_of(warm: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return server_environment(tmp_path_factory.mktemp("mcp"))
 
 

@@ -98,7 +98,7 @@ def outputs(folder: Path, flavour: Flavour, *places: str) -> list[str]:
 
 
 def test_both_compilers_code_prints_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = outputs(tmp_path / "compiled", UNCHECKED)
     monkeypatch.setattr(background, "begin", lambda *_: None)

@@ -150,7 +150,7 @@ def read_by_pyarrow(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> d
 
 
 def test_every_file_of_the_corpus_is_read_as_pyarrow_reads_it(
-    corpus: Path, read_by_pyarrow: dict[str, Any], warm: None, tmp_path: Path
+    corpus: Path, read_by_pyarrow: dict[str, Any], tmp_path: Path
 ) -> None:
     policy = ExecutionPolicy(cell_timeout=1800, memory_bytes=3 << 30, mounts=[f"{corpus}:/corpus"])
     with create_sandbox(workspace=tmp_path / "app", policy=policy) as sandbox:

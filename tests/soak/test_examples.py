@@ -16,7 +16,7 @@ pytestmark = pytest.mark.soak
 
 
 @pytest.fixture
-def examples(warm: None, tmp_path: Path, environment: dict[str, str]) -> Path:
+def examples(tmp_path: Path, environment: dict[str, str]) -> Path:
     """A copy of all examples, which finds the command of this environment."""
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     return Path(shutil.copytree(ROOT / "examples", tmp_path / "examples"))

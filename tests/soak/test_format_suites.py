@@ -182,13 +182,13 @@ def known(reasons: Mapping[str, list[str]]) -> set[str]:
     return {name for names in reasons.values() for name in names}
 
 
-def test_pandas_tests_of_parquet_and_feather_pass(suite: Path, warm: None, tmp_path: Path) -> None:
+def test_pandas_tests_of_parquet_and_feather_pass(suite: Path, tmp_path: Path) -> None:
     files = ["pandas_tests/test_parquet.py", "pandas_tests/test_feather.py"]
     failed = failures(suite, tmp_path, files, least=70)
     assert set(failed) == known(PANDAS_FAILURES), failed
 
 
-def test_pillows_tests_of_jpeg_and_webp_pass(suite: Path, warm: None, tmp_path: Path) -> None:
+def test_pillows_tests_of_jpeg_and_webp_pass(suite: Path, tmp_path: Path) -> None:
     kinds = ("jpeg", "webp", "webp_alpha", "webp_animated", "webp_lossless", "webp_metadata")
     files = [f"Tests/test_file_{each}.py" for each in kinds]
     failed = failures(suite, tmp_path, files, least=105)

@@ -60,7 +60,7 @@ for _ in range(3000):
 
 
 @pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[Sandbox]:
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     """A sandbox with small limits."""
     policy = ExecutionPolicy(cell_timeout=20.0, display_count=500, display_bytes=1 << 20)
     made = create_sandbox(workspace=tmp_path / "app", policy=policy)

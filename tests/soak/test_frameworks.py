@@ -89,7 +89,7 @@ def tried() -> Iterator[list[str]]:
     ],
 )
 def test_a_framework_runs_its_agents_code_in_a_sandbox(
-    warm: None, tmp_path: Path, tried: list[str], framework: str, script: str
+    tmp_path: Path, tried: list[str], framework: str, script: str
 ) -> None:
     printed = EXAMPLES.get(script, HOSTILE)
     if script in EXAMPLES:
@@ -136,7 +136,7 @@ def run(python: Path, script: str, printed: Sequence[str], folder: Path) -> None
     ],
 )
 def test_checks_of_frameworks_pass_as_the_page_says(
-    warm: None, tmp_path: Path, packages: str, checks: str, passed: int
+    tmp_path: Path, packages: str, checks: str, passed: int
 ) -> None:
     python = installed(tmp_path / "venv", f"{packages} pytest pytest-asyncio")
     shutil.copy(ROOT / "tests" / "soak" / "clients" / checks, tmp_path)  # away from our settings

@@ -20,7 +20,7 @@ GRACE = 1.0
 
 
 @pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[BaseSandbox]:
+def sandbox(tmp_path: Path) -> Iterator[BaseSandbox]:
     """A sandbox that soon reports when it is stuck."""
     policy = ExecutionPolicy(grace_seconds=GRACE, cell_timeout=20.0, display_count=500)
     made = create_sandbox(workspace=tmp_path / "app", policy=policy)

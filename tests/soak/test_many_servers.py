@@ -113,7 +113,7 @@ def value(sandbox: SandboxOf, code: str) -> int | None:
 
 
 @pytest.mark.parametrize("with_workers", [False, True], ids=["server", "server and workers"])
-def test_a_server_is_killed_under_load(warm: None, tmp_path: Path, *, with_workers: bool) -> None:
+def test_a_server_is_killed_under_load(tmp_path: Path, *, with_workers: bool) -> None:
     (tmp_path / "tokens.toml").write_text(TOKENS)
     places = [free_place() for _ in range(3)]
     names = dict(zip(("ADDRESS", "FIRST", "SECOND"), places, strict=True))

@@ -167,9 +167,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.soak
-def test_a_killed_owner_leaves_sessions_that_open_and_nothing_else(
-    warm: None, tmp_path: Path
-) -> None:
+def test_a_killed_owner_leaves_sessions_that_open_and_nothing_else(tmp_path: Path) -> None:
     chance, opened = random.Random(SEED), 0
     for number in range(OWNERS):
         root = tmp_path / str(number)
@@ -202,7 +200,7 @@ def is_gone(root: Path) -> bool:
 
 
 @pytest.mark.soak
-def test_sessions_are_as_their_own_histories_say(warm: None, tmp_path: Path) -> None:
+def test_sessions_are_as_their_own_histories_say(tmp_path: Path) -> None:
     limits = ServiceLimits(answer_seconds=1.5, idle_seconds=3)
     done, is_over = Counter[str](), threading.Event()
     with Service(tmp_path / "sessions", limits=limits) as service:

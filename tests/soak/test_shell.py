@@ -56,7 +56,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[Sandbox]:
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     """A sandbox whose cells end soon."""
     policy = ExecutionPolicy(cell_timeout=20)
     with create_sandbox(workspace=tmp_path, policy=policy) as made:

@@ -39,7 +39,7 @@ def verdicts(folder: Path) -> dict[str, str]:
     return found
 
 
-def test_a_thousand_notebooks_and_a_kill_in_the_middle(warm: None, tmp_path: Path) -> None:
+def test_a_thousand_notebooks_and_a_kill_in_the_middle(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(NOTEBOOKS):
         cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]  # type: ignore[no-untyped-call]

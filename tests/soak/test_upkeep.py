@@ -42,7 +42,7 @@ assert seen == {True, False}
 
 @pytest.mark.soak
 def test_making_room_that_is_killed_loses_nothing_unheard(
-    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     root = str(tmp_path / "root")

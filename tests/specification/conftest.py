@@ -26,7 +26,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def get(warm: None, ending: ExitStack) -> Getting:
+def get(ending: ExitStack) -> Getting:
     """`get_session_sandbox`, whose sandboxes are closed after the test."""
 
     def one(session_id: str = ID, **options: Any) -> BaseSandbox:
@@ -36,7 +36,7 @@ def get(warm: None, ending: ExitStack) -> Getting:
 
 
 @pytest.fixture
-def create(warm: None, ending: ExitStack) -> Creating:
+def create(ending: ExitStack) -> Creating:
     """`create_session_sandbox`, whose sandboxes are closed after the test."""
 
     def one(**options: Any) -> tuple[str, BaseSandbox]:

@@ -64,9 +64,7 @@ class Servers:
 
 
 @pytest.fixture(scope="module")
-def servers(
-    warm: None, warm_metered: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Servers]:
+def servers(warm_metered: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     with ExitStack() as ending:
         yield Servers(tmp_path_factory.mktemp("servers"), ending)
 

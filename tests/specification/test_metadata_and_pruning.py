@@ -118,7 +118,7 @@ def test_update_timestamp_on_successful_execution(get: Getting, root: Path) -> N
         assert {**found, "updated_at": ""} == {**before[0], "updated_at": ""}
 
 
-def test_a_failing_timestamp_fails_no_execution(warm: None, root: Path, heard: Heard) -> None:
+def test_a_failing_timestamp_fails_no_execution(root: Path, heard: Heard) -> None:
     with (
         faulty("wasm_kernel.sessions.metadata:swap_names") as faults,
         get_session_sandbox(ID, workspace_root=root, logger=heard.logger) as sandbox,

@@ -279,7 +279,7 @@ def test_workspace_path_reflects_session(get: Getting) -> None:
 # Backwards compatibility
 
 
-def test_non_session_sandbox_usage_unchanged(warm: None, root: Path) -> None:
+def test_non_session_sandbox_usage_unchanged(root: Path) -> None:
     with create_sandbox(runtime=RuntimeType.PYTHON) as sandbox:
         result = sandbox.execute("print(6 * 7); open('/app/file', 'w').write('x')")
     assert result.success
@@ -291,7 +291,7 @@ def test_non_session_sandbox_usage_unchanged(warm: None, root: Path) -> None:
     assert not (root / ".metadata.json").exists()
 
 
-def test_explicit_workspace_parameter_still_works(warm: None, tmp_path: Path, root: Path) -> None:
+def test_explicit_workspace_parameter_still_works(tmp_path: Path, root: Path) -> None:
     with create_sandbox(workspace=Path("custom_workspace")) as sandbox:
         result = sandbox.execute("open('/app/file', 'w').write('x')")
     assert result.workspace_path == tmp_path / "custom_workspace"

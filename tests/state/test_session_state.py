@@ -72,19 +72,19 @@ def stories(folder: Path, seed: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", sampled({str(seed): seed for seed in range(2)}, 2))
-def test_random_programs_agree_with_a_model(warm: None, tmp_path: Path, seed: int) -> None:
+def test_random_programs_agree_with_a_model(tmp_path: Path, seed: int) -> None:
     stories(tmp_path, seed, 25)
 
 
 @pytest.mark.parametrize("kind", but_for({"compare": Compare, "pagemap": Pagemap}, "pagemap"))
-def test_tracking_agrees_with_the_model(warm: None, tmp_path: Path, kind: type) -> None:
+def test_tracking_agrees_with_the_model(tmp_path: Path, kind: type) -> None:
     with faulty(state__pages__best=f"{kind.__module__}:{kind.__name__}"):
         stories(tmp_path, 99, 6)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", [WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
-def test_thousands_of_steps_agree_with_the_model(warm: None, tmp_path: Path, kind: type) -> None:
+def test_thousands_of_steps_agree_with_the_model(tmp_path: Path, kind: type) -> None:
     with faulty(state__pages__best=f"{kind.__module__}:{kind.__name__}"):
         for number in lasting(2):
             stories(tmp_path / str(number), 100 + number, 600)
@@ -281,7 +281,7 @@ def test_a_last_state_that_is_not_kept_is_logged_and_told_to_the_next_user(
     assert (caplog.text, says(opened(), "print(x)")) == ("", "4")
 
 
-def test_a_name_that_is_not_on_disk_in_time_is_no_success(tmp_path: Path, warm: None) -> None:
+def test_a_name_that_is_not_on_disk_in_time_is_no_success(tmp_path: Path) -> None:
     with (
         faulty(
             "wasm_kernel.state.commits:write_content", state__session_state___SAVE_SECONDS=0.05

@@ -56,7 +56,7 @@ def make(tmp_path: Path) -> Making:
 
 
 @pytest.fixture
-def run(warm: None, tmp_path: Path) -> Running:
+def run(tmp_path: Path) -> Running:
     """Runs notebooks into the folder `out`; by default all of the folder `in`. Outcomes by name."""
 
     def run(*named: Path, **options: Any) -> dict[str, Outcome]:

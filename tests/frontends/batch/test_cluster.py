@@ -71,7 +71,7 @@ def task(file: Path, **fields: Any) -> bytes:
 
 
 def test_a_worker_takes_bytes_and_gives_bytes(
-    warm: None, make: Making, worker: FakeWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Making, worker: FakeWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     note = "open('/app/log', 'a').write('{}');"
     first = make("a.ipynb", note.format("a"), note.format("b") + "1/0", "open('/app/log').read()")

@@ -104,7 +104,7 @@ def earned(grade: Grade) -> dict[str, float]:
 
 
 def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
-    warm: None, make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, cut = BatchSession.is_whole, session_id_of(tmp_path / "out" / "cut.ipynb")
     monkeypatch.setattr(BatchSession, "is_whole", lambda it: it.id != cut and whole(it))
@@ -161,7 +161,7 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
     assert not any((tmp_path / "sessions").glob("*-*"))
 
 
-def test_formats_of_others_are_graded(warm: None, make: Making, tmp_path: Path) -> None:
+def test_formats_of_others_are_graded(make: Making, tmp_path: Path) -> None:
     tests = tmp_path / "tests"
     tests.mkdir()
     (tests / "q1.py").write_text(
@@ -320,9 +320,7 @@ REFUSED = {
 }
 
 
-def test_the_teacher_is_warned_before_anything_is_graded(
-    warm: None, make: Making, tmp_path: Path
-) -> None:
+def test_the_teacher_is_warned_before_anything_is_graded(make: Making, tmp_path: Path) -> None:
     make("a.ipynb", "def f(): return 41")
     for why, text in REFUSED.items():
         (tmp_path / "tests.py").write_text(f"from wasm_kernel_grading import inside, test\n{text}")

@@ -64,7 +64,7 @@ def test_cells_whose_states_are_gone_are_run_again(
 
 
 def test_a_run_that_was_killed_goes_on_and_runs_no_cell_twice(
-    warm: None, make: Making, run: Running, tmp_path: Path
+    make: Making, run: Running, tmp_path: Path
 ) -> None:
     body = ["import time; x = [1]; " + NOTE.format("a"), "x.append(2); " + NOTE.format("b")]
     make("a.ipynb", *body, NOTE.format("c") + "time.sleep(600)", LOG)
@@ -88,7 +88,7 @@ def test_a_run_that_was_killed_goes_on_and_runs_no_cell_twice(
     assert executed(out)[3][1] == "[1, 2] abc\n"
 
 
-def test_ctrl_c_ends_what_runs_and_says_so(warm: None, make: Making, tmp_path: Path) -> None:
+def test_ctrl_c_ends_what_runs_and_says_so(make: Making, tmp_path: Path) -> None:
     for name in ("a.ipynb", "b.ipynb"):
         make(name, "1", "import time; time.sleep(600)")
     out = tmp_path / "out"

@@ -31,7 +31,7 @@ plt.plot([1, 2]);
 
 
 @pytest.fixture(scope="module")
-def small(warm: None) -> BaseImage:
+def small() -> BaseImage:
     """The small image, which is made if it is missing."""
     language = PythonLanguage()
     language._prepared_for = lambda flavour: language.small  # type: ignore[method-assign]

@@ -37,7 +37,7 @@ def guest(sandbox: BaseSandbox, index: Make) -> BaseSandbox:
 
 @pytest.fixture(scope="module")
 def installed(
-    warm: None, tmp_path_factory: pytest.TempPathFactory
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[BaseSandbox, SandboxResult]]:
     """A sandbox with a package and its dependencies, and the cell that installed them."""
     with (
@@ -79,7 +79,7 @@ def test_a_package_can_be_imported_in_the_same_cell(
 
 
 def test_a_sandbox_that_may_install_allows_it_for_its_forks_too(
-    warm: None, tmp_path: Path, index: Make
+    tmp_path: Path, index: Make
 ) -> None:
     index("one")
     session_id, sandbox = create_session_sandbox(workspace_root=tmp_path)
@@ -169,9 +169,7 @@ def test_metadata_knows_what_was_installed_and_what_is_built_in(stocked: BaseSan
     assert value(result) == "[True, True, True]"
 
 
-def test_packages_are_there_after_a_restart_and_an_undo(
-    warm: None, tmp_path: Path, index: Make
-) -> None:
+def test_packages_are_there_after_a_restart_and_an_undo(tmp_path: Path, index: Make) -> None:
     index("one")
     with get_session_sandbox("app", workspace_root=tmp_path, pip=True) as first:
         first.execute("x = 1")
@@ -182,9 +180,7 @@ def test_packages_are_there_after_a_restart_and_an_undo(
         assert value(second.execute("import one; one.version")) == "'1.0'"
 
 
-def test_a_file_in_the_place_of_the_packages_does_not_keep_a_session_shut(
-    warm: None, tmp_path: Path
-) -> None:
+def test_a_file_in_the_place_of_the_packages_does_not_keep_a_session_shut(tmp_path: Path) -> None:
     """An archive of a session may have put it there."""
     get_session_sandbox("app", workspace_root=tmp_path).close()
     place = private_of(tmp_path / "app") / "packages"
@@ -256,7 +252,7 @@ def test_a_requirements_file_is_installed(guest: BaseSandbox, index: Make) -> No
     assert "another version is needed: you (==1.26.4); pandas 3" in refused
 
 
-def test_demands_that_are_never_met_come_to_an_end(warm: None, tmp_path: Path, index: Make) -> None:
+def test_demands_that_are_never_met_come_to_an_end(tmp_path: Path, index: Make) -> None:
     for version in range(1, 4):
         index("less", f"{version}.0", needs=(f"less<{version}",))
     with (
