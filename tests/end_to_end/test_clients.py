@@ -14,6 +14,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 from papermill.exceptions import PapermillExecutionError
 
+from tests.end_to_end.real_kernel import RealKernel
 from tests.faces import completed
 
 KERNEL = "wasm-python"
@@ -107,24 +108,12 @@ def test_a_cell_runs_over_ipc() -> None:
     with tempfile.TemporaryDirectory(prefix="wk-") as folder:  # a socket's path has 107 bytes
         file = str(Path(folder, "kernel.json"))
         manager = KernelManager(kernel_name=KERNEL, transport="ipc", connection_file=file)
-        assert answers(manager) == "ok"
-
-
-def answers(manager: KernelManager) -> str:
-    """Starts a kernel and runs a cell; returns the status of its reply."""
-    manager.start_kernel()
-    try:
-        client: Any = manager.blocking_client()
-        client.start_channels()
-        client.wait_for_ready(timeout=SECONDS)
-        reply = client.execute_interactive("1 + 1", timeout=SECONDS)
-        client.stop_channels()
-        return str(reply["content"]["status"])
-    finally:
-        manager.shutdown_kernel(now=True)
+        with RealKernel(manager=manager) as kernel:
+            assert kernel.run("1 + 1").value == "2"
 
 
 def test_a_cell_runs_over_an_encrypted_transport() -> None:
     manager = KernelManager(kernel_name=KERNEL, transport_encryption="required")
-    assert answers(manager) == "ok"
+    with RealKernel(manager=manager) as kernel:
+        assert kernel.run("1 + 1").value == "2"
     assert manager.curve_publickey
