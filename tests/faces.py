@@ -55,6 +55,12 @@ def process_of(sandbox: Sandbox) -> int:
     return sandbox.worker.worker.process
 
 
+def fall_asleep(sandbox: Sandbox) -> None:
+    """Has a sandbox give its worker back, with everything on disk, and waits for that."""
+    sandbox.worker.sleep()
+    sandbox.worker.wait_asleep()
+
+
 def put_back(sandbox: AnySandbox) -> AnySandbox:
     """Gives the sandbox the variables and files that it had at the first call."""
     try:

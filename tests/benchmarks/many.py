@@ -17,6 +17,7 @@ from tests.benchmarks.memory import page_table_bytes, pss_bytes
 from tests.benchmarks.service import FRAME, QUIET_SECONDS
 from tests.benchmarks.sides import Side
 from tests.benchmarks.table import Figure
+from tests.faces import fall_asleep
 from wasm_kernel import Sandbox, Service, ServiceLimits
 
 LIVE, ASLEEP, AT_ONCE = 400, 5_000, 20
@@ -69,8 +70,7 @@ def asleep(service: Service) -> Iterator[Figure]:
     sleeping = [fork for _ in range(ASLEEP // 100) for fork in parent.fork(100)]
     taken = time.perf_counter() - begun
     yield Figure("forking one off", taken / ASLEEP * MILLISECONDS, "ms")
-    parent.worker.sleep()
-    parent.worker.wait_asleep()
+    fall_asleep(parent)
     added = (held_bytes() - before) / ASLEEP / 1024
     yield Figure(f"memory of one of {ASLEEP:,} that sleep", added, "KiB", 100)
     begun = time.process_time()
@@ -82,8 +82,7 @@ def asleep(service: Service) -> Iterator[Figure]:
         begun = time.perf_counter()
         assert sandbox.execute("pd.DataFrame({'a': [1, 2]})").success
         woken.append((time.perf_counter() - begun) * MILLISECONDS)
-        sandbox.worker.sleep()
-        sandbox.worker.wait_asleep()
+        fall_asleep(sandbox)
     yield Figure("waking any of them, and a DataFrame: median", median(woken), "ms")
     yield Figure(f"the slowest of {WOKEN}", max(woken), "ms")
 

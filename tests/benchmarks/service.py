@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from tests.benchmarks.cloudpickled import measured
 from tests.benchmarks.sides import Side
 from tests.benchmarks.table import Row
+from tests.faces import fall_asleep
 from wasm_kernel import Sandbox, Service, ServiceLimits
 
 FRAME = "import pandas as pd; pd.DataFrame({'a': [1, 2]})"
@@ -67,8 +68,7 @@ def sessions(native: Side, rounds: int) -> Iterator[Row]:
         woken, restored = [], []
         kept[0].execute(ARRAY)
         for _ in range(rounds):
-            kept[0].worker.sleep()
-            kept[0].worker.wait_asleep()
+            fall_asleep(kept[0])
             woken.append(_milliseconds(kept[0], "a[0] += 1"))
             restored += measured(native.python)["back"]
         yield Row("waking a session with 100 MB, cloudpickle", woken, restored, "ms", 0.3)

@@ -15,7 +15,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from tests.faces import says, wait_for
+from tests.faces import fall_asleep, says, wait_for
 from tests.guests.javascript.conftest import value
 from tests.network.servers import Server, rule_for, serving
 from tests.network.test_attacks import Events, exchange, get, network
@@ -179,8 +179,7 @@ def test_a_service_lists_the_requests_of_its_sessions(server: Server, tmp_path: 
         [info] = service.list()
         assert info.requests == 1
         assert 12 < info.request_bytes < 1000  # the heads count, too
-        made.worker.sleep("a test")
-        made.worker.wait_asleep()
+        fall_asleep(made)
         [info] = service.list()
         assert info.requests == 1
 

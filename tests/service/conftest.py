@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.faces import PATIENCE, says
+from tests.faces import PATIENCE, fall_asleep, says
 from tests.service.offered import Sandboxes
 from tests.service.traitors import Home, Making
 from wasm_kernel import create_sandbox, get_session_sandbox
@@ -68,8 +68,7 @@ def worker_of(sandbox: Sandbox) -> Worker:
 def keep(sandbox: Sandbox, code: str) -> None:
     """Runs a cell whose effects are on disk afterwards; the session is awake."""
     says(sandbox, code)
-    sandbox.worker.sleep()
-    sandbox.worker.wait_asleep()
+    fall_asleep(sandbox)
     sandbox.start().result(PATIENCE)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import wasm_kernel
-from tests.faces import ends, error_of, open_files, process_of, says, wait_for
+from tests.faces import ends, error_of, fall_asleep, open_files, process_of, says, wait_for
 from tests.private import private_folders, private_of
 from wasm_kernel.errors import PolicyError, SandboxClosed
 from wasm_kernel.policy import ExecutionPolicy, Mount
@@ -116,8 +116,7 @@ def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
     sandbox.undo()
     sandbox.redo()
     wait_for(lambda: not sandbox.busy)
-    sandbox.worker.sleep()
-    sandbox.worker.wait_asleep()
+    fall_asleep(sandbox)
     assert says(sandbox, "print(x)") == "41"
     number, begun = sandbox.next_count, sandbox.workspace / "begun"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.aged import aged
-from tests.faces import PATIENCE, ends, says, wait_for
+from tests.faces import PATIENCE, ends, fall_asleep, says, wait_for
 from tests.service.conftest import Starting, worker_of
 from wasm_kernel.errors import (
     Door,
@@ -99,8 +99,7 @@ def test_a_session_whose_state_went_while_it_slept_says_so(
 ) -> None:
     """Before, it woke without its variables, and without a notice."""
     says(remote, "x = 1")
-    remote.worker.sleep()
-    remote.worker.wait_asleep()
+    fall_asleep(remote)
     with SessionsRoot(service.root).private_of(remote.session_id)() as (_, private):
         places = {"workspace": remote.workspace, "private folder": private}
     shutil.rmtree(places.get(what, private / "state"))
@@ -200,8 +199,7 @@ def test_the_disk_that_sessions_take_together_is_bounded(
     service = starting(limits=ServiceLimits(disk_bytes=2**40))
     parent = service.create()
     says(parent, "f = open('f', 'wb')\nfor _ in range(256): _ = f.write(bytes(65536))\nf.close()")
-    parent.worker.sleep()
-    parent.worker.wait_asleep()
+    fall_asleep(parent)
     entry = service._registry.known(parent.session_id)
     wait_for(lambda: entry.measured > parent.worker.last_used and entry.disk_bytes > 16 * MIB)
     service.limits = ServiceLimits(disk_bytes=entry.disk_bytes * 5 // 2)
@@ -386,8 +384,7 @@ def test_a_mount_that_was_replaced_while_its_session_slept_is_refused(
         else:
             other.rename(data)
         (fork,) = sandbox.fork()
-        sandbox.worker.sleep()
-        sandbox.worker.wait_asleep()
+        fall_asleep(sandbox)
         for each in (sandbox, fork):
             with pytest.raises(PolicyError, match="another folder in its place"):
                 each.execute(code)

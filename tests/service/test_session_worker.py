@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec import Raw
 
-from tests.faces import PATIENCE, error_of, happens, raising, wait_for
+from tests.faces import PATIENCE, error_of, fall_asleep, happens, raising, wait_for
 from tests.service.traitors import (
     A_QUERY,
     Making,
@@ -63,19 +63,16 @@ def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Makin
     cells = [sandbox.submit("x"), sandbox.submit("y")]
     assert [cell.result(PATIENCE).success for cell in cells] == [True, True]
     home.script = is_killed_later
-    sandbox.worker.sleep()
-    sandbox.worker.wait_asleep()
+    fall_asleep(sandbox)
     assert "has ended, or was killed" in error_of(sandbox.execute("x"))
     home.script = is_killed_at_an_interrupt
-    sandbox.worker.sleep()
-    sandbox.worker.wait_asleep()
+    fall_asleep(sandbox)
     cells = [sandbox.submit("x"), sandbox.submit("y")]
     wait_for(lambda: sandbox.worker.worker is not None)
     cells[1].interrupt()  # an interrupted cell does not run after all
     assert [cell.result(PATIENCE).success for cell in cells] == [False, False]
     home.script = lambda channel: None
-    sandbox.worker.sleep()
-    sandbox.worker.wait_asleep()
+    fall_asleep(sandbox)
     assert "has ended, or was killed" in lost(lambda: sandbox.query(A_QUERY).result(PATIENCE))
 
 

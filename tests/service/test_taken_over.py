@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.faces import PATIENCE, error_of, happens, wait_for
+from tests.faces import PATIENCE, error_of, fall_asleep, happens, wait_for
 from tests.peak import Peak
 from tests.service.traitors import (
     A_QUERY,
@@ -191,8 +191,7 @@ def test_what_a_worker_says_of_itself_is_no_more_than_it_can_be(homes: Making) -
     assert (result.fuel_consumed, sandbox.worker.usage.fuel) == (None, 0)
     assert result.duration < PATIENCE
     home.script = serves
-    sandbox.worker.sleep()
-    sandbox.worker.wait_asleep()
+    fall_asleep(sandbox)
     assert len(sandbox.worker.opened.verified) < 5_000
     metered = home.session(ExecutionPolicy(cell_timeout=PATIENCE, fuel_budget=10))
     home.script = boasts

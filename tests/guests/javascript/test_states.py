@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import wasm_kernel
-from tests.faces import wait_for
+from tests.faces import fall_asleep, wait_for
 from tests.guests.javascript.conftest import Opening, shown, value
 from wasm_kernel import BaseSandbox
 from wasm_kernel.service.sandbox import Sandbox
@@ -54,8 +54,7 @@ def test_a_state_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
         assert isinstance(sandbox, Sandbox)
         assert sandbox.execute(STATE).success
         wait_for(lambda: not sandbox.busy)
-        sandbox.worker.sleep()
-        sandbox.worker.wait_asleep()  # everything is on disk
+        fall_asleep(sandbox)  # everything is on disk
         assert sandbox.execute("1").success
         cell = sandbox.submit("await new Promise(done => setTimeout(done, 60_000))")
         wait_for(lambda: cell.running() or sandbox.busy)
