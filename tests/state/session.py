@@ -95,6 +95,11 @@ class Session:
             self.write(int(name[1:]), text)
         return self.commit()
 
+    def save(self, **pages: str) -> None:
+        """Runs a cell like `cell`, and waits until its commit is on disk."""
+        self.cell(**pages)
+        self.flush()
+
     def commit(self) -> Commit:
         self._number += 1
         number = self._number
@@ -159,5 +164,4 @@ def three(session: Session) -> None:
     """Commits 1 to 3, on disk."""
     session.cell(p0="a")
     session.cell(p1="b", p0="A")
-    session.cell(p2="c")
-    session.flush()
+    session.save(p2="c")

@@ -57,8 +57,7 @@ def test_a_large_commit_that_the_disk_does_not_take_is_held_in_memory(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(commits, "write_content", full_disk)
-        session.cell(p0="a")
-        session.flush()
+        session.save(p0="a")
     assert len(session.troubles) == 1
     assert session.go(1) == {0: "a"}
     session.cell(p1="b")
@@ -163,8 +162,7 @@ def test_a_far_larger_state_stays_there(session: Session, monkeypatch: pytest.Mo
     fold(session.history, 2, all_of_it=True)
     assert sorted(session.history.tree.commits) == [1, 7, 8, 9], "it would be as large as before"
     session.cell(**{f"p{page}": "new" for page in range(60)})
-    session.cell(p0="last")
-    session.flush()
+    session.save(p0="last")
     fold(session.history, 1, all_of_it=True)
     assert {one.id: one.cells for one in session.history.tree.commits.values()} == {10: 10, 11: 1}
     expected = dict.fromkeys(range(60), "new") | dict.fromkeys(range(60, 100), "large")
@@ -179,8 +177,7 @@ def test_mapped_and_read_memory_are_the_same(
         monkeypatch.setattr(memory, "map_file", raising(OSError(errno.ENOMEM, "too many mappings")))
     session.grow(40)
     session.cell(**{f"p{page}": f"one {page}" for page in range(200)})
-    session.cell(**{f"p{page}": f"two {page}" for page in range(0, 200, 3)})
-    session.flush()
+    session.save(**{f"p{page}": f"two {page}" for page in range(0, 200, 3)})
     assert session.go(2) == {p: f"{'one' if p % 3 else 'two'} {p}" for p in range(200)}
     assert session.go(1) == {p: f"one {p}" for p in range(200)}
 
@@ -190,13 +187,11 @@ def test_pages_that_are_written_at_the_same_time_are_laid_right(
 ) -> None:
     """The recorder writes a commit without its zeros while memory is filled from it."""
     session.grow(10)
-    session.cell(**{f"p{page}": "old" for page in range(60)})
-    session.flush()
+    session.save(**{f"p{page}": "old" for page in range(60)})
     history = session.history
     store = history.store
     monkeypatch.setattr(history, "store", lambda one: None)
-    session.cell(**{f"p{page}": "" for page in range(30)}, p40="new")
-    session.flush()
+    session.save(**{f"p{page}": "" for page in range(30)}, p40="new")
     threads: list[threading.Thread] = []
     lay = GuestPages.lay
 

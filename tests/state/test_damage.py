@@ -44,8 +44,7 @@ def stored(session_of: Making, request: pytest.FixtureRequest) -> Path:
     session.cell(p0="2", p1="b")
     session.cell(p0="3")
     session.cell(p0="4", p2="c")
-    session.cell(p0="a mistake")
-    session.flush()
+    session.save(p0="a mistake")
     session.history.name("best", 3)
     session.history.name("first", 1)
     session.history.move(4, (5,))
@@ -191,8 +190,7 @@ def left_behind(session: Session, patch: pytest.MonkeyPatch) -> None:
     session.history.save()
     hold_up(session, patch)
     session.cell(p0="6")
-    session.cell(p0="7")
-    session.flush()
+    session.save(p0="7")
     session.history.move(6, (7,))
 
 
@@ -205,8 +203,7 @@ def test_a_head_that_waits_leads_to_the_state_before_it(
     again = session_of(load=True)
     assert again.state == {0: "3"}
     monkeypatch.undo()
-    session.cell(p0="8")
-    session.flush()
+    session.save(p0="8")
     session.history.move(6, (8,))
     session.history.save()
     assert session_of(load=True).state == {0: "6"}
@@ -297,8 +294,7 @@ def test_closing_tries_again_what_could_not_be_written(
     with monkeypatch.context() as patch:
         hold_up(session, patch)
         session.cell(p0="1")
-        session.cell(p0="2")
-        session.flush()
+        session.save(p0="2")
     session.recorder.close()
     assert session.history.close()
     assert session_of(load=True, crashed=False).state == {0: "2"}
@@ -308,8 +304,7 @@ def test_an_end_while_states_wait_is_not_recorded_as_one(
     session_of: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = session_of()
-    session.cell(p0="1")
-    session.flush()
+    session.save(p0="1")
     hold_up(session, monkeypatch)
     session.cell(p0="2")
     session.recorder.close()

@@ -129,8 +129,7 @@ def test_a_content_that_was_touched_is_checked_again(session: Session, used: lis
     """Its pages may be mapped into the kept memory."""
     session.grow(40)
     session.cell(**BIG)
-    session.cell(p0="a")
-    session.flush()
+    session.save(p0="a")
     session.go(2)
     content = session.content(1)
     data = bytearray(content.read_bytes())

@@ -126,8 +126,7 @@ def test_a_commit_without_room_holds_up_what_stands_on_it_and_no_other_branch(
     for text in "abc":
         session.cell(p0=text)
     session.go(1)
-    session.cell(p1="d")
-    session.flush()
+    session.save(p1="d")
     assert session.history.waiting == [2, 3]
     session.close()
     assert session_of(load=True).state == {0: "a", 1: "d"}
@@ -136,8 +135,7 @@ def test_a_commit_without_room_holds_up_what_stands_on_it_and_no_other_branch(
 def test_a_second_failure_is_told_again(session: Session, disk: Disk) -> None:
     for broken in (errno.ENOSPC, 0, errno.ENOSPC, errno.ENOSPC):
         disk.broken = broken
-        session.cell(p0="x")
-        session.flush()
+        session.save(p0="x")
     assert len(session.troubles) == 2
 
 
@@ -159,17 +157,14 @@ def test_an_unexpected_error_of_the_writer_is_told_and_loses_no_later_commit(
     session_of: Making, monkeypatch: pytest.MonkeyPatch, place: str, kind: type[BaseException]
 ) -> None:
     session = session_of(keep=1)
-    session.cell(p0="a")
-    session.flush()
+    session.save(p0="a")
     with monkeypatch.context() as patch:
         patch.setattr(type(session.history), place, raising(kind("surprise")))
         for number in range(6):
-            session.cell(p1=f"v{number}")
-            session.flush()
+            session.save(p1=f"v{number}")
         assert session.troubles == ["an unexpected error, which the log describes"]
         saved = [session.recorder.saves]
-    session.cell(p2="c")
-    session.flush()
+    session.save(p2="c")
     assert [*saved, session.recorder.saves] == [False, True]
     session.close()
     assert session_of(load=True).state == {0: "a", 1: "v5", 2: "c"}
@@ -200,15 +195,13 @@ def test_a_disk_that_stays_full_does_not_fill_memory(session_of: Making, disk: D
     session = session_of(keep=3)
     for number in range(40):
         disk.broken = errno.ENOSPC if number >= 5 else 0
-        session.cell(p0=f"v{number}")
-        session.flush()
+        session.save(p0=f"v{number}")
     assert len(session.history.tree.commits) <= 12
     assert session.go(session.history.tree.head) == {0: "v39"}
 
 
 def test_a_failed_head_is_written_with_the_next(session_of: Making, session: Session) -> None:
-    session.cell(p0="a")
-    session.flush()
+    session.save(p0="a")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Index, "append", full_disk)
         session.history.name("here", 1)
@@ -222,8 +215,7 @@ def test_a_failed_head_is_written_with_the_next(session_of: Making, session: Ses
 def test_without_a_folder_everything_is_in_memory(session_of: Making) -> None:
     session = session_of(disk=False, keep=2)
     for number in range(20):
-        session.cell(p0=f"v{number}")
-        session.flush()
+        session.save(p0=f"v{number}")
     assert not session.folder.exists()
     assert len(session.history.tree.commits) <= 5
     assert session.go(19) == {0: "v18"}
