@@ -54,10 +54,8 @@ def test_a_link_out_is_never_followed(workspace: Workspace, tmp_path: Path) -> N
 
 
 def test_a_file_that_others_wrote_to_since_can_be_had_again(workspace: Workspace) -> None:
-    workspace.write("a", "old")
-    one = workspace.commit()
-    workspace.write("a", "cell")
-    two = workspace.commit()
+    one = workspace.commit(a="old")
+    two = workspace.commit(a="cell")
     (workspace.root / "a").write_text("editor")
     workspace.bring(one)
     assert workspace.state == {"a": "old"}
@@ -76,10 +74,7 @@ def test_what_others_made_in_a_folder_stays(workspace: Workspace) -> None:
 
 
 def test_only_changed_files_are_brought_back(workspace: Workspace) -> None:
-    workspace.write("same", "same")
-    workspace.write("moved", "moved")
-    workspace.write("b", "old")
-    one = workspace.commit()
+    one = workspace.commit(same="same", moved="moved", b="old")
     before = file_identity(str(workspace.root / "same"))
     workspace.rename("moved", "away")
     workspace.rename("away", "moved")

@@ -95,8 +95,7 @@ def kept(workspace: Workspace) -> list[Path]:
 def test_a_file_that_is_removed_is_kept_with_a_link_or_a_copy(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, way: tuple[object, str]
 ) -> None:
-    workspace.write("a", "old")
-    one = workspace.commit()
+    one = workspace.commit(a="old")
     with monkeypatch.context() as patch:
         patch.setattr(*way, raising(OSError(errno.EPERM, "Operation not permitted")))
         workspace.remove("a")
@@ -133,9 +132,7 @@ def test_making_room_takes_a_time_that_grows_as_the_files_do(workspace: Workspac
 
 def test_a_file_that_is_larger_than_all_may_be_takes_no_room_from_others(tmp_path: Path) -> None:
     with contextlib.closing(Workspace(tmp_path, most_bytes=25)) as workspace:
-        workspace.write("small", "s" * 20)
-        workspace.write("large", "l" * 30)
-        one = workspace.commit()
+        one = workspace.commit(small="s" * 20, large="l" * 30)
         workspace.write("small", "")
         workspace.write("large", "")
         assert workspace.bring(one).missed == [("large", NotKept("large", 30))]
@@ -146,9 +143,7 @@ def test_a_file_that_is_larger_than_all_may_be_takes_no_room_from_others(tmp_pat
 def test_a_copy_that_fails_is_told_and_the_rest_is_kept(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    workspace.write("a", "old")
-    workspace.write("b", "old")
-    one = workspace.commit()
+    one = workspace.commit(a="old", b="old")
     with monkeypatch.context() as patch:
         patch.setattr(
             file_contents.FileContents, "_fill", raising(OSError(number, os.strerror(number)))
@@ -170,8 +165,7 @@ def again(workspace: Workspace, *, crashed: bool = False) -> Workspace:
 def test_a_record_that_can_not_be_written_is_no_record_to_the_next_process(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace.write("a", "old")
-    one = workspace.commit()
+    one = workspace.commit(a="old")
     with monkeypatch.context() as patch:
         fail_to_append(patch, workspace)
         workspace.write("a", "new")
@@ -186,8 +180,7 @@ def test_a_record_that_can_not_be_written_is_no_record_to_the_next_process(
 def test_with_room_again_the_record_is_whole_again(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace.write("a", "old")
-    one = workspace.commit()
+    one = workspace.commit(a="old")
     with monkeypatch.context() as patch:
         fail_to_append(patch, workspace)
         workspace.write("a", "new")
@@ -325,8 +318,7 @@ def test_something_else_in_the_journals_place_is_not_used(workspace: Workspace, 
 
 @pytest.mark.parametrize("what", ["fifo", "folder", "link", "nothing", "another"])
 def test_something_else_in_a_contents_place_stays_away(workspace: Workspace, what: str) -> None:
-    workspace.write("a", "old")
-    one = workspace.commit()
+    one = workspace.commit(a="old")
     workspace.write("a", "new")
     workspace.versions.close()
     put_in_place(kept(workspace)[0], what)
@@ -355,8 +347,7 @@ def test_another_version_is_not_read(workspace: Workspace, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_content_that_is_damaged_is_never_brought_back(workspace: Workspace, cut: bool) -> None:
-    workspace.write("a", "old text")
-    one = workspace.commit()
+    one = workspace.commit(a="old text")
     workspace.write("a", "new")
     [content] = kept(workspace)
     times = content.stat()
@@ -368,8 +359,7 @@ def test_a_content_that_is_damaged_is_never_brought_back(workspace: Workspace, c
 
 def test_a_file_that_others_write_to_under_its_new_name_is_told(workspace: Workspace) -> None:
     """The file was kept by reference, and the write went around the workspace."""
-    workspace.write("a", "old")
-    one = workspace.commit()
+    one = workspace.commit(a="old")
     workspace.rename("a", "b")
     (workspace.root / "b").write_text("another")
     assert workspace.bring(one).missed == [("a", NotKept("changed"))]
@@ -379,8 +369,7 @@ def test_an_entry_is_there_before_the_change(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is killed between the two leaves enough to go back."""
-    workspace.write("a", "old")
-    one = workspace.commit()
+    one = workspace.commit(a="old")
     workspace._touch("a", Change.WRITE)
     later = again(workspace, crashed=True)
     (later.root / "a").write_text("new")

@@ -46,8 +46,10 @@ class Workspace:
         self.whole = self.versions.load(max(self.commits), crashed=crashed)
         return self
 
-    def commit(self) -> int:
-        """Commits, as at the end of a cell."""
+    def commit(self, **files: str) -> int:
+        """Writes files, and commits, as at the end of a cell."""
+        for name, text in files.items():
+            self.write(name, text)
         one = max(self.commits, default=0) + 1
         self.commits.append(one)
         self.states[one] = self.state
