@@ -59,16 +59,17 @@ def test_a_root_may_be_away_while_others_delete_prune_or_begin(
         sandbox.execute("x = 1")
     (tmp_path / "elsewhere").mkdir()
     later(state, 100)  # the root was not used for long
-    for _ in range(2):
+    for is_opened in (True, False):
         root.rename(tmp_path / "ws.tmp")
         others_act(tmp_path / "elsewhere")
         later(state, 6)
         others_act(tmp_path / "elsewhere")
         (tmp_path / "ws.tmp").rename(root)
         later(state, 2)
-        others_act(
-            tmp_path / "elsewhere"
-        )  # the sweep sees the root and forgets that it was missing
+        if is_opened:  # that, and a sweep that sees the root, forget that it was missing
+            get_session_sandbox("one", workspace_root=root).close()
+        else:
+            others_act(tmp_path / "elsewhere")
         later(state, 6)
     with get_session_sandbox("one", workspace_root=root) as sandbox:
         assert sandbox.execute("print(x)").stdout == "1\n"

@@ -76,6 +76,8 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "writable by the group": lambda path: path.chmod(0o620),
     "its note gone": lambda path: note_of(path).unlink(),
     "its note no JSON": lambda path: note_of(path).write_text("{"),
+    "its note no object": lambda path: note_of(path).write_text("[]"),
+    "its note no text": lambda path: note_of(path).write_bytes(b"\xff"),
     "its note of another file": lambda path: note_of(path).write_text(
         json.dumps({"sha256": "0" * 64, "stamp": []})
     ),

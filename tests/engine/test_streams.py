@@ -69,6 +69,15 @@ def test_small_writes_are_one_message() -> None:
     assert len(heard) == 1
 
 
+def test_a_stream_is_cut_beyond_its_own_cap() -> None:
+    out, heard = streams(7)
+    out.feed("stdout", b"1234567")
+    out.feed("stderr", "12345€".encode())
+    out.end()
+    assert heard.of("stdout") == "1234567"
+    assert heard.of("stderr").startswith("12345\ufffd\n[wasm-kernel] ")
+
+
 def test_what_is_held_is_bounded() -> None:
     out, heard = streams(10 * HOLD_CHARS)
     for _ in range(5):
