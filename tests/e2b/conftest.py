@@ -73,6 +73,12 @@ class Api:
         finally:
             line.close()
 
+    def refusal(self, status: int, method: str, path: str, body: Any = None) -> str:
+        """Sends a request that must be refused with a status; returns the words."""
+        answer = self.call(method, path, body)
+        assert answer.status == status, answer.words
+        return answer.words
+
     def made(self, **asked: Any) -> SandboxOf:
         """Makes a sandbox."""
         answer = self.call("POST", "/v2/sandboxes", {"templateID": "base", **asked})

@@ -70,6 +70,13 @@ def starting_in(root: Path) -> Iterator[Starting]:
         yield one
 
 
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
+    """One kernel for the tests of a file that leave each other's variables alone."""
+    with RealKernel(tmp_path_factory.mktemp("kernel") / "sessions") as kernel:
+        yield kernel
+
+
 @pytest.fixture
 def start(root: Path) -> Iterator[Starting]:
     """Starts kernels, and ends them."""

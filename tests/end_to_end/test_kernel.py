@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -19,7 +18,7 @@ import zmq
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.jsonutil import json_default
 
-from tests.end_to_end.conftest import ROOT, SLOW, Starting, starting_in
+from tests.end_to_end.conftest import ROOT, SLOW, Starting
 from tests.end_to_end.real_kernel import SECONDS, RealKernel
 from tests.faces import completed, wait_for
 from tests.ports import write_connection
@@ -29,13 +28,6 @@ LATER = (
     "import os, time\nwhile not os.path.exists('/app/go'): time.sleep(0.01)\nos.remove('/app/go')"
 )
 """A cell that waits until the test has sent the messages behind it."""
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
-    """One kernel for the tests that do not end theirs."""
-    with starting_in(tmp_path_factory.mktemp("kernel") / "sessions") as start:
-        yield start()
 
 
 def go(kernel: RealKernel) -> None:

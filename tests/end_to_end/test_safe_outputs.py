@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import starting_in
 from tests.end_to_end.real_kernel import RealKernel
 from tests.outputs.payloads import PAYLOADS
 from tests.outputs.routes import ROUTES, cells
@@ -27,12 +25,6 @@ class Hostile:
         return ['a\\x1b]0;x\\x07b', 'plain']
 hostile = Hostile()
 """
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
-    with starting_in(tmp_path_factory.mktemp("sessions")) as start:
-        yield start()
 
 
 def check_texts(value: Any) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.conftest import Starting, starting_in
+from tests.end_to_end.conftest import Starting
 from tests.end_to_end.real_kernel import RealKernel
 from tests.end_to_end.test_widgets import SLIDER, move
 from tests.faces import PATIENCE, happens, wait_for
@@ -47,13 +47,6 @@ def descendants(process: int) -> list[int]:
 def fall_asleep(kernel: RealKernel) -> None:
     """Waits until the kernel has no worker any more."""
     wait_for(lambda: len(descendants(kernel.pid)) == WITH_A_WORKER - 1, "a sleep")
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
-    """One kernel for the first tests, which leave each other's variables alone."""
-    with starting_in(tmp_path_factory.mktemp("asleep") / "sessions") as start:
-        yield start()
 
 
 def test_a_sleeping_kernel_has_no_worker_and_goes_on_with_everything(kernel: RealKernel) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +38,17 @@ def move(page: RealKernel, value: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
-    """One kernel for all pages, with a checkpoint at its beginning."""
-    with starting_in(tmp_path_factory.mktemp("widgets") / "sessions") as start:
-        kernel = start()
-        kernel.run("%checkpoint clean")
-        yield kernel
+def clean(kernel: RealKernel) -> RealKernel:
+    """The file's kernel, with a checkpoint at its beginning."""
+    kernel.run("%checkpoint clean")
+    return kernel
 
 
 @pytest.fixture
-def page(kernel: RealKernel) -> RealKernel:
+def page(clean: RealKernel) -> RealKernel:
     """A kernel without widgets and variables, and its page."""
-    assert kernel.run("%restore clean").error == ""
-    return kernel
+    assert clean.run("%restore clean").error == ""
+    return clean
 
 
 def test_a_slider_is_shown_moved_and_heard(page: RealKernel) -> None:

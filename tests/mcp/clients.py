@@ -104,6 +104,12 @@ class Agent:
         notes = ("[cell ", "[note]", "[stdout]", "[result]")
         return "\n".join(line for line in answer.text.splitlines() if not line.startswith(notes))
 
+    def fails(self, code: str, **arguments: Any) -> str:
+        """The text of a cell that must fail."""
+        answer = self.call("execute_code", code=code, **arguments)
+        assert answer.failed, answer.text
+        return answer.text
+
     def ask(self, method: str, /, *arguments: Any) -> Any:
         """Calls a method of the client, such as `list_tools`."""
         return self._portal.call(partial(getattr(self.client, method), *arguments))

@@ -51,13 +51,12 @@ def test_a_table_comes_as_text(stdio: Agent) -> None:
 
 
 def test_an_error_has_its_traceback_and_a_hint(stdio: Agent) -> None:
-    answer = stdio.call("execute_code", code="def f(): open('nowhere.csv')\nf()")
-    assert answer.failed
-    assert "FileNotFoundError" in answer.text
-    assert "in f()" in answer.text
-    assert "write_file" in answer.text
-    assert "\x1b" not in answer.text
-    assert "notebook" not in answer.text
+    answer = stdio.fails("def f(): open('nowhere.csv')\nf()")
+    assert "FileNotFoundError" in answer
+    assert "in f()" in answer
+    assert "write_file" in answer
+    assert "\x1b" not in answer
+    assert "notebook" not in answer
 
 
 def test_a_figure_is_shown_and_saved_a_large_one_smaller_than_it_is_saved(stdio: Agent) -> None:
@@ -159,10 +158,9 @@ def test_a_running_cell_is_ended_by_another_call_and_info_answers_during_it(stdi
 
 def test_a_time_limit_keeps_variables(stdio: Agent) -> None:
     stdio.says("kept = 7")
-    answer = stdio.call("execute_code", code="kept = 8\nwhile True: pass", timeout_seconds=1)
-    assert answer.failed
-    assert "CellTimeout" in answer.text
-    assert "The variables are as they were before this cell" in answer.text
+    answer = stdio.fails("kept = 8\nwhile True: pass", timeout_seconds=1)
+    assert "CellTimeout" in answer
+    assert "The variables are as they were before this cell" in answer
     assert stdio.says("print(kept)") == "7"
     assert "timeout_seconds" in stdio.call("execute_code", code="1", timeout_seconds=-1).text
     late = stdio.call("execute_code", code="kept", timeout_seconds=100_000)

@@ -12,7 +12,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -75,21 +75,27 @@ class Handler(BaseHTTPRequestHandler):
             if not size:
                 return
 
-    def send(self, data: bytes, status: int = 200, **headers: str) -> None:
+    def begin(self, status: int = 200, **headers: str) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
-        self.send_header("Content-Length", str(len(data)))
         self.end_headers()
+
+    def send(self, data: bytes, status: int = 200, **headers: str) -> None:
+        self.begin(status, Content_Length=str(len(data)), **headers)
         self.wfile.write(data)
+
+    def send_chunks(self, chunks: Iterable[bytes], **headers: str) -> None:
+        self.begin(200, Transfer_Encoding="chunked", **headers)
+        for chunk in chunks:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        self.wfile.write(b"0\r\n\r\n")
 
     def answer_csv(self) -> None:
         self.send(b"a,b\n1,2\n3,4\n")
 
     def answer_zeros(self, size: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", size)
-        self.end_headers()
+        self.begin(Content_Length=size)
         for _ in range(int(size) // _PIECE):
             self.wfile.write(bytes(_PIECE))
         self.wfile.write(bytes(int(size) % _PIECE))
@@ -102,13 +108,12 @@ class Handler(BaseHTTPRequestHandler):
         self.send(b"slow")
 
     def answer_chunks(self, count: str) -> None:
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for _ in range(int(count)):
-            self.wfile.write(b"5\r\nhello\r\n")
-            time.sleep(0.01)
-        self.wfile.write(b"0\r\n\r\n")
+        def hellos() -> Iterator[bytes]:
+            for _ in range(int(count)):
+                yield b"hello"
+                time.sleep(0.01)
+
+        self.send_chunks(hellos())
 
     def answer_count(self) -> None:
         """Answers each request differently."""
@@ -116,22 +121,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer_gzip(self) -> None:
         """Answers in chunks of a compressed text."""
-        self.send_response(200)
-        self.send_header("Content-Encoding", "gzip")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
         data = gzip.compress(b"hello " * 100)
-        for start in range(0, len(data), 7):
-            part = data[start : start + 7]
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
-        self.wfile.write(b"0\r\n\r\n")
+        parts = (data[start : start + 7] for start in range(0, len(data), 7))
+        self.send_chunks(parts, Content_Encoding="gzip")
 
     def answer_tell(self, kind: str) -> None:
         """Repeats the secret of a request in some way."""
         kept = self.server.kept
-        kept += (
-            [self.headers["Authorization"].split()[1]] if "Authorization" in self.headers else []
-        )
+        kept += self.headers.get("Authorization", "").split()[1:2]
         told = self.path.partition("key=")[2] if kind == "query" else kept[-1]
         if kind in ("header", "name", "reason", "line"):
             head = {"header": f"X: {told}", "name": f"{told}: x", "line": f"{told} {told}"}
@@ -141,12 +138,7 @@ class Handler(BaseHTTPRequestHandler):
         elif kind in DROPPED:
             self.wfile.write(DROPPED[kind].replace(b"$", told.encode()))
         elif kind == "pieces":
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for letter in f"a{told}b":
-                self.wfile.write(f"1\r\n{letter}\r\n".encode())
-            self.wfile.write(b"0\r\n\r\n")
+            self.send_chunks(letter.encode() for letter in f"a{told}b")
         else:
             self.send((json.dumps(told) if kind == "json" else told).encode())
 
@@ -158,9 +150,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer_cut(self) -> None:
         self.close_connection = True
-        self.send_response(200)
-        self.send_header("Content-Length", "1000")
-        self.end_headers()
+        self.begin(Content_Length="1000")
         self.wfile.write(b"a,b")
 
     def answer_to(self, *_: str) -> None:
