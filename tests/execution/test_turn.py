@@ -159,10 +159,12 @@ def test_an_interrupted_question_or_command_takes_the_interrupt(
     assert taken == ["once"]
 
 
-def test_a_callback_can_ask_for_names_and_not_for_travels() -> None:
+def test_a_callback_can_ask_for_names_and_for_nothing_else() -> None:
     driven = Driven("comm")
     assert "works in a cell" in driven.send({"op": "command", "name": "undo"})["refused"]
     assert "said" in driven.send({"op": "command", "name": "checkpoints"})["value"]
+    driven.sandbox.commands.add("knock", lambda line, context: 1)
+    assert "reaches beyond the sandbox" in driven.send(KNOCK)["refused"]
 
 
 @pytest.mark.parametrize(
@@ -246,6 +248,14 @@ def test_a_command_that_fails_is_told_without_the_hosts_paths_and_logged_with_it
 
 
 COMM = {"op": "comm_open", "comm_id": "c", "target_name": "t"}
+
+
+@pytest.mark.parametrize(("setting", "most"), [("comm_count", 3), ("comm_bytes", 200)])
+def test_a_flood_of_comm_messages_is_cut_with_one_notice(setting: str, most: int) -> None:
+    driven = Driven(**{setting: most})
+    answers = [driven.send(COMM | {"comm_id": f"c{number}"}) for number in range(6)]
+    assert ["refused" in answer for answer in answers] == [False] * 3 + [True] * 3
+    assert driven.ear.text.count(f"Raise {setting}") == 1
 
 
 def test_a_harmless_command_is_done_from_anywhere_and_as_often_as_asked() -> None:

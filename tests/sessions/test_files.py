@@ -138,6 +138,9 @@ def test_a_dangling_link_inside_is_written_through(root: Path, app: Path) -> Non
     assert listed(root) == []
     write_session_file(ID, "link", b"x", root, overwrite=False)
     assert (app / "new" / "file").read_bytes() == b"x"
+    (app / "round").symlink_to("round")
+    with pytest.raises(OSError, match="levels of symbolic links"):
+        read_session_file(ID, "round", root)
 
 
 # -- things that are not files

@@ -155,6 +155,14 @@ def test_folders_do_not_nest_deeper_than_the_host_can_look(guest: Guest) -> None
     assert guest.call("path_symlink", *at, fd, *guest.text("L" * 200)) == abi.ENAMETOOLONG
 
 
+def test_no_rename_takes_a_folder_deeper_than_the_host_can_look(guest: Guest) -> None:
+    one, two = deep(guest, "a" * 200, 11), deep(guest, "b" * 200, 11)
+    assert guest.open("file", abi.O_CREAT, fd=two)[0] == abi.SUCCESS
+    at = guest.text("b" * 200)
+    assert guest.call("path_rename", APP, *at, one, *guest.text("in")) == abi.ENAMETOOLONG
+    assert guest.stat("/".join(["b" * 200] * 11)) == abi.SUCCESS
+
+
 def test_an_interrupt_ends_the_look_at_a_renamed_folder(guest: Guest, tmp_path: Path) -> None:
     (tmp_path / "other" / "big").mkdir()
     for number in range(300):

@@ -12,6 +12,9 @@ import pytest
 
 from tests.engine.tiny import APP, FOLLOW, OTHER, RIGHTS, Guest
 from wasm_kernel.engine import abi
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.wasi_files.preopens import Preopen
+from wasm_kernel.wasi_files.quota import Full, Quota
 
 KB = 1000
 Making = Callable[..., Guest]
@@ -71,6 +74,17 @@ def test_a_file_that_the_host_filled_over_the_limit_can_be_written_over(limited:
     assert written(guest, fd, 5 * KB) == 5 * KB
     assert guest.make("b") == abi.SUCCESS
     assert written(guest, opened(guest, "b"), 1) == -abi.ENOSPC
+
+
+def test_what_others_put_there_between_turns_counts(tmp_path: Path) -> None:
+    with Folder.open(tmp_path) as folder:
+        quota = Quota([Preopen(folder, "/app")], 10 * KB, 10, now=lambda: 0.0)
+        quota.begin_turn()
+        quota.reserve(0, 5 * KB)
+        (tmp_path / "b").write_bytes(bytes(9 * KB))
+        quota.begin_turn()
+        with pytest.raises(Full):
+            quota.reserve(0, 5 * KB)
 
 
 def test_a_file_that_another_process_cut_is_counted_from_there(limited: Making) -> None:
