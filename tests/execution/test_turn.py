@@ -252,7 +252,8 @@ COMM = {"op": "comm_open", "comm_id": "c", "target_name": "t"}
 
 @pytest.mark.parametrize(("setting", "most"), [("comm_count", 3), ("comm_bytes", 200)])
 def test_a_flood_of_comm_messages_is_cut_with_one_notice(setting: str, most: int) -> None:
-    driven = Driven(**{setting: most})
+    limits: dict[str, Any] = {setting: most}
+    driven = Driven(**limits)
     answers = [driven.send(COMM | {"comm_id": f"c{number}"}) for number in range(6)]
     assert ["refused" in answer for answer in answers] == [False] * 3 + [True] * 3
     assert driven.ear.text.count(f"Raise {setting}") == 1
