@@ -85,10 +85,17 @@ def test_time_goes_forward_also_where_the_clock_steps_back(
     file: Path, workspace: Path, private: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = [THEN]
-    for clock in (THEN + timedelta(days=1), THEN - timedelta(days=365), THEN, THEN):
+    for clock in (
+        THEN.replace(microsecond=0) + timedelta(days=1),
+        THEN - timedelta(days=365),
+        THEN,
+        THEN,
+    ):
         monkeypatch.setattr(metadata, "now", lambda clock=clock: clock)
         assert touch(workspace, private)
-        seen.append(datetime.fromisoformat(fields_in(file)["updated_at"]))
+        text = fields_in(file)["updated_at"]
+        assert len(text) == len("2024-02-29T12:30:45.000000+00:00")
+        seen.append(datetime.fromisoformat(text))
     assert seen == sorted(set(seen))
     assert fields_in(file)["created_at"] == THEN.isoformat(timespec="microseconds")
 
@@ -102,6 +109,21 @@ def test_what_others_change_is_kept(file: Path, workspace: Path, private: Path |
     assert touch(workspace, private, written)
     assert fields_in(file)["note"] == "kept"
     assert fields_in(file)["updated_at"] > before
+
+
+def test_a_file_that_was_filled_while_it_was_read_is_read_again(
+    file: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two changes swap it out and in again: it is the same file, with the content of another."""
+    pread, torn = os.pread, [b"}, the end of a longer content"]
+
+    def once_torn(fd: int, length: int, at: int) -> bytes:
+        return pread(fd, length, at) + (torn.pop() if torn else b"")
+
+    monkeypatch.setattr(os, "pread", once_torn)
+    with Folder.open(workspace) as folder:
+        assert metadata.read(folder, ID) is not None
+    assert not torn
 
 
 def test_two_processes_lose_nothing(file: Path, workspace: Path, tmp_path: Path) -> None:

@@ -179,7 +179,11 @@ def test_deleting_closes_what_is_open_here(root: Path) -> None:
     delete_session_workspace(ID, root)
     assert sandbox.closed
     assert list(root.iterdir()) == []
-    assert get(root).execute("print('x' in globals())").stdout == "False\n"
+    again = get(root)
+    assert again.execute("print('x' in globals())").stdout == "False\n"
+    root.rename(root.with_name("moved"))
+    delete_session_workspace(ID, root)
+    assert again.closed
 
 
 def test_sandboxes_left_open_are_saved_when_the_process_ends(root: Path) -> None:

@@ -199,6 +199,25 @@ def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_c
     assert [path.name for path in tmp_path.iterdir()] == [ID]
 
 
+def test_what_is_deleted_in_part_keeps_its_metadata(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pruning leaves a session without it alone for ever."""
+    (workspace / "folder").mkdir()
+    (workspace / "folder" / "stuck").touch()
+    unlink = os.unlink
+
+    def refuse(name: str, **options: Any) -> None:
+        if name == "stuck":
+            raise OSError(1, "Operation not permitted")
+        unlink(name, **options)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(WorkspaceError, match="not permitted"):
+        delete_session_workspace(ID, tmp_path)
+    assert (workspace / ".metadata.json").exists()
+
+
 def test_a_folder_that_cannot_be_renamed_is_deleted_in_its_place(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
