@@ -49,6 +49,11 @@ def error_of(result: SandboxResult) -> str:
     return "" if result.error is None else f"{result.error.ename}: {result.error.evalue}"
 
 
+def traceback_of(result: SandboxResult) -> list[str]:
+    """The parts of the traceback of a cell's error; none if it had no error."""
+    return [] if result.error is None else [*result.error.traceback]
+
+
 def process_of(sandbox: Sandbox) -> int:
     """The process that a sandbox's guest lives in."""
     assert sandbox.worker.worker is not None

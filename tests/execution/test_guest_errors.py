@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faces import error_of
+from tests.faces import error_of, traceback_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import Door
 from wasm_kernel.policy import MIB, ExecutionPolicy
@@ -15,8 +15,7 @@ from wasm_kernel.result import SandboxResult
 
 
 def shown(result: SandboxResult) -> str:
-    assert result.error is not None
-    return re.sub(r"\x1b\[[\d;]*m", "", "\n".join(result.error.traceback))
+    return re.sub(r"\x1b\[[\d;]*m", "", "\n".join(traceback_of(result)))
 
 
 MISSING = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.faces import traceback_of
 from wasm_kernel import BaseSandbox
 from wasm_kernel.outputs.bundle import Mode, clean
 
@@ -46,9 +47,8 @@ def test_what_plotly_and_altair_check_their_figures_with_is_there(
 
 
 def test_a_film_says_how_an_animation_is_shown(module_sandbox: BaseSandbox) -> None:
-    error = module_sandbox.execute(f"{ANIMATION}\nmoving.to_html5_video()").error
-    assert error is not None
-    assert "to_jshtml" in "".join(error.traceback)
+    result = module_sandbox.execute(f"{ANIMATION}\nmoving.to_html5_video()")
+    assert "to_jshtml" in "".join(traceback_of(result))
 
 
 def test_an_animation_moves_without_its_script(module_sandbox: BaseSandbox) -> None:

@@ -107,10 +107,9 @@ def test_a_line_or_a_cell_is_a_script(shell: BaseSandbox) -> None:
 
 
 def test_a_script_that_fails_fails_its_cell(shell: BaseSandbox) -> None:
-    error = shell.execute("%%bash\necho begun\nexit 3").error
-    assert error is not None
-    assert error.ename == "CalledProcessError"
-    assert "exit status 3" in error.evalue
+    error = error_of(shell.execute("%%bash\necho begun\nexit 3"))
+    assert error.startswith("CalledProcessError:")
+    assert "exit status 3" in error
     assert said(shell, "%%bash --no-raise-error\nexit 3").error is None
     said(shell, "!cat missing")
     assert said(shell, "_exit_code").outputs[0].data["text/plain"] == "1"

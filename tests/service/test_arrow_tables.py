@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.faces import says
+from tests.faces import error_of, says
 from wasm_kernel import create_sandbox
 from wasm_kernel.service.host_function import BoundFunction, HostFunction
 
@@ -103,10 +103,9 @@ def test_javascript_gives_records_and_is_told_of_tables(tmp_path: Path, given: l
     offered = [of_pandas, of_arrow]
     with create_sandbox(workspace=tmp_path, functions=offered, runtime="javascript") as sandbox:
         assert says(sandbox, "console.log(of_pandas([{ a: 1 }, { a: 2, b: 'x' }]))") == "2"
-        error = sandbox.execute("of_arrow([{ a: 1 }])").error
-    assert error is not None
+        error = error_of(sandbox.execute("of_arrow([{ a: 1 }])"))
     assert given[0]["a"].tolist() == [1, 2]
-    assert "returned a table, which cells in JavaScript can't read" in error.evalue
+    assert "returned a table, which cells in JavaScript can't read" in error
 
 
 # -- what a worker that was taken over may send
@@ -217,6 +216,5 @@ def test_a_program_without_pyarrow_is_told_its_name(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with create_sandbox(workspace=tmp_path, functions=[echo]) as sandbox:
-        error = sandbox.execute("import pandas\necho(pandas.DataFrame({'a': [1]}))").error
-    assert error is not None
-    assert "a table needs the package pyarrow in this program" in error.evalue
+        error = error_of(sandbox.execute("import pandas\necho(pandas.DataFrame({'a': [1]}))"))
+    assert "a table needs the package pyarrow in this program" in error

@@ -160,13 +160,12 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
             while not cell.done():
                 sandbox.interrupt()
                 time.sleep(0.1)
-        error = cell.result(60).error
-        assert error is not None
-        assert error.ename == ("CellTimeout" if how == "timeout" else "Interrupted")
-        assert "The variables are as they were before this cell" in error.evalue
+        error = error_of(cell.result(60))
+        assert error.startswith("CellTimeout:" if how == "timeout" else "Interrupted:")
+        assert "The variables are as they were before this cell" in error
         if how == "timeout":
-            assert "its limit of 0.5 seconds" in error.evalue
-            assert error.evalue.endswith("Raise timeout_seconds to allow more.")
+            assert "its limit of 0.5 seconds" in error
+            assert error.endswith("Raise timeout_seconds to allow more.")
         assert says(sandbox, "print(x, 'lost' in dir())") == "41 False"
 
 

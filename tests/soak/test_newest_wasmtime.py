@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import completed
 from wasm_kernel.engine.wasmtime_api import VERSION
 
 pytestmark = pytest.mark.soak
@@ -45,13 +46,6 @@ def test_everything_that_meets_the_engine_holds_with_the_newest_release(
     if newest == VERSION:
         pytest.skip(f"wasmtime {newest} is the one that everything else here ran with")
     command = [str(PYTHON), "-m", "pytest", "-q", *(f"tests/{suite}" for suite in SUITES)]
-    ended = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**environment, "JUPYTER_PATH": str(KERNELS)},
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    variables = {**environment, "JUPYTER_PATH": str(KERNELS)}
+    ended = completed(command, cwd=ROOT, env=variables, timeout=SECONDS)
     assert ended.returncode == os.EX_OK, f"wasmtime {newest}: {ended.stdout[-4000:]}"

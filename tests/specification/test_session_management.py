@@ -144,9 +144,8 @@ def test_files_isolated_between_sessions(get: Getting) -> None:
     assert a.execute("print(open('data.txt').read())").stdout == "Session A data\n"
     assert b.execute("print(open('data.txt').read())").stdout == "Session B data\n"
     for path in ("/app/../bbb-222/data.txt", "../bbb-222/data.txt", "/bbb-222/data.txt"):
-        refused = a.execute(f"open({path!r})")
-        assert refused.error is not None
-        assert refused.error.ename in ("FileNotFoundError", "PermissionError", "OSError")
+        name = error_of(a.execute(f"open({path!r})")).partition(":")[0]
+        assert name in ("FileNotFoundError", "PermissionError", "OSError")
 
 
 def test_wasi_preopen_scoped_to_session(get: Getting, root: Path) -> None:

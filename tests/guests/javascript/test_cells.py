@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.attacks.conftest import Victim
-from tests.faces import error_of, says
+from tests.faces import error_of, says, traceback_of
 from tests.guests.javascript.conftest import Opening, problem, shown, value
 from wasm_kernel import BaseSandbox
 
@@ -57,9 +57,8 @@ def test_an_error_names_cells_and_the_lines_as_typed(javascript: BaseSandbox) ->
     javascript.execute("\n\nfunction thrower(n) {\n  throw new RangeError('no ' + n)\n}")
     number = javascript.next_count
     result = javascript.execute("// one\n\nthrower(1)")
-    assert result.error is not None
-    assert (result.error.ename, result.error.evalue) == ("RangeError", "no 1")
-    assert [line.strip() for line in result.error.traceback[-2:]] == [
+    assert error_of(result) == "RangeError: no 1"
+    assert [line.strip() for line in traceback_of(result)[-2:]] == [
         f"at thrower (In[{number - 1}]:4:32)",
         f"at In[{number}]:3:1",
     ]
@@ -71,9 +70,8 @@ def test_lines_of_typescript_are_those_that_were_typed(javascript: BaseSandbox) 
         "interface One {\n  a: number\n}\ntype Two = {\n  b: string\n}\n"
         "function f<T>(v: T): T {\n\n  if (!v) throw new Error('x')\n  return v\n}\n\nf<number>(0)"
     )
-    result = javascript.execute(code)
-    assert result.error is not None
-    assert [line.split("In")[1].rsplit(":", 1)[0] for line in result.error.traceback[-2:]] == [
+    traceback = traceback_of(javascript.execute(code))
+    assert [line.split("In")[1].rsplit(":", 1)[0] for line in traceback[-2:]] == [
         f"[{number}]:9",
         f"[{number}]:13",
     ]
@@ -133,12 +131,11 @@ def test_errors(javascript: BaseSandbox, code: str, text: str) -> None:
 def test_a_syntax_error_says_where_it_is(
     javascript: BaseSandbox, code: str, text: str, place: str
 ) -> None:
-    error = javascript.execute(code).error
-    assert error is not None
-    assert f"{error.ename}: {error.evalue}" == f"SyntaxError: {text}"
-    assert error.traceback[-1].endswith(f"]:{place}")
+    result = javascript.execute(code)
+    assert error_of(result) == f"SyntaxError: {text}"
+    assert traceback_of(result)[-1].endswith(f"]:{place}")
     line = code.split("\n")[int(place.partition(":")[0]) - 1]
-    assert line in error.traceback[1]
+    assert line in traceback_of(result)[1]
 
 
 def test_a_syntax_error_is_one_after_a_cell_has_broken_the_agent(javascript: BaseSandbox) -> None:
@@ -206,8 +203,7 @@ def test_a_cell_waits_for_its_timeouts_and_not_for_intervals(javascript: BaseSan
 def test_an_interrupt_ends_the_cell_and_nothing_else(javascript: BaseSandbox, code: str) -> None:
     javascript.execute("var kept = [1]")
     result = Victim(javascript).run(f"kept.push(2); console.log('on'); {code}", interrupt="on")
-    assert result.error is not None
-    assert (result.error.ename, result.error.evalue) == ("KeyboardInterrupt", "")
+    assert error_of(result) == "KeyboardInterrupt: "
     assert value(javascript, "kept") == "[ 1, 2 ]"
 
 
