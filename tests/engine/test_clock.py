@@ -322,6 +322,26 @@ def test_an_interrupt_that_the_guest_ignores_stops_it(timed: Timed) -> None:
     assert timed.watch() == StopReason("grace", 2.0)
 
 
+def test_a_third_interrupt_does_not_take_back_what_the_second_asked_for(timed: Timed) -> None:
+    timed.arm(timed.signals, None, 2.0)
+    for is_taken in (True, False, True):
+        timed.interrupt()
+        timed.watch()
+        timed.signals.is_pending = not is_taken
+        timed.watch()
+    timed.at.now += 2.0
+    assert must_end(timed)
+
+
+def test_a_cell_lowers_its_deadline_and_does_not_raise_it(timed: Timed) -> None:
+    timed.arm(timed.signals, 100.0, 2.0)
+    for seconds in (1.0, 50.0):
+        timed.lower_deadline(seconds)
+    timed.at.now += 1.0
+    assert must_end(timed)
+    assert timed.reason == StopReason("deadline", 1.0, own=True)
+
+
 def test_a_cell_that_was_interrupted_before_it_is_served_stops_at_once(timed: Timed) -> None:
     with timed.serving(Served(is_interrupted=True)):
         timed.arm(NO_SIGNALS, None, 2.0)

@@ -67,6 +67,19 @@ def test_a_part_of_several_buffers_is_written(limited: Making) -> None:
     assert reach.read(64, 24) == b"".join(struct.pack("<II", *buffer) for buffer in buffers)
 
 
+def test_a_file_without_a_name_takes_its_space_until_it_is_closed(
+    limited: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wasm_kernel.wasi_files.quota._SHARE", 1e9)  # a second count would find the space
+    guest = limited()
+    fd = opened(guest, "a")
+    assert written(guest, fd, 6 * KB) == 6 * KB
+    guest.one_path("path_unlink_file", "a")
+    assert written(guest, opened(guest, "b"), 6 * KB) == 4 * KB
+    guest.call("fd_close", fd)
+    assert written(guest, opened(guest, "c"), 7 * KB) == 6 * KB
+
+
 def test_a_file_that_the_host_filled_over_the_limit_can_be_written_over(limited: Making) -> None:
     guest = limited()
     (guest.app / "a").write_bytes(bytes(20 * KB))

@@ -107,6 +107,15 @@ def test_cap_std_a_chain_of_links_is_followed_as_by_the_system(facts: Facts, lin
     assert facts.open(str(links), follow=FOLLOW) == expected
 
 
+def test_cap_std_up_from_an_open_folder_is_nowhere(facts: Facts) -> None:
+    (facts.guest.app / "a" / "b").mkdir(parents=True)
+    for path in ("file", "a/file", "a/b/file"):
+        facts.file(path)
+    fd = facts.opened("a/b", DIRECTORY)
+    for path in ("..", "../file", "../../file", "../b/file", "x/../../file"):
+        assert facts.open(path, fd=fd) in (abi.EPERM, abi.ENOENT)
+
+
 def test_p1_file_truncation_readonly(facts: Facts) -> None:
     path = facts.guest.app.parent / "ro" / "f"
     path.write_text("content")
