@@ -53,7 +53,9 @@ def notebook(module_sandbox: Sandbox) -> Notebook:
 def test_ipywidgets_is_at_hand_and_not_imported(notebook: Notebook) -> None:
     asked = "import sys; print('ipywidgets' in sys.modules, len(get_ipython().kernel.comm_manager"
     assert notebook.run(f"{asked}.targets))") == "False 0"
-    notebook.run("from ipywidgets.widgets import widget_int; import ipywidgets")
+    notebook.run("from ipywidgets.widgets import widget_int; import ipywidgets, pkgutil")
+    assert notebook.run("print(widget_int.IntSlider is ipywidgets.IntSlider)") == "True"
+    assert notebook.run("print(pkgutil.get_data('ipywidgets', '__init__.py') is None)") == "False"
     assert notebook.run(f"{asked}.targets))") == "True 2"
 
 

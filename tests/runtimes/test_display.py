@@ -17,16 +17,19 @@ def test_clear_output_says_whether_to_wait(serve: Serve) -> None:
     assert turn.frames == [{"op": "clear_output", "wait": True}]
 
 
-def test_bytes_become_base64(serve: Serve) -> None:
-    [turn] = serve("display({'image/png': b'123'}, raw=True)")
-    assert turn.frames[0]["data"] == {"image/png": "MTIz"}
+def test_what_json_lacks_is_translated(serve: Serve) -> None:
+    values = "{(1, 2): [b'123', {4}], 'd': __import__('datetime').date(2026, 1, 2), 's': '\\ud800'}"
+    [turn] = serve(f"display({{'image/png': b'123', 'a/json': {values}}}, raw=True)")
+    carried = {"(1, 2)": ["MTIz", [4]], "d": "2026-01-02", "s": "?"}
+    assert turn.frames[0]["data"] == {"image/png": "MTIz", "a/json": carried}
 
 
 @pytest.mark.parametrize(
     ("bundle", "note"),
     [
         ("{'text/plain': 5}", "text/plain was left out"),
-        ("{3: 'a'}", "the MIME type 3 is not text"),
+        ("{'text/plain': 'a', 3: 'b'}", "a\n[wasm-kernel] the MIME type 3 is not text"),
+        ("{'a/json': eval('[' * 60 + ']' * 60)}", "nested too deeply"),
         ("{'a/json': object()}", "a/json was left out"),
         ("{'image/png': b'x' * 60_000_000}", "too large to show"),
     ],

@@ -140,6 +140,7 @@ def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(
     aged(other.workspace, hours=2)
     other.worker.last_used -= 2000
     wait_for(lambda: service.list() == [])
+    sandbox.close()  # the first reason stays
     with pytest.raises(SandboxClosed, match=r"deleted, as it had not been used for 3000 seconds"):
         sandbox.execute("x")
     with pytest.raises(FileNotFoundError, match=r"it had not been used for 3000 seconds"):

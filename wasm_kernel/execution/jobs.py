@@ -110,7 +110,7 @@ class GuestJobs:
     def refuse_further(self, why: str) -> None:
         """Refuses further jobs from now on; `why` is the error text of later calls."""
         with self._guard:
-            self._why_closed = self._why_closed or why
+            self._why_closed = why
 
     def cancel_cells(self) -> bool:
         """Cancels the waiting cells; returns False if there was none."""

@@ -103,8 +103,6 @@ class ShellRepair:
             names["__builtins__"] = builtins
         if "_oh" not in names:
             shell.init_user_ns()
-            for unders in ("_", "__", "___"):
-                names.setdefault(unders, getattr(shell.displayhook, unders))
 
     def _repair_modules(self) -> None:
         for name, module in self._modules.items():

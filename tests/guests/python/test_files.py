@@ -98,10 +98,11 @@ def test_a_package_that_is_not_installed_is_named(
         files.find(cache)
 
 
+@pytest.mark.parametrize("folder", ["built_folder", "runtimes_folder"])
 def test_missing_artifacts_are_an_error(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str
 ) -> None:
-    monkeypatch.setattr(files, "built_folder", lambda name: tmp_path)
+    monkeypatch.setattr(files, folder, lambda *_: tmp_path)
     with pytest.raises(BundleError, match="Reinstall wasm-kernel"):
         files.find(cache)
 
