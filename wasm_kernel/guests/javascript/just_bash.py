@@ -71,6 +71,21 @@ _STEP = b"a=numberOf(await We(e,o)),l=reckon(t.operator[0],a,1)"
 _WHOLE_T = rb"if(/^-?\d+$/.test(t.trim()))return whole(t.trim());"
 _WHOLE_R = rb"if(/^-?\d+$/.test(r.trim()))return whole(r.trim());"
 
+_ARITHMETIC = rb"""const exprOf=once(t=>Me2(new be(),t).expression);
+function Me(e,t){if(!/\$[{(]|`/.test(t))return Me2(e,t);
+return{type:"ArithmeticExpression",expression:{type:"ArithText",word:e.parseWordFromString(t,!1,!1,!1,!0)}}}
+function Me2(e,t){let n=uk(t),{expr:r,pos:s}="""
+_NESTED = b"""case"ArithText":return await s(exprOf(await _e(e,t.word)));
+case"ArithNested":return await s(t.expression);"""
+_SUBSCRIPT = rb"""async function hd(e,t){let r=/^(["'])([^]*)\1$/.exec(t);
+if(r?.[1]==="'")return r[2];
+return await _e(e,new be().parseWordFromString(r?r[2]:t,!1,!1,!1,!0))}"""
+_JOINED = b"""f.length>0)
+return f.map(([,p])=>p).join(a==="*"?(e.state.env.get("IFS")??" ").slice(0,1):" ")"""
+_NAME = b"""let names=t.name.parts.every(N=>N.type==="Literal")
+?[await _e(this.ctx,t.name)]:(await dr(this.ctx,t.name)).values,
+u=names[0]??"",f=names.slice(1),d=f.map(()=>!1),p=(N,I)=>"""
+
 _FIELD = b"parseFieldIndexPower(){let t=this.parseFieldIndexPrimary();return t;"
 
 _GENERAL = b'a=s.includes("#")?n.toPrecision(o||1):general(n,o||1),(0'
@@ -251,6 +266,15 @@ _PARTS = (
         b"let n=whole(e);return{value:",
     ),
     (b'async function i4(e,t){if(t=t.trim(),t==="")return 0;', b"if(/^[+-]?(", _COMPARED),
+    # `$((...))`: `${...}` and `$(...)` are put in before it is read; they ran in another shell
+    (b"function Me(e,t){let n=uk(t),", b"=$i(e,n,0)", _ARITHMETIC.removesuffix(b"=")),
+    (b'case"ArithNested":return await s(', b'case"ArithCommandSubst":{', _NESTED),
+    (b"async function hd(e,t){let n=t,r=t.starts", b"At();Z();var Uo=", _SUBSCRIPT),
+    # "${array[*]}" in here-documents, here-strings and assignments
+    (b'f.length>0)return f.map(([,p])=>p).join(" ")', b";let d=e.state.env.g", _JOINED),
+    # a command's name, as in `$command` and "$@", may be several words
+    (b"let u=await _e(this.ctx,t.name),f=[],d=[]", b"{if(f.length>=this.ctx", _NAME),
+    (b"m=t.name.parts.every(", b"N=>N.type", b"m=names.length===0||t.name.parts.every("),
     # arithmetic in 64 bits
     (b"function qN(e,t,n){", b'switch(n){case"+":', b"function qN(e,t,n){" + _RECKON),
     (b"function Yw(e,t,n){", b'switch(n){case"=":', b"function Yw(e,t,n){" + _RECKON_AND_SET),
