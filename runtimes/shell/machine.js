@@ -5,6 +5,7 @@ import { fileCall } from "wasm-kernel:host";
 
 const USER = "user", ID = 1000; // as just-bash has them for `whoami` and `$UID`
 const SYSTEM = { s: "wasi", n: "localhost", r: "0.0.0", v: "0.0.0", m: "wasm32", o: "WASI" }; // as in Python's `os.uname`
+export const SYSTEM_VARIABLES = { HOSTTYPE: "wasm32", OSTYPE: "wasi", MACHTYPE: "wasm32-unknown-wasi" };
 const SYSTEM_NAMES = { "--all": "-a", "--kernel-name": "-s", "--nodename": "-n", "--kernel-release": "-r", "--machine": "-m", "--operating-system": "-o" };
 const UNITS = { b: 1, k: 1024, m: 1024 ** 2, g: 1024 ** 3 };
 
@@ -59,10 +60,12 @@ const memoryUse = defineCommand("free", async (args) => {
   const wrong = args.find((word) => !/^-[hbkmgt]$|^--human$/.test(word));
   if (wrong) return unknown("free", wrong);
   const { most, used } = memory, shown = unitOf(args, "i"), row = (words) => words.map((word) => word.padStart(11)).join(" ");
+  const total = args.includes("-t") ? [`Total:${row([most, used, most - used].map(shown)).slice(2)}`] : [];
   return printed(
     `    ${row(["total", "used", "free", "shared", "buff/cache", "available"])}`,
     `Mem:${row([most, used, most - used, 0, 0, most - used].map(shown))}`,
     `Swap:${row([0, 0, 0].map(shown)).slice(1)}`,
+    ...total,
   );
 });
 

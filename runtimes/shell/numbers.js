@@ -1,4 +1,4 @@
-// Whole numbers of 64 bits, as bash calculates with them: a BigInt where JavaScript's own number is not exact.
+// Numbers as bash has them: whole ones of 64 bits, a BigInt where JavaScript's own number is not exact; and as text.
 
 const narrowed = (big) => {
   const value = BigInt.asIntN(64, big), plain = Number(value);
@@ -45,3 +45,57 @@ export function reckon(operator, one, other) {
 /** Returns the result of `-` or `~` before a number. */
 export const negated = (value) => narrowed(-BigInt(value));
 export const inverted = (value) => narrowed(~BigInt(value));
+
+/** Returns a number as `%g` writes it. */
+export function general(number, digits) {
+  if (!Number.isFinite(number)) return String(number).replace("Infinity", "inf").replace("NaN", "nan");
+  const most = digits || 1, [first, exponent] = number.toExponential(most - 1).split("e");
+  if (exponent >= -4 && exponent < most) return String(Number(number.toPrecision(most)));
+  return `${first.replace(/\.?0+$/, "")}e${exponent.replace(/^([+-])(\d)$/, "$10$2")}`;
+}
+
+/** Returns a number with so many places; one in the middle of two gets an even last digit, as in C. */
+function fixed(number, places) {
+  const exact = number.toFixed(Math.min(100, places + 30)), end = exact.length - Math.min(30, 100 - places);
+  const below = exact.slice(0, places > 0 ? end : end - 1);
+  return /^\.?50*$/.test(exact.slice(below.length)) && /[02468]$/.test(below) ? below : number.toFixed(places);
+}
+
+const BASES = { o: 8, x: 16 }, PREFIXES = { o: "0", x: "0x" }, MOST = 2n ** 63n, ALL = 2n ** 64n;
+const SPECIFIER = /^%([-+ #0']*)(\d*)(\.\d*)?[lhjzt]*([diuoxXeEfFgG])$/;
+
+function digitsOf(number, kind, places) {
+  if (!Number.isFinite(number) || kind === "g") return general(number, places ?? 6);
+  return kind === "f" ? fixed(number, places ?? 6) : number.toExponential(places ?? 6).replace(/([+-])(\d)$/, "$10$2");
+}
+
+/** Returns a number as `printf` writes it for a specifier such as `%-5.2f`. */
+export function formatted(specifier, number) {
+  const [, flags, width, point, letter] = SPECIFIER.exec(specifier), kind = letter.toLowerCase();
+  const places = point === undefined ? undefined : Number(point.slice(1)), isWhole = "diuox".includes(kind);
+  let sign = number < 0 ? "-" : flags.includes("+") ? "+" : flags.includes(" ") ? " " : "", digits;
+  if ("di".includes(kind)) {
+    const size = number < 0 ? -BigInt(number) : BigInt(number), most = number < 0 ? MOST : MOST - 1n;
+    digits = String(size < most ? size : most);
+  } else if (isWhole) {
+    sign = flags.includes("#") && number ? (PREFIXES[kind] ?? "") : "";
+    digits = (((BigInt(number) % ALL) + ALL) % ALL).toString(BASES[kind]); // `asUintN` of this interpreter is wrong
+  } else digits = digitsOf(number < 0 ? -number : number, kind, places);
+  if (isWhole) digits = digits.padStart(places ?? 0, "0");
+  if (flags.includes("0") && !flags.includes("-") && !(isWhole && point)) digits = digits.padStart(width - sign.length, "0");
+  const text = flags.includes("-") ? (sign + digits).padEnd(width) : (sign + digits).padStart(width);
+  return letter === kind ? text : text.toUpperCase();
+}
+
+/** Returns an argument of `printf` as a specifier asks for it, and whether it is the number that this needs. */
+export function printed(specifier, text) {
+  const character = /^\\?["']([^])/u.exec(text)?.[1];
+  if (character !== undefined) return { value: formatted(specifier, character.codePointAt(0)), isRight: true };
+  if (/[efg]$/i.test(specifier)) {
+    const number = Number(text), isRight = !Number.isNaN(number);
+    return { value: formatted(specifier, isRight ? number : Number.parseFloat(text) || 0), isRight };
+  }
+  const [all, sign, digits = "0"] = /^\s*([-+]?)(0x[\da-f]+|0[0-7]*|[1-9]\d*)/i.exec(text) ?? [""];
+  const number = BigInt(/^0\d/.test(digits) ? `0o${digits}` : digits);
+  return { value: formatted(specifier, sign === "-" ? -number : number), isRight: all === text };
+}

@@ -1,5 +1,7 @@
 // Small parts that stand in just-bash for others (just_bash.py).
 
+import { general } from "wasm-kernel:numbers";
+
 const MOST = 500; // results that are kept
 export const TRAP = "\0trap"; // no script has a variable of this name
 
@@ -76,15 +78,6 @@ export async function replaceFile(fs, path, text) {
 export function awkNumber(value) {
   if (typeof value === "string") return value;
   return Number.isInteger(value) ? String(value) : general(value, 6);
-}
-
-/** Returns a number as `%g` writes it, or `%G`. */
-export function general(number, digits, letter = "g") {
-  if (!Number.isFinite(number)) return String(number).replace("Infinity", "inf").replace("NaN", "nan");
-  const most = digits || 1, [first, exponent] = number.toExponential(most - 1).split("e");
-  if (exponent >= -4 && exponent < most) return String(Number(number.toPrecision(most)));
-  const text = `${first.replace(/\.?0+$/, "")}e${exponent.replace(/^([+-])(\d)$/, "$10$2")}`;
-  return letter === "G" ? text.toUpperCase() : text;
 }
 
 const two = (number) => String(number).padStart(2, "0");

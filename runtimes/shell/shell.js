@@ -9,8 +9,9 @@ import { Bash, InMemoryFs, MountableFs, defineCommand } from "just-bash";
 import { latin1, send } from "wasm-kernel:host";
 import { bytesOfText, textOfBytes, textOfLatin1, withBytes } from "wasm-kernel:bytes";
 import { SessionFolder } from "wasm-kernel:folders";
-import { MACHINE, memory } from "wasm-kernel:machine";
-import { TRAP, general } from "wasm-kernel:pieces";
+import { LINES, READER, counted } from "wasm-kernel:lines";
+import { MACHINE, SYSTEM_VARIABLES, memory } from "wasm-kernel:machine";
+import { TRAP } from "wasm-kernel:pieces";
 import { nextDue, takeDue } from "wasm-kernel:timers";
 
 const UNLIMITED = [
@@ -20,17 +21,16 @@ const UNLIMITED = [
 ]; // the cell's own limits hold instead
 const BY_PYTHON = [
   "python", "python3", "pip", "pip3", "gzip", "gunzip", "zcat", "tar", "zip", "unzip",
-  "md5sum", "sha1sum", "sha256sum", "sha512sum", "sort", "tr", "diff", "date", "od", "shuf", "bc", "realpath", "mktemp", "install",
+  "md5sum", "sha1sum", "sha256sum", "sha512sum", "sort", "tr", "diff", "uniq", "join", "ls", "stat", "date", "od", "shuf", "bc", "realpath", "mktemp", "install",
 ];
-const hasSign = (word) => /^(-[nc]|--(lines|bytes)=)-/.test(word);
+const isUnsorted = (word) => /^(-[cf])?[\d,-]+$/.test(word) && word.match(/\d+/g)?.some((number, at, all) => number - all[at - 1] < 0);
 const PARTLY_BY_PYTHON = {
-  head: (args) => args.some((word, at) => hasSign(word) || (/^-[nc]$/.test(word) && args[at + 1]?.startsWith("-"))),
-  cut: (args) => args.some((word) => /^--(complement|output-delimiter)|^-b/.test(word)),
+  head: (args) => args.some((word, at) => /^-[nc]$/.test(args[at - 1]) && word.startsWith("-")),
+  cut: (args) => args.some((word) => /^--(complement|output-delimiter)|^-b/.test(word) || isUnsorted(word)),
   du: (args) => args.some((word) => /^-[a-zA-Z]*b|^--(bytes|apparent-size)$/.test(word)),
 };
 const LEFT_OUT = ["html-to-markdown", "sqlite3"];
 const MOST = 2 ** 31 - 2; // a larger number would be none for `split` of texts
-const SEQUENCE_MOST = 500_000_000; // characters
 const READ_ONLY = ["writeFile", "appendFile", "mkdir", "rm", "cp", "mv", "chmod", "symlink", "link", "utimes"];
 
 let script; // the one that runs
@@ -39,9 +39,10 @@ const waiting = []; // the programs that it waits for, the first of which runs
 /** Runs a program in the session's Python, for which the output of `<(...)` is a file. */
 const byPython = (name) =>
   defineCommand(name, async (args, context) => {
-    if (PARTLY_BY_PYTHON[name]?.(args) === false) return context.origCommand(args);
+    const given = name === "head" ? counted(args) : args;
+    if (PARTLY_BY_PYTHON[name]?.(given) === false) return context.origCommand(given);
     const { cwd, stdin, exportedEnv, fs } = context, made = [];
-    const words = args.map((word) => word.replace(/^--(line|byte)s=/, (_, unit) => (unit === "line" ? "-n" : "-c")));
+    const words = given.map((word) => (word === "/dev/stdin" ? "-" : word));
     for (const [at, word] of words.entries()) {
       if (!/^\/dev\/fd\/\d+$/.test(word)) continue;
       words[at] = `/tmp/.${word.slice(5).replace("/", "-")}-${waiting.length}`;
@@ -55,43 +56,6 @@ const byPython = (name) =>
     return found;
   });
 
-/** Lists files before folders, without the empty lines that just-bash has between files. */
-const list = defineCommand("ls", async (args, context) => {
-  const options = args.filter((word) => word.startsWith("-") && word !== "-");
-  const names = args.filter((word) => !word.startsWith("-") || word === "-");
-  if (names.length < 2) return context.origCommand(args);
-  const files = [], folders = [];
-  for (const name of names) {
-    const path = context.fs.resolvePath(context.cwd, name);
-    const isFolder = !options.includes("-d") && (await context.fs.exists(path)) && (await context.fs.stat(path)).isDirectory;
-    (isFolder ? folders : files).push(name);
-  }
-  const all = { stdout: "", stderr: "", exitCode: 0 };
-  for (const name of [...files, ...folders]) {
-    const found = await context.origCommand([...options, name]);
-    const title = folders.includes(name) && !options.includes("-R") ? `${all.stdout && "\n"}${name}:\n` : "";
-    all.stdout += title + found.stdout;
-    all.stderr += found.stderr;
-    all.exitCode = Math.max(all.exitCode, found.exitCode);
-  }
-  return all;
-});
-
-/** Takes values that stand in the same word as their option, such as `-n1` and `-I{}`. */
-const repeat = defineCommand("xargs", async (args, context) => {
-  const words = [];
-  let ours = true; // until the command, whose words stay
-  while (args.length > 0) {
-    const word = args.shift(), found = ours && /^(-[InPLd])(.+)$/.exec(word);
-    if (found) words.push(found[1], found[2]);
-    else words.push(word);
-    if (ours && /^-[InPLd]$/.test(word) && args.length > 0) words.push(args.shift());
-    else if (!word.startsWith("-")) ours = false;
-  }
-  const isByLine = words.includes("-I") && !words.some((word) => /^(-0|--null|-d.*|--delimiter.*)$/.test(word));
-  return context.origCommand(isByLine ? ["-d", "\\n", ...words] : words);
-});
-
 const SEARCH_FLAGS = /^-[0abcEFGhHilLnoqrRsvwxyZ]+$/; // each without a value
 const NO_VALUE = new Set(["--no-config", "--no-messages", "--line-buffered"]);
 const WITH_VALUE = new Set(["--color", "--colour", "--encoding"]);
@@ -103,7 +67,7 @@ const intervals = (pattern) => pattern.replace(/\\([^])/g, (all, letter) => ({ "
 const search = (name) =>
   defineCommand(name, async (args, context) => {
     const words = [], patterns = [];
-    let named = false, ends = ":";
+    let named = false, isQuiet = false, ends = ":";
     for (let at = 0; at < args.length; at += 1) {
       const word = args[at];
       if (NO_VALUE.has(word) || /^--colou?r=/.test(word) || (name === "rg" && word === "--")) continue;
@@ -114,8 +78,9 @@ const search = (name) =>
       else if (word === "--with-filename" || word === "--null") [named, ends] = [named || word !== "--null", word === "--null" ? "\0" : ends];
       else if (SEARCH_FLAGS.test(word)) {
         if (/[Z0]/.test(word)) ends = "\0";
+        isQuiet ||= name === "grep" && word.includes("s");
         named ||= word.includes("H");
-        const rest = word.replace(/[aHZ0]/g, "");
+        const rest = word.replace(name === "grep" ? /[aHsZ0]/g : /[aHZ0]/g, "");
         if (rest !== "-") words.push(rest);
       } else words.push(word);
     }
@@ -132,6 +97,7 @@ const search = (name) =>
     if (patterns.length > 0) words.unshift("-e", patterns.join("\n"));
     if (named && name === "grep") words.push("/dev/null"); // with several files, grep names the one with a match
     const found = await context.origCommand(words);
+    if (isQuiet) found.stderr = "";
     return ends === ":" ? found : { ...found, stdout: found.stdout.replace(/^([^:\n]*):/gm, `$1${ends}`) };
   });
 
@@ -173,10 +139,6 @@ const copy = defineCommand("cp", (args, context) => {
   return context.origCommand(words.filter((word) => word !== "-" && word !== "--force"));
 });
 
-/** Writes as many lines as programs that ask are answered with: commands of a pipe run one after another. */
-const agree = defineCommand("yes", async (args) =>
-  ({ stdout: `${args.join(" ") || "y"}\n`.repeat(10_000), stderr: "", exitCode: 0 }));
-
 const compare = defineCommand("cmp", async (args, context) => {
   const [first, second = "-"] = args.filter((word) => !/^-./.test(word));
   const told = (exitCode, stdout, stderr = "") =>
@@ -199,96 +161,31 @@ const compare = defineCommand("cmp", async (args, context) => {
   return told(1, "", `cmp: EOF on ${ended} ${at === 0 ? "which is empty" : `after byte ${at}, line ${line}`}\n`);
 });
 
+const literal = (value) => ({ type: "Word", parts: [{ type: "Literal", value }] });
+const nameOf = (node) => (node?.name?.parts?.length === 1 ? node.name.parts[0].value : undefined);
+
+/** Tells `yes` how many lines the `head` behind it prints: commands of a pipe run one after another. */
+function tellReader({ commands }) {
+  for (const [at, command] of commands.entries()) {
+    const reader = commands[at + 1];
+    if (nameOf(command) === "yes" && nameOf(reader) === "head") command.args.push(literal(READER), ...reader.args);
+  }
+}
+
 /** Lets Python run a file whose name in a script says that it is Python's, such as `./x.py`. */
 function runFilesOfPython(node) {
   if (node === null || typeof node !== "object") return;
   const [part, ...rest] = node.type === "SimpleCommand" ? (node.name?.parts ?? []) : [];
   if (part?.type === "Literal" && rest.length === 0 && /\/.*\.py$/.test(part.value)) {
     node.args.unshift(node.name);
-    node.name = { type: "Word", parts: [{ type: "Literal", value: "python3" }] };
+    node.name = literal("python3");
   }
+  if (node.type === "Pipeline") tellReader(node);
   Object.values(node).forEach(runFilesOfPython);
 }
 
-const count = defineCommand("uniq", async (args, context) => {
-  const found = await context.origCommand(args);
-  const isCounted = args.some((word) => /^-[a-zA-Z]*c|^--count$/.test(word));
-  return isCounted ? { ...found, stdout: found.stdout.replace(/^ *(\d+) /gm, (_, digits) => `${digits.padStart(7)} `) } : found;
-});
-
-/** Takes `paste -sd+`, and standard input without the name of a file. */
-const paste = defineCommand("paste", (args, context) => {
-  const words = args.flatMap((word) => {
-    const found = /^-(s?)d(.*)$/.exec(word);
-    return found ? [...(found[1] ? ["-s"] : []), "-d", ...(found[2] ? [found[2]] : [])] : [word];
-  });
-  const ends = words.indexOf("-d") + 1;
-  if (ends > 0) words[ends] = words[ends]?.replace(/\\(.)/g, (_, letter) => ({ t: "\t", n: "\n" })[letter] ?? letter);
-  const isNamed = words.some((word, at) => (!word.startsWith("-") || word === "-") && words[at - 1] !== "-d");
-  return context.origCommand(isNamed ? words : [...words, "-"]);
-});
-
-const SEPARATORS = /^(FS|OFS|ORS|RS|OFMT|SUBSEP)=([^]*)$/; // which just-bash takes from programs alone
-
-/** Takes programs in files (`-f`), and variables from options and between the names of files. */
-const awk = defineCommand("awk", async (args, context) => {
-  const words = [...args], options = [], programs = [], begin = [];
-  const set = (word) => {
-    const [found, name, value] = SEPARATORS.exec(word) ?? [];
-    if (name === "FS") options.push("-F", value);
-    else if (found) begin.push(`BEGIN { ${name} = "${value.replaceAll('"', '\\"')}" }\n`);
-    else options.push("-v", word);
-  };
-  while (/^-./.test(words[0])) {
-    const [, name, value] = /^(-[Fvf]|-)([^]*)$/.exec(words.shift());
-    if (name === "-" && value === "-") break;
-    if (name === "-") options.push(`-${value}`);
-    else if (name === "-F") options.push("-F", value || (words.shift() ?? ""));
-    else if (name === "-v") set(value || (words.shift() ?? ""));
-    else {
-      const file = value || (words.shift() ?? ""), path = context.fs.resolvePath(context.cwd, file);
-      if (!(await context.fs.exists(path))) return { stdout: "", stderr: `awk: ${file}: No such file or directory\n`, exitCode: 2 };
-      programs.push(`${await context.fs.readFile(path)}\n`);
-    }
-  }
-  if (programs.length === 0 && words.length > 0) programs.push(words.shift());
-  while (/^[A-Za-z_]\w*=/.test(words[0])) set(words.shift());
-  const program = [...begin, ...programs].join("");
-  if (/\bRS\s*=(?!=|\s*"\\n")/.test(program)) return { stdout: "", stderr: "awk: records other than lines (RS) are not known here\n", exitCode: 2 };
-  return context.origCommand([...options, ...(programs.length > 0 ? [program] : []), ...words]);
-});
-
-/** Prints the ends of files, also from a byte on; what would follow (`-f`) does not come. */
-const tail = defineCommand("tail", async (args, context) => {
-  const isToFollow = (word) => /^-[fF]$|^--follow/.test(word), follows = args.some(isToFollow);
-  const given = args.filter((word) => !isToFollow(word)).flatMap((word) => {
-    const [, name, value] = /^(-[nc]|--lines=|--bytes=)(.+)$/.exec(word) ?? [];
-    return name === undefined ? [word] : [name.replace(/^--(.).*/, (_, letter) => (letter === "l" ? "-n" : "-c")), value];
-  });
-  const words = given.map((word, at) => (/^-[nc]$/.test(given[at - 1]) ? word.replace(/^-/, "") : word)), at = words.indexOf("-c");
-  let found;
-  if (at < 0 || !words[at + 1]?.startsWith("+")) found = await context.origCommand(words);
-  else {
-    const { stdout, ...rest } = await context.exec("cat", { cwd: context.cwd, stdin: context.stdin, stdinKind: "bytes", args: words.toSpliced(at, 2) });
-    found = { ...rest, stdout: stdout.slice(Math.max(0, Number(words[at + 1]) - 1)) };
-  }
-  return follows ? { ...found, stderr: `${found.stderr}tail: nothing follows: commands run one after another\n` } : found;
-});
-
 /** Takes parts of a second without a zero, such as `.3`. */
 const rest = defineCommand("sleep", (args, context) => context.origCommand(args.map((word) => word.replace(/^\./, "0."))));
-
-/** Keeps files under other names before `sed -i.bak` changes them. */
-const edit = defineCommand("sed", async (args, context) => {
-  const ending = args.map((word) => /^(?:-i|--in-place=)(?![nErsz]+$)(.+)$/.exec(word)?.[1]).find(Boolean);
-  if (ending === undefined) return context.origCommand(args);
-  for (const word of args) {
-    const path = context.fs.resolvePath(context.cwd, word);
-    if (word.startsWith("-") || !(await context.fs.exists(path)) || !(await context.fs.stat(path)).isFile) continue;
-    await context.fs.cp(path, `${path}${ending}`);
-  }
-  return context.origCommand(args.map((word) => (/^(-i|--in-place=)/.test(word) && word.endsWith(ending) ? "-i" : word)));
-});
 
 /** Exports the variables that `env` sets: just-bash sets them for the shell alone, and programs don't get them. */
 const withVariables = defineCommand("env", (args, context) => {
@@ -342,56 +239,6 @@ const measure = defineCommand("wc", async (args, context) => {
   return result;
 });
 
-const FORMAT = /^((?:[^%]|%%)*)%([-0+]*)(\d*)(?:\.(\d+))?([fge])((?:[^%]|%%)*)$/;
-
-/** Returns the function that writes a number in a format such as `%03g` or `%.2f`; undefined if it is none. */
-function formatter(format) {
-  const [found, before, flags, width, places, kind, after] = FORMAT.exec(format) ?? [];
-  if (found === undefined) return undefined;
-  const digits = Number(places ?? 6), plain = (text) => text.replaceAll("%%", "%");
-  return (number) => {
-    const text = kind === "f" ? number.toFixed(digits) : kind === "e" ? number.toExponential(digits) : general(number, digits);
-    const signed = flags.includes("+") && number >= 0 ? `+${text}` : text;
-    const padded = flags.includes("-") ? signed.padEnd(width) : flags.includes("0") ? zeroed(signed, Number(width)) : signed.padStart(width);
-    return plain(before) + padded + plain(after);
-  };
-}
-
-const zeroed = (text, width) => text.replace(/\d.*/, (digits) => digits.padStart(width - (text.length - digits.length), "0"));
-
-/** Counts. Numbers that can't fit into memory are refused at once. */
-const sequence = defineCommand("seq", async (args) => {
-  const wrong = (why) => ({ stdout: "", stderr: `seq: ${why}\n`, exitCode: 1 }), numbers = [];
-  let separator = "\n", isEven = false, format;
-  for (let at = 0; at < args.length; at += 1) {
-    const word = args[at], [, name, value] = /^(-w?[sf]|--separator=|--format=)([^]*)$/.exec(word) ?? [];
-    isEven ||= /^(-w.*|--equal-width)$/.test(word);
-    if (name === undefined && /^(-w|--equal-width)$/.test(word)) continue;
-    if (name === undefined && word !== "--") numbers.push(word);
-    else if (name?.includes("s")) separator = value || (args[(at += 1)] ?? "");
-    else if (name !== undefined) format = value || (args[(at += 1)] ?? "");
-  }
-  const odd = numbers.find((word) => word.trim() === "" || !Number.isFinite(Number(word)));
-  if (odd !== undefined) return wrong(`invalid floating point argument: '${odd}'`);
-  if (numbers.length === 0 || numbers.length > 3) return wrong(numbers.length === 0 ? "missing operand" : `extra operand '${numbers[3]}'`);
-  const first = numbers.length > 1 ? numbers[0] : "1", step = numbers.length > 2 ? numbers[1] : "1", begin = Number(first), by = Number(step);
-  if (by === 0) return wrong(`invalid Zero increment value: '${step}'`);
-  const places = Math.max(...[first, step].map((word) => word.split(".")[1]?.length ?? 0));
-  const count = Math.floor((Number(numbers.at(-1)) - begin) / by + 1e-10) + 1;
-  let write = format === undefined ? (number) => (places > 0 ? number.toFixed(places) : String(number)) : formatter(format);
-  if (write === undefined) return wrong(`format '${format}' is not known here`);
-  if (count <= 0) return { stdout: "", stderr: "", exitCode: 0 };
-  const plain = write, width = Math.max(plain(begin).length, plain(begin + (count - 1) * by).length);
-  if (count * (width + separator.length) > SEQUENCE_MOST) return wrong(`${count} numbers do not fit into memory`);
-  if (isEven) write = (number) => zeroed(plain(number), width);
-  const pieces = [];
-  for (let start = 0; start < count; start += 10_000) {
-    const piece = Array.from({ length: Math.min(10_000, count - start) }, (_, at) => write(begin + (start + at) * by));
-    pieces.push(piece.join(separator));
-  }
-  return { stdout: `${pieces.join(separator)}\n`, stderr: "", exitCode: 0 };
-});
-
 /** Stands in for a command of just-bash that can't work here. */
 const missing = (name) =>
   defineCommand(name, async () => ({ stdout: "", stderr: `bash: ${name}: command not found\n`, exitCode: 127 }));
@@ -402,7 +249,7 @@ const bash = new Bash({
   fs: files,
   cwd: "/",
   customCommands: [
-    ...MACHINE, sequence, awk, tail, list, repeat, copy, agree, compare, count, paste, edit, rest, trap, withVariables, measure, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
+    ...MACHINE, ...LINES, copy, compare, rest, trap, withVariables, measure, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
     ...[...BY_PYTHON, ...Object.keys(PARTLY_BY_PYTHON)].map(byPython), ...LEFT_OUT.map(missing),
   ],
   executionLimits: {
@@ -456,7 +303,7 @@ function begin(request) {
   const { cwd, env, stdin } = request;
   Object.assign(memory, request.memory);
   bash.state.startTime = Date.now(); // of $SECONDS
-  const all = { ...env, PATH: "/usr/bin:/bin", PWD: cwd, OLDPWD: cwd, IFS: " \t\n", OPTIND: "1" };
+  const all = { ...env, PATH: "/usr/bin:/bin", PWD: cwd, OLDPWD: cwd, IFS: " \t\n", OPTIND: "1", ...SYSTEM_VARIABLES };
   for (const name of Object.keys(env)) {
     if (!name.includes("COLOR")) bash.state.exportedVars.add(name); // colours are for cells, not for pipes
   }

@@ -3,47 +3,83 @@
 from __future__ import annotations
 
 import gzip
+import stat
 import sys
 import tarfile
+import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from wasm_kernel_agent.shell_options import Usage, options_of
+from wasm_kernel_agent.shell_options import Usage, number_of, options_of
+from wasm_kernel_agent.shell_text import lines_of
 
 _PACKERS = {"z": "gz", "j": "bz2", "J": "xz"}
-_STRIP, _EXCLUDE = "--strip-components=", "--exclude="
+_ENDINGS = {".gz": "gz", ".tgz": "gz", ".bz2": "bz2", ".xz": "xz"}
+_TAR = """
+create c extract x get x list t append r gzip z gunzip z bzip2 j xz J verbose v keep-old-files k
+file f directory C to-stdout O auto-compress a files-from T exclude ! strip-components # wildcards *
+preserve-permissions p no-same-owner o overwrite U
+"""
 
 
 def tar(words: list[str]) -> None:
     """Makes, lists or unpacks a tape archive."""
-    if words and not words[0].startswith("-"):
-        words = [f"-{words[0]}", *words[1:]]
-    strip = sum(int(word.removeprefix(_STRIP)) for word in words if word.startswith(_STRIP))
-    left_out = [word.removeprefix(_EXCLUDE) for word in words if word.startswith(_EXCLUDE)]
-    words = [word for word in words if not word.startswith("--")]
-    options, names = options_of(words, "cxtzjJvkf:C:")
-    packer = next((_PACKERS[letter] for letter in _PACKERS if letter in options), "")
-    if len(options.keys() & {"c", "x", "t"}) != 1:
-        raise Usage("one of -c, -x and -t is needed")
+    options, names = options_of(_with_dashes(words), "cxtrzjJvkOapoU*f:C:T:!:#:", _TAR)
+    kinds = options.keys() & {"c", "x", "t", "r"}
+    if len(kinds) != 1 or "\n" in options.get("C", ""):
+        raise Usage("one of -c, -x, -t and -r, and at most one -C are needed")
     where, name = Path(options.get("C", ".")), options.get("f", "-")
-    if "c" in options:
-        mode: Any = f"w|{packer}"
+    left_out = options["!"].split("\n") if "!" in options else []
+    if "T" in options:
+        names += lines_of([options["T"]])
+    if kinds & {"c", "r"}:
+        packer = next((_PACKERS[letter] for letter in _PACKERS if letter in options), "")
+        packer = packer or (_ENDINGS.get(Path(name).suffix, "") if "a" in options else "")
+        mode: Any = f"w|{packer}" if "c" in options else "a"
         with tarfile.open(**_opened(name, "wb"), mode=mode) as archive:
             for each in names:
                 name_in_there = PurePosixPath(each).as_posix().lstrip("/")
                 archive.add(where / each, name_in_there, filter=lambda it: _unless(it, left_out))
+                if "v" in options:
+                    print(each)
         return
     with tarfile.open(**_opened(name, "rb"), mode="r|*") as archive:
-        for member in _wanted(archive, names, strip):
+        for member in _wanted(archive, names, number_of(options, "#") or 0, "*" in options):
             if _unless(member, left_out) is None:
                 continue
             if "t" in options or "v" in options:
-                print(member.name + "/" * member.isdir())
-            if "x" in options:
+                print(_described(member) if {"t", "v"} <= options.keys() else _title(member))
+            if "O" in options and (content := archive.extractfile(member)):
+                sys.stdout.buffer.write(content.read())
+            elif "x" in options:
+                if "k" in options and (where / member.name).is_file():
+                    raise Usage(f"{member.name}: Cannot open: File exists")
                 archive.extract(member, where, filter="data")
+
+
+def _with_dashes(words: list[str]) -> list[str]:
+    """Writes options without a dash, whose values follow in their order, as others."""
+    if not words or words[0].startswith("-"):
+        return words
+    found, rest = [], words[1:]
+    for letter in words[0]:
+        found += [f"-{letter}", *([rest.pop(0)] if letter in "fCTX" and rest else [])]
+    return found + rest
+
+
+def _title(member: tarfile.TarInfo) -> str:
+    return member.name + "/" * member.isdir()
+
+
+def _described(member: tarfile.TarInfo) -> str:
+    kind = {tarfile.DIRTYPE: stat.S_IFDIR, tarfile.SYMTYPE: stat.S_IFLNK}
+    mode = stat.filemode(kind.get(member.type, stat.S_IFREG) | member.mode)
+    owner = f"{member.uname or member.uid}/{member.gname or member.gid}"
+    moment = time.strftime("%Y-%m-%d %H:%M", time.gmtime(member.mtime))
+    return f"{mode} {owner} {member.size:>9} {moment} {_title(member)}"
 
 
 def _unless(member: tarfile.TarInfo, left_out: list[str]) -> tarfile.TarInfo | None:
@@ -62,15 +98,27 @@ def _opened(name: str, mode: str) -> dict[str, Any]:
 
 
 def _wanted(
-    archive: tarfile.TarFile, names: Sequence[str], strip: int
+    archive: tarfile.TarFile, names: Sequence[str], strip: int, has_patterns: bool
 ) -> Iterator[tarfile.TarInfo]:
+    missing = {*names}
     for member in archive:
         path = PurePosixPath(member.name)
-        if names and not any(path.is_relative_to(name.rstrip("/")) for name in names):
+        asked = [
+            name
+            for name in names
+            if path.is_relative_to(name.rstrip("/")) or (has_patterns and fnmatch(str(path), name))
+        ]
+        if names and not asked:
             continue
+        missing -= {*asked}
         parts = path.parts[strip:]
         if parts:
             yield member.replace(name="/".join(parts), deep=False) if strip else member
+    if missing:
+        raise Usage(f"{min(missing)}: Not found in archive")
+
+
+_RULE = "---------  ---------- -----"
 
 
 def unzip(words: list[str]) -> None:
@@ -79,12 +127,23 @@ def unzip(words: list[str]) -> None:
     if not names:
         raise Usage("the name of a zip file is needed")
     with zipfile.ZipFile(names[0]) as archive:
-        for member in archive.infolist():
-            if names[1:] and not any(PurePosixPath(member.filename).match(n) for n in names[1:]):
-                continue
-            if "l" in options:
-                print(f"{member.file_size:>9}  {member.filename}")
-            elif "p" in options:
+        members = [
+            member
+            for member in archive.infolist()
+            if not names[1:] or any(PurePosixPath(member.filename).match(n) for n in names[1:])
+        ]
+        if names[1:] and not members:
+            raise Usage(f"filename not matched: {names[1]}")
+        if "l" in options:
+            print(f"Archive:  {names[0]}\n  Length      Date    Time    Name\n{_RULE}   ----")
+            for member in members:
+                moment = "{}-{:02}-{:02} {:02}:{:02}".format(*member.date_time)
+                print(f"{member.file_size:>9}  {moment}   {member.filename}")
+            total = sum(member.file_size for member in members)
+            print(f"{_RULE[:9]:30}-------\n{total:>9}{'':21}{len(members)} files")
+            return
+        for member in members:
+            if "p" in options:
                 sys.stdout.buffer.write(archive.read(member))
             else:
                 place = archive.extract(member, options.get("d", "."))
@@ -98,13 +157,22 @@ def zip_up(words: list[str]) -> None:
     if len(names) < 2:
         raise Usage("the names of a zip file and of files are needed")
     target = names[0] if "." in Path(names[0]).name else f"{names[0]}.zip"
+    paths = [Path(name) for name in names[1:]]
+    for path in [*paths] if "r" in options else []:
+        paths += sorted(path.rglob("*"))
+    added = {path.name if "j" in options else path.as_posix().lstrip("/") for path in paths}
+    kept = {}
+    if Path(target).exists():
+        with zipfile.ZipFile(target) as archive:
+            left = [one for one in archive.infolist() if one.filename.rstrip("/") not in added]
+            kept = {one: archive.read(one) for one in left}
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in names[1:]:
-            inside = sorted(Path(name).rglob("*")) if "r" in options else []
-            for path in [Path(name), *inside]:
-                archive.write(path, path.name if "j" in options else None)
-                if "q" not in options:
-                    print(f"  adding: {path}")
+        for one, content in kept.items():
+            archive.writestr(one, content)
+        for path in paths:
+            archive.write(path, path.name if "j" in options else None)
+            if "q" not in options:
+                print(f"  adding: {path}")
 
 
 def gzip_up(words: list[str]) -> None:
@@ -123,6 +191,8 @@ def gzip_up(words: list[str]) -> None:
         target = name.removesuffix(".gz") if "d" in options else f"{name}.gz"
         if target == name:
             raise Usage(f"{name} does not end in .gz")
+        if Path(target).exists() and "f" not in options:
+            raise Usage(f"{target} already exists; use -f to replace it")
         Path(target).write_bytes(found)
         if "k" not in options:
             Path(name).unlink()

@@ -69,14 +69,20 @@ def _formatted(moment: datetime, form: str) -> str:
         "k": f"{moment.hour:>2}",
         "l": f"{(moment.hour - 1) % 12 + 1:>2}",
         "P": moment.strftime("%p").lower(),
+        "q": str((moment.month + 2) // 3),
     }
 
     def one(match: re.Match[str]) -> str:
-        flag, letter = match.groups()
+        flag, width, letter = match.groups()
         text = own.get(letter) or moment.strftime(f"%{letter}")
-        return text.lstrip("0 ") or "0" if flag == "-" else text.upper() if flag == "^" else text
+        if letter == "N" and width:
+            return text[: int(width)]
+        if flag in ("-", "_"):
+            short = text.lstrip("0 ") or "0"
+            return short if flag == "-" else short.rjust(int(width or len(text)))
+        return text.upper() if flag == "^" else text.rjust(int(width or 0), "0")
 
-    return re.sub(r"%([-^]?)(:z|[a-zA-Z%])", one, form)
+    return re.sub(r"%([-^_0]?)(\d*)(:z|[a-zA-Z%])", one, form)
 
 
 def _described(text: str, now: datetime) -> datetime:
@@ -360,6 +366,8 @@ def make_temporary(words: list[str]) -> None:
     else:
         number, path = tempfile.mkstemp(end, begin, folder)
         os.close(number)
+    if "u" in values:
+        Path(path).rmdir() if "d" in values else Path(path).unlink()
     print(path if folder.startswith("/") else f"{place}{'/' * bool(place)}{os.path.relpath(path)}")
 
 

@@ -20,6 +20,7 @@ from wasm_kernel_agent.shell_process import Process, Streams
 
 _PLAIN_FLAGS = re.compile("-[uBsEIOqSbP]+([cm]?)")
 _PAIRED_FLAGS = ("-W", "-X")
+_BADLY_USED_2 = ("python", "python3", "sort", "tar", "diff", "ls", "awk", "zip", "unzip")
 _PIP_LISTS = ("list", "freeze", "show")
 _NO_PIP = "packages are not installed by a script. Use %pip on a line of its own in the cell.\n"
 
@@ -45,7 +46,7 @@ def run_program(asked: Mapping[str, Any], running: list[Any]) -> dict[str, Any]:
             status = _status_of(end, streams)
         except Usage as problem:
             streams.stderr.write(f"{name}: {problem}\n")
-            status = 2
+            status = 2 if name in _BADLY_USED_2 else 1
         except KeyboardInterrupt:
             raise
         except BaseException as problem:
@@ -147,7 +148,13 @@ def _run(name: str, words: list[str]) -> None:
 
 
 def _programs() -> dict[str, Program]:
-    from wasm_kernel_agent import shell_archives, shell_basics, shell_digests, shell_text
+    from wasm_kernel_agent import (
+        shell_archives,
+        shell_basics,
+        shell_digests,
+        shell_files,
+        shell_text,
+    )
 
-    tables = (shell_archives, shell_basics, shell_digests, shell_text)
+    tables = (shell_archives, shell_basics, shell_digests, shell_files, shell_text)
     return {name: run for table in tables for name, run in table.PROGRAMS.items()}

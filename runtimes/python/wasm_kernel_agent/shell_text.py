@@ -1,4 +1,4 @@
-"""Text for the shell's scripts: `sort`, `tr` and `diff`.
+"""Text for the shell's scripts: `sort`, `tr`, `diff`, `uniq` and `join`.
 
 just-bash needs minutes for some megabytes of lines, and has no normal format of differences.
 """
@@ -95,6 +95,14 @@ def _general(text: str) -> tuple[float, str]:
         return -float("inf"), ""
 
 
+def version_of(text: str) -> list[tuple[int, int, str]]:
+    """Returns a value that sorts as a text does in which numbers count as such."""
+    return [
+        (part.isdigit() * 1, int(part) if part.isdigit() else 0, part)
+        for part in re.findall(r"\d+|\D+", text)
+    ]
+
+
 def _value_of(text: str, flags: str) -> Any:
     """Returns a value that sorts as a text does with the flags of a key."""
     if "n" in flags or "h" in flags:
@@ -105,10 +113,7 @@ def _value_of(text: str, flags: str) -> Any:
         month = text.strip()[:3].lower()
         return _MONTHS.index(month) if month in _MONTHS else -1
     if "V" in flags:
-        return [
-            (part.isdigit() * 1, int(part) if part.isdigit() else 0, part)
-            for part in re.findall(r"\d+|\D+", text)
-        ]
+        return version_of(text)
     if "d" in flags:
         text = re.sub(r"[^\w\s]|_", "", text)
     return text.upper() if "f" in flags else text
@@ -241,6 +246,8 @@ def translate(words: list[str]) -> int:
     text = _text("-")
     first = _set_of(sets[0])
     second = _set_of(sets[1], len(first)) if len(sets) > 1 else ""
+    if "t" in values:
+        first = first[: len(second)]
     if values.keys() & {"c", "C"}:
         given = set(first)
         first = "".join(sorted(each for each in set(text) if each not in given))
@@ -386,5 +393,103 @@ def _range(start: int, end: int) -> str:
     return str(start + 1) if length == 1 else f"{start + (length > 0)},{length}"
 
 
-PROGRAMS = {"sort": sort, "tr": translate, "diff": diff}
+# -- uniq and join
+
+_UNIQ = """
+count c repeated d all-repeated D unique u ignore-case i skip-fields f skip-chars s check-chars w
+zero-terminated z
+"""
+
+
+def unique(words: list[str]) -> None:
+    """Prints the first of each run of equal lines."""
+    values, names = options_of(words, "cdDuizf:s:w:", _UNIQ)
+    fields, skipped = number_of(values, "f") or 0, number_of(values, "s") or 0
+    most = number_of(values, "w")
+
+    def key(line: str) -> str:
+        part = re.sub(rf"^(?:[ \t]*[^ \t]+){{0,{fields}}}", "", line) if fields else line
+        part = part[skipped:][:most]
+        return part.lower() if "i" in values else part
+
+    end = "\0" if "z" in values else "\n"
+    lines = _texts_by(names[:1], end) if "z" in values else lines_of(names[:1])
+    found: list[str] = []
+    for _, run in itertools.groupby(lines, key):
+        equal = [*run]
+        if ("d" in values or "D" in values) and len(equal) == 1:
+            continue
+        if "u" in values and len(equal) > 1:
+            continue
+        kept = equal if "D" in values else equal[:1]
+        found += [f"{len(equal):7} {line}" if "c" in values else line for line in kept]
+    text = "".join(f"{line}{end}" for line in found)
+    if len(names) > 1:
+        Path(names[1]).write_bytes(text.encode("utf-8", "surrogateescape"))
+    else:
+        _write(text)
+
+
+_Rows = list[tuple[str, list[list[str]]]]
+_JOIN = "ignore-case i header H check-order C nocheck-order N zero-terminated z"
+
+
+def join(words: list[str]) -> None:
+    """Prints the pairs of lines of two sorted files that have the same field."""
+    values, names = options_of(words, "1:2:j:t:a:v:o:e:iz", _JOIN)
+    if len(names) != 2 or "z" in values:
+        raise Usage("two files are needed" if len(names) != 2 else "-z is not known here")
+    columns = [int(values.get(each, values.get("j", 1))) - 1 for each in "12"]
+    shown = values.get("a", "") + values.get("v", "")
+    rows = [[_fields(line, values.get("t")) for line in lines_of([name])] for name in names]
+
+    def wide(key: str, pair: Sequence[list[str]]) -> str:
+        rest = [[*row[:at], *row[at + 1 :]] for row, at in zip(pair, columns, strict=True)]
+        chosen = [key, *rest[0], *rest[1]]
+        if forms := values.get("o", "").replace(",", " ").split():
+            chosen = [_chosen(form, key, pair) or values.get("e", "") for form in forms]
+        return (values.get("t") or " ").join(chosen)
+
+    if "H" in values and all(rows):
+        heads = [one.pop(0) for one in rows]
+        print(wide(heads[0][columns[0]], heads))
+    sides = [_grouped(one, at, "i" in values) for one, at in zip(rows, columns, strict=True)]
+    while any(sides):
+        first = min(side[0][0] for side in sides if side)
+        met = [side.pop(0)[1] if side and side[0][0] == first else [] for side in sides]
+        if all(met):
+            pairs = [(one, other) for one in met[0] for other in met[1] if "v" not in values]
+        else:
+            side = 0 if met[0] else 1
+            pairs = [(row, []) if side == 0 else ([], row) for row in met[side]]
+            pairs = pairs if str(side + 1) in shown else []
+        for pair in pairs:
+            side = 0 if pair[0] else 1
+            print(wide(pair[side][columns[side]], pair))
+
+
+def _fields(line: str, separator: str | None) -> list[str]:
+    return line.split(separator) if separator else line.split()
+
+
+def _chosen(form: str, key: str, pair: Sequence[list[str]]) -> str:
+    if form == "0":
+        return key
+    side, _, column = form.partition(".")
+    row = pair[int(side) - 1]
+    return row[int(column) - 1] if int(column) <= len(row) else ""
+
+
+def _grouped(rows: list[list[str]], column: int, is_lower: bool) -> _Rows:
+    def key(row: list[str]) -> str:
+        text = row[column] if column < len(row) else ""
+        return text.lower() if is_lower else text
+
+    found = [(each, [*group]) for each, group in itertools.groupby(rows, key)]
+    if any(a > b for (a, _), (b, _) in itertools.pairwise(found)):
+        raise Usage("a file is not sorted by its field")
+    return found
+
+
+PROGRAMS = {"uniq": unique, "join": join, "sort": sort, "tr": translate, "diff": diff}
 """All programs, by name."""

@@ -17,8 +17,9 @@ from "wasm-kernel:bytes";
 """
 _REGEX = b"""
 import {createUserRegex as ie} from "wasm-kernel:regex";
-import {awkNumber, filledIn, general, strftime} from "wasm-kernel:pieces";
-import {exactOf, inverted, negated, numberOf, reckon, whole} from "wasm-kernel:numbers";
+import {awkNumber, filledIn, strftime} from "wasm-kernel:pieces";
+import {exactOf, general, inverted, negated, numberOf} from "wasm-kernel:numbers";
+import {printed, reckon, whole} from "wasm-kernel:numbers";
 import {changed, entriesOf, nextPlace, once, replaceFile, runWithTrap} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 _STRFTIME = b"""["strftime",async (e,t,n)=>{const found=[];
@@ -86,9 +87,53 @@ _NAME = b"""let names=t.name.parts.every(N=>N.type==="Literal")
 ?[await _e(this.ctx,t.name)]:(await dr(this.ctx,t.name)).values,
 u=names[0]??"",f=names.slice(1),d=f.map(()=>!1),p=(N,I)=>"""
 
+_SORTED = b"""case"sort_by":return!Array.isArray(e)||n.length===0?[null]:
+[[...e].sort((f,d)=>{let p=s(f,n[0],r),h=s(d,n[0],r);"""
+_UNIQUE = b"""case"unique_by":{if(!Array.isArray(e)||n.length===0)return[null];
+let u=new Map;for(let d of e){let p=s(d,n[0],r)"""
+_SHORT = b"""(s[0]==="$"?(n=s.slice(1),r={type:"VarRef",name:s}):(n=s,r={type:"Field",name:s}))"""
+_GROUPS = b"""{if(!Array.isArray(e)||n.length===0)return[null];let u=new Map;
+for(let f of e){let k=s(f,n[0],r),d=JSON.stringify(k);u.has(d)||u.set(d,{k,v:[]});u.get(d).v.push(f)}
+return[[...u.values()].sort((a,b)=>o(a.k,b.k)).map(a=>a.v)]}"""
+_INDEX = b"""if(s!==null&&(typeof o=="string"&&!Je(s)||typeof o=="number"))
+throw new Error(`Cannot index ${Array.isArray(s)?"array":typeof s} with ${typeof o}`);
+if(typeof o=="string"){let a=Je(s);"""
+_WALK = b"""const w=v=>s(Array.isArray(v)?v.flatMap(w):Je(v)?Object.entries(v).reduce((c,[k,x])=>{
+const[y]=w(x);if(y!==void 0)Ze(c,k,y);return c},Object.create(null)):v,n[0],r);return w(e)}"""
+_MATCHES = b"""c=a.includes("g")?[...ie(o,`${a}d`).matchAll(e)]:[ie(o,`${a}d`).exec(e)];
+return c.filter(Boolean).map(c=>{const u=c.indices,q=Object.keys(c.groups??{});
+return{offset:c.index,length:c[0].length,string:c[0],captures:c.slice(1).map((f,d)=>
+({offset:u?.[d+1]?.[0]??-1,length:f?.length??0,string:f??null,
+name:q.length===c.length-1?q[d]:null}))}})}catch"""
+
+_SIZES = b"""case"size":{
+const n={c:1,k:1024,M:1048576,G:1073741824,b:512}[e.unit],u=Math.ceil(t.size/n),v=e.value,
+r=e.comparison==="more"?u>v:e.comparison==="less"?u<v:u===v;
+return{matches:r,pruned:!1,printed:!1}}"""
+_NOT = b"""e.type==="not"?za(e.expr).map(a=>{
+if(a.type==="exec"&&!a.batchMode)throw new Error("-exec behind ! is not known here");return a})"""
+_EXEC = b"""F.exitCode!==0&&(skipped=U);break}}}for(let[M,P]of T){
+if(M.type!=="exec"||!t.exec||P.length===0)continue;let U=[];for"""
+_EFFECTS = b"""let T=new Map,skipped;
+for(let M of f){let{action:P,path:U}=M;if(U===skipped)continue;"""
+_UNKNOWN = b"""case"y":c=t.isDirectory?"d":t.isFile?"f":"l",s++;break;
+default:throw new Error(`the directive %${l} of -printf is not known here`)}r+=Ys"""
+_SUBSTITUTED = rb"""if(this.peek()!==r)
+return{type:le.ERROR,value:"unterminated `s' command",line:t,column:n};
+this.advance();let a="";for(;/[gipI\d]/.test(this.peek()||"");)a+=this.advance();
+if(/[^\s;}#]/.test(this.peek()||""))
+return{type:le.ERROR,value:`the flag ${this.peek()} of s is not known here`,line:t,column:n};
+return{type:le.SUBSTITUTE,"""
+_PRINTED = b"""t.lineNumberOutput.push(t.patternSpace)}}
+catch(b){t.quit=!0;t.exitCode=1;t.errorMessage=`sed: ${b.message}`}break}"""
+_SPAN = b"""p.startLine=t,s.set(d,p),
+(typeof a=="number"?a<=t:(a.pattern===void 0||o===0)&&ci(a,t,n,r,i))&&(p.active"""
+
 _FIELD = b"parseFieldIndexPower(){let t=this.parseFieldIndexPrimary();return t;"
 
-_GENERAL = b'a=s.includes("#")?n.toPrecision(o||1):general(n,o||1),(0'
+_PRINTF = b"""switch(t){case"d":case"i":case"o":case"u":case"x":case"X":
+case"e":case"E":case"f":case"F":case"g":case"G":{const{value,isRight}=printed(e,n);
+return{value,parseError:!isRight,parseErrMsg:isRight?"":`printf: ${n}: invalid number\\n`}}"""
 
 _FULL = b"""replaceFile(t.fs,g,w.output))}catch(b){if(/ENOSPC/.test(b.message))
 return{stdout:"",stderr:`sed: couldn't write ${m}: No space left on device\n`,exitCode:4};"""
@@ -187,8 +232,8 @@ _PARTS = (
         b"Number.isNaN(y)",
         b'case"f":{let y=parseFloat(w);',
     ),
-    # `printf %g`
-    (rb'a=n.toPrecision(o||1),s.includes("#")||', rb',a=a.replace(/\.?0+e/,"e")),a=', _GENERAL),
+    # `printf` of numbers
+    (b'switch(t){case"d":case"i":{let o=aa(n)', b'case"c":{if(n==="")return', _PRINTF),
     # `((n>=2))`
     (b'!(c==="="&&', b"/[|&^", b'!(c[0]==="="&&'),
     # `awk`: dates, appended files
@@ -242,6 +287,19 @@ _PARTS = (
     (b'{if(Un(o),h.startsWith("."))continue;let m=e==="."', b"?h:", b'{Un(o);let m=e===""'),
     # `sed`: a text behind `i\\`
     (b"readTextCommand(t,n,r){", b"let s=!1;", _TEXT),
+    # `find`: sizes are rounded up; `{}` inside of a word; a command that fails ends a file's turn
+    (b'case"size":{let n=e.value;switch(e.unit)', b'case"perm":{let n=t.mode&511', _SIZES),
+    (b"B=P.command.map(z=>", b",F=await", b'B=P.command.map(z=>z.split("{}").join(U))'),
+    (b'e.type==="not"?za(e.expr)', b':e.type==="and"||e.type==="or"?[...za', _NOT),
+    (b"let T=new Map;for(let M of f){let{action:P,path:U}=M;", b"switch(P.type){", _EFFECTS),
+    (b"depth:V.depth,startingPoint:M", b"}", b"depth:V.depth,startingPoint:M,isFile:V.isFile"),
+    (b"F.exitCode!==0&&(d=F.exitCode);break}}}", b"(let F of M.command)", _EXEC),
+    (b"B.exitCode!==0&&(d=B.exitCode)}return p?", b".build(d)??", b"B.exitCode!==0&&(d=1)}return p?"),
+    (b"default:r+=`%${i!==0||o!==-1?`", b"(c,i,o)}else r+=n[s]", _UNKNOWN),
+    # `sed`: a pattern ends a range from the next line on; an `s` without an end, or with other flags
+    (b"p.startLine=t,s.set(d,p),ci(a,t,n,r,i)&&(p.active", b"=!1,typeof o==", _SPAN),
+    (b'this.peek()===r&&this.advance();let a="";for(', b"value:`s${r}", _SUBSTITUTED),
+    (b"t.lineNumberOutput.push(t.patternSpace)}}catch{}break}", b'case"print":', _PRINTED),
     # `jq`: texts of @csv without quotes
     (b'return i.includes(",")||i.includes', b'}).join(",")]:[null];case"@tsv"', _QUOTED),
     # `read`: a loop over the characters of a line
@@ -275,6 +333,15 @@ _PARTS = (
     # a command's name, as in `$command` and "$@", may be several words
     (b"let u=await _e(this.ctx,t.name),f=[],d=[]", b"{if(f.length>=this.ctx", _NAME),
     (b"m=t.name.parts.every(", b"N=>N.type", b"m=names.length===0||t.name.parts.every("),
+    # `jq`: groups in order, keys of several values, indexes of what has none, `walk`, all matches, {$x}
+    (b'case"sort_by":return!Array.isArray(e)', b"return o(p,h)})]", _SORTED),
+    (b'case"unique_by":{if(!Array.isArray(e)', b",h=JSON.stringify(p)", _UNIQUE),
+    (b'case"group_by":', b'case"max":return', b'case"group_by":' + _GROUPS),
+    (b'if(typeof o=="string"){let a=Je(s);', b"return!a||!Object.hasOwn(a,o)", _INDEX),
+    (b"let l=bi(r),c=new WeakSet,u=new WeakMap", b'case"transpose":', _WALK),
+    (b"c=ie(o,`${a}d`).exec(e);if(!c)return[];", b"{return[null]}}case", _MATCHES),
+    (b'(n=s,r={type:"Field",name:s})', b"}else if(this.check", _SHORT),
+    (b'E==="--join-output")c=!0', b";else if", b'E==="--join-output")c=r=!0'),
     # arithmetic in 64 bits
     (b"function qN(e,t,n){", b'switch(n){case"+":', b"function qN(e,t,n){" + _RECKON),
     (b"function Yw(e,t,n){", b'switch(n){case"=":', b"function Yw(e,t,n){" + _RECKON_AND_SET),
@@ -309,6 +376,12 @@ _PARTS = (
         b"await runWithTrap(new Yo(E,m),x,m,or,he);",
     ),
 )
+_ALL = (
+    (b",ge[0].length===0&&t.lastIndex++", b""),
+    (b",ne[0].length===0&&t.lastIndex++", b""),
+    (b"N(D,se+tt)", b"tt&&N(D,se+tt)"),
+    (b"N(P,Ie+je)", b"je&&N(P,Ie+je)"),
+)
 _AWK = (b"async function ka(e,t){", b"var Dm=L(")
 
 
@@ -323,7 +396,11 @@ def with_parts(source: bytes) -> bytes:
     # `${x:offset:length}` takes a number of JavaScript
     source = re.sub(_SPANS, rb"Number(await \1)", source)
     # a file's name in `awk` may be made of several texts
-    return _with_synchronous_awk(source.replace(b"file:e.parsePrimary()", b"file:q9(e)"))
+    source = source.replace(b"file:e.parsePrimary()", b"file:q9(e)")
+    # `grep -o`: matches without text, behind which a pattern already goes on
+    for before, other in _ALL:
+        source = source.replace(before, other)
+    return _with_synchronous_awk(source)
 
 
 def _with_synchronous_awk(source: bytes) -> bytes:
