@@ -54,7 +54,7 @@ export function general(number, digits) {
   return `${first.replace(/\.?0+$/, "")}e${exponent.replace(/^([+-])(\d)$/, "$10$2")}`;
 }
 
-/** Returns a number with so many places; one in the middle of two gets an even last digit, as in C. */
+/** Returns a number with a number of places; one in the middle of two gets an even last digit, as in C. */
 function fixed(number, places) {
   const exact = number.toFixed(Math.min(100, places + 30)), end = exact.length - Math.min(30, 100 - places);
   const below = exact.slice(0, places > 0 ? end : end - 1);

@@ -1,7 +1,5 @@
 // Small parts that stand in just-bash for others (just_bash.py).
 
-import { general } from "wasm-kernel:numbers";
-
 const MOST = 500; // results that are kept
 export const TRAP = "\0trap"; // no script has a variable of this name
 
@@ -72,31 +70,6 @@ export async function replaceFile(fs, path, text) {
     await fs.rm(beside, { force: true });
     throw problem;
   }
-}
-
-/** Returns a value of `awk` as text: a number that is not whole has six digits. */
-export function awkNumber(value) {
-  if (typeof value === "string") return value;
-  return Number.isInteger(value) ? String(value) : general(value, 6);
-}
-
-const two = (number) => String(number).padStart(2, "0");
-const DAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
-const MONTHS = [
-  "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
-];
-
-/** `strftime` of `awk`, in UTC. */
-export function strftime(form = "%a %b %e %H:%M:%S UTC %Y", seconds = Date.now() / 1000) {
-  const at = new Date(Math.floor(seconds) * 1000), iso = at.toISOString();
-  const values = {
-    Y: at.getUTCFullYear(), m: iso.slice(5, 7), d: iso.slice(8, 10), H: iso.slice(11, 13), M: iso.slice(14, 16), S: iso.slice(17, 19),
-    F: iso.slice(0, 10), T: iso.slice(11, 19), s: Math.floor(seconds), y: two(at.getUTCFullYear() % 100), e: String(at.getUTCDate()).padStart(2),
-    A: DAYS[at.getUTCDay()], B: MONTHS[at.getUTCMonth()], u: at.getUTCDay() || 7, w: at.getUTCDay(), Z: "UTC", z: "+0000", n: "\n", t: "\t", "%": "%",
-    j: String(Math.floor((at - Date.UTC(at.getUTCFullYear(), 0)) / 86_400_000) + 1).padStart(3, "0"),
-  };
-  Object.assign(values, { a: values.A.slice(0, 3), b: values.B.slice(0, 3) });
-  return String(form).replace(/%([^])/g, (all, letter) => values[letter] ?? all);
 }
 
 /** Runs a script, and the command that it has set for its end. */

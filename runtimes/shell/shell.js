@@ -21,10 +21,18 @@ const UNLIMITED = [
 ]; // the cell's own limits hold instead
 const BY_PYTHON = [
   "python", "python3", "pip", "pip3", "gzip", "gunzip", "zcat", "tar", "zip", "unzip",
-  "md5sum", "sha1sum", "sha256sum", "sha512sum", "sort", "tr", "diff", "uniq", "join", "ls", "stat", "date", "od", "shuf", "bc", "realpath", "mktemp", "install",
+  "md5sum", "sha1sum", "sha256sum", "sha512sum", "sort", "tr", "diff", "uniq", "join", "ls", "stat", "awk", "gawk", "mawk", "date", "od", "shuf", "bc", "realpath", "mktemp", "install",
 ];
 const isUnsorted = (word) => /^(-[cf])?[\d,-]+$/.test(word) && word.match(/\d+/g)?.some((number, at, all) => number - all[at - 1] < 0);
+const isOfSession = (args, { cwd, fs }) =>
+  [cwd, ...args.filter((word) => !word.startsWith("-"))].every((word) => {
+    const path = fs.resolvePath(cwd, word);
+    return script.folders.some((folder) => path === folder || path.startsWith(`${folder}/`));
+  });
 const PARTLY_BY_PYTHON = {
+  touch: (args) => args.some((word) => /^-./.test(word)),
+  ls: isOfSession, // Python has no /bin
+  stat: isOfSession,
   head: (args) => args.some((word, at) => /^-[nc]$/.test(args[at - 1]) && word.startsWith("-")),
   cut: (args) => args.some((word) => /^--(complement|output-delimiter)|^-b/.test(word) || isUnsorted(word)),
   du: (args) => args.some((word) => /^-[a-zA-Z]*b|^--(bytes|apparent-size)$/.test(word)),
@@ -40,7 +48,7 @@ const waiting = []; // the programs that it waits for, the first of which runs
 const byPython = (name) =>
   defineCommand(name, async (args, context) => {
     const given = name === "head" ? counted(args) : args;
-    if (PARTLY_BY_PYTHON[name]?.(given) === false) return context.origCommand(given);
+    if (PARTLY_BY_PYTHON[name]?.(given, context) === false) return context.origCommand(given);
     const { cwd, stdin, exportedEnv, fs } = context, made = [];
     const words = given.map((word) => (word === "/dev/stdin" ? "-" : word));
     for (const [at, word] of words.entries()) {
@@ -298,7 +306,7 @@ function begin(request) {
     waiting.shift().resolve({ ...request, stdoutKind: "bytes" });
     return;
   }
-  script = { result: undefined };
+  script = { result: undefined, folders: request.folders };
   for (const folder of request.folders) files.mount(folder, new SessionFolder(folder));
   const { cwd, env, stdin } = request;
   Object.assign(memory, request.memory);

@@ -86,9 +86,7 @@ SCRIPTS = {
         "1e+10 1E-07 inf 1 1e-07\n"
     ),
     """echo 'a.b|c' > p; awk -F. '{print $1}' p; awk 'BEGIN {FS = "|"} {print $2}' p""": "a\nc\n",
-    "echo '{print $1}' > p; awk -f p OFS=x a.csv; awk '{print $2}' FS=. a.csv; awk 'RS=1' 2>&1": (
-        "a.csv\ncsv\nawk: records other than lines (RS) are not known here\n"
-    ),
+    "echo '{print $1}' > p; awk -f p OFS=x a.csv; awk '{print $2}' FS=. a.csv": "a.csv\ncsv\n",
     "s=abc; echo ${s:1:2**62}; expr 9007199254740993 + 1; expr -7 / 2; expr a + 1 2>&1": (
         "bc\n9007199254740994\n-3\nexpr: non-integer argument\n"
     ),
@@ -98,5 +96,110 @@ SCRIPTS = {
     "printf '(%.0s' {1..9999} | bc 2>&1 | cut -c-24; shuf -i 1-999999999 2>&1": (
         "bc: can't calculate '(((\nshuf: memory exhausted\n"
     ),
+    # words and numbers of the language
+    """c="head -c"; $c 2 a.csv; f() { "$@"; }; f printf '%s|' x 'y z'; f; e=; $e echo $?""": (
+        "a.x|y z|0\n"
+    ),
+    """f() { echo 4; }; mkdir d; cd d; touch x y; t=12:34; i=2; a=(1 2 3)
+    echo $(($(f) * 2 + `ls | wc -l`)) $((${t%%:*} * 60)) ${a[$((i - 1))]} $((${#a[@]} - 1))""": (
+        "10 720 2 2\n"
+    ),
+    """declare -A c; for w in a b a; do c[$w]=$((${c[$w]:-0} + 1)); done; echo ${c[a]} ${c[b]}""": (
+        "2 1\n"
+    ),
+    """a=(3 1 2); IFS=$'\\n' s=($(sort <<< "${a[*]}")); IFS=,; x="${s[*]}"; echo "$x"
+""": "1,2,3\n",
+    r"printf '%d %x %u %.1f %.0f %05.1f\n' 9007199254740993 -1 18446744073709551615 2.25 2.5 -1": (
+        "9007199254740993 ffffffffffffffff 18446744073709551615 2.2 2 -01.0\n"
+    ),
+    "seq -s, 9007199254740993 9007199254740995; seq -f %.1f 0.25 1; printf %d 3x 2>&1; echo $?": (
+        "9007199254740993,9007199254740994,9007199254740995\n0.2\n3printf: 3x: invalid number\n1\n"
+    ),
+    "echo $OSTYPE $HOSTTYPE $MACHTYPE; free -t | tail -1 | cut -c1-6": (
+        "wasi wasm32 wasm32-unknown-wasi\nTotal:\n"
+    ),
+    # files
+    r"find . -name '*.csv' -exec mv {} {}.x \; ; ls; find . -name 'c*' -printf '%f %y\n'": (
+        "a.csv.x\nb.csv.x\nc.txt\nc.txt f\n"
+    ),
+    r"find . -exec grep -q b {} \; -print; find . -size -1k; find . ! -exec false \; 2>&1": (
+        "./b.csv\nfind: -exec behind ! is not known here\n"
+    ),
+    r"find . -name a.csv -exec false \; ; echo $?; find . -printf '%Z' 2>&1": (
+        "0\nfind: the directive %Z of -printf is not known here\n"
+    ),
+    "ln -s a.csv l; ls -l l | cut -d' ' -f9-; mkdir d; ls -F d l; touch .h; ls -A1Sr; ls -C 2>&1": (
+        "l -> a.csv\nl@\n\nd:\n.h\nl\nc.txt\nb.csv\na.csv\nd\nls: option -C not recognized\n"
+    ),
+    "touch -d '2024-01-02 03:04:05' a.csv; stat -c '%n %s %Y' a.csv; stat --printf '%y\\n' a.csv\n"
+    "touch -t 202401010102.03 n; touch -r n b.csv; touch -c no; date -r b.csv +%FT%T; ls no 2>&1": (
+        "a.csv 6 1704164645\n2024-01-02 03:04:05.000000000 +0000\n2024-01-01T01:02:03\n"
+        "ls: cannot access 'no': No such file or directory\n"
+    ),
+    "tar cfz x.tgz a.csv; tar xOfz x.tgz; tar --list --file=x.tgz; tar tf x.tgz b 2>&1\n"
+    " tar cf x --wat a 2>&1": (
+        "a.csv\na.csv\ntar: b: Not found in archive\ntar: option --wat not recognized\n"
+    ),
+    "zip -q x a.csv; zip -q x b.csv; unzip -p x.zip; unzip -l x.zip | tail -1\n"
+    "gzip -k a.csv; gzip a.csv 2>&1": (
+        "a.csv\nb.csv\n       12                     2 files\n"
+        "gzip: a.csv.gz already exists; use -f to replace it\n"
+    ),
+    # lines
+    "yes | head -c 300000000 | wc -c; n=3; yes x | head -n $n; yes | head -30000 | wc -l": (
+        "300000000\nx\nx\nx\n30000\n"
+    ),
+    r"""echo "'a b' c" | xargs -n1; seq 3 | xargs -I@ -P2 echo @@
+    printf 'x\0' | xargs -0 -t echo 2>&1; printf '' | xargs echo none
+    seq 1 | xargs false; echo $?; seq 4 | xargs -L2; xargs -a c.txt""": (
+        "a b\nc\n11\n22\n33\nx\necho x\nnone\n123\n1 2\n3 4\nc.txt\n"
+    ),
+    "head -qn1 *.csv; head -c 1k a.csv; tail -qn1 *.csv; tail +1 c.txt; cut -d. -f2,1 a.csv": (
+        "a.csv\nb.csv\na.csv\na.csv\nb.csv\nc.txt\na.csv\n"
+    ),
+    "seq 5 > n; sed -n '/2/,/./p' n; sed -n '/3/,1p' n; sed -n '0,/1/p' n; sed 's/1/x' n 2>&1": (
+        "2\n3\n3\n1\nsed: invalid command: unterminated `s' command\n"
+    ),
+    r"sed -s -n '$p' a.csv b.csv; sed -z 's/\n/,/g' a.csv c.txt; "
+    r"printf 'a\0b\0' | sed -z 's/^/x/' | tr '\0' .": ("a.csv\nb.csv\na.csv,c.txt,xa.xb."),
+    r"sed --expression='s/a/b/' a.csv; sed -E 's/(/x/' a.csv 2>&1; sed 's/a/b/w f' a.csv 2>&1": (
+        "b.csv\nsed: expecting ')'\nsed: invalid command: the flag w of s is not known here\n"
+    ),
+    "grep -o '[0-9]*' <<< a12b3; grep -s x nosuch; tr -t abc x <<< abc; "
+    "date +%3N | wc -c; date -d foo 2>&1": ("12\n3\nxbc\n4\ndate: invalid date 'foo'\n"),
+    r"printf '1 a\n2 a\n3 b\n' > u; uniq -f1 u; uniq -s2 -c u; uniq -D -w1 u; join -j2 u u 2>&1; "
+    "join -a1 -e- -o 0,2.2 u <(echo '2 x')": (
+        "1 a\n3 b\n      2 1 a\n      1 3 b\na 1 1\na 1 2\na 2 1\na 2 2\nb 3 3\n1 -\n2 x\n3 -\n"
+    ),
+    """jq -c 'group_by(.>1), walk(if type=="number" then .+1 else . end)' <<< '[2,1]'
+    jq -c '[match("a";"g").offset], ([1] as $x | {$x})' <<< '"aba"'; jq -j '.[]' <<< '["a"]'""": (
+        '[[1],[2]]\n[3,2]\n[0,2]\n{"x":[1]}\na'
+    ),
+    'jq .a <<< \'[1]\' 2>&1; jq -c \'sort_by(.a, .b)\' <<< \'[{"a":1,"b":2},{"a":1,"b":1}]\'': (
+        'jq: parse error: Cannot index array with string "a"\n[{"a":1,"b":1},{"a":1,"b":2}]\n'
+    ),
+    # awk
+    """awk 'BEGIN {print ("10" < "9"), (10 < 9), log(-1), ("a" < 1), (x == 0) (x == ""), 2^53 + 1}'
+    echo '10 9 0x 0.0' | awk '{print ($1 < $2), ($1 < "9"), ($4 ? 1 : 2), ($3 == 0)}'""": (
+        "1 0 nan 0 11 9007199254740992\n0 1 2 0\n"
+    ),
+    """awk 'function g(a, b) {return b ? g(b, a % b) : a}
+    function fill(a, n, i) {for (i = n; i; i--) a[i] = i; for (k in a) s += a[k]; return s}
+    function own(l) {l["x"]++; return l["x"]}
+    BEGIN {print g(48, 18), fill(z, 3), length(z), own() own()}'""": "6 6 3 11\n",
+    r"""awk 'BEGIN {RS = ""; FS = "\n"} {print NR, $1, NF}' <<< $'a\nb\n\n\nc'
+    awk -v RS=, 1 <<< a,b
+    awk '{getline} END {while (("seq 2" | getline x) > 0) s += x; print s}' no 2>&1""": (
+        "1 a 2\n2 c 1\na\nb\n\n3\nawk: cannot open no (No such file or directory)\n"
+    ),
+    """awk '{print | "sort -r"; print "e" > "/dev/stderr"}
+    END {close("sort -r"); r = system("exit 3"); print r}' a.csv b.csv 2>&1
+    echo x | awk '{print}' a.csv -; awk 'BEGIN {f()}' 2>&1; awk '{' 2>&1""": (
+        "b.csv\na.csv\n3\ne\ne\na.csv\nx\nawk: the function f is not known here\n"
+        "awk: syntax error: } is expected before the end\n"
+    ),
+    r"""awk '{gsub(/b*/, "-"); n = split("  a b ", p); print $0, n, p[1]; $5 = 1; print NF}' <<< abc
+    awk -F'[][]' '{print $2}' <<< 'a[b]c'; awk -v FS= '{print $2}' a.csv
+    awk '{NF = 1} 1' <<< 'x y'""": ("-a-c- 2 a\n5\nb\n.\nx\n"),
 }
 """Scripts, and what bash prints for them; the soak runs just-bash's own cases."""

@@ -77,9 +77,21 @@ def test_df_and_free_tell_the_limits_of_the_sandbox(tmp_path: Path) -> None:
         assert said(sandbox, f"!{script}").stdout == "session 64 16 48 25% /app\n512 1\n"
 
 
+def test_df_of_a_session_without_any_space_prints_no_percentage(tmp_path: Path) -> None:
+    with create_sandbox(workspace=tmp_path, policy=ExecutionPolicy(workspace_bytes=0)) as sandbox:
+        assert said(sandbox, "!df -m | tail -1 | tr -s ' '").stdout == "session 0 0 0 - /app\n"
+
+
 def test_a_script_prints_what_bash_would(shell: BaseSandbox) -> None:
     found = zip(SCRIPTS, all_run(shell, [*SCRIPTS]), strict=True)
     assert {script: told for script, told in found if told != (SCRIPTS[script], "")} == {}
+
+
+def test_yes_tells_that_it_has_an_end(shell: BaseSandbox) -> None:
+    told = said(shell, "!yes | head -3; yes | wc -l; set -o pipefail; yes | cat | wc -c; echo $?")
+    assert told.stdout == "y\ny\ny\n10000\n20000\n1\n"
+    end = "yes: ended after 10000 lines: commands of a pipe run one after another\n"
+    assert told.stderr == end * 2
 
 
 CELLS = {

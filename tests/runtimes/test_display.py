@@ -24,6 +24,11 @@ def test_what_json_lacks_is_translated(serve: Serve) -> None:
     assert turn.frames[0]["data"] == {"image/png": "MTIz", "a/json": carried}
 
 
+def test_the_magic_clear_clears_the_cells_output(serve: Serve) -> None:
+    [turn] = serve("%clear")
+    assert turn.frames == [{"op": "clear_output", "wait": False}]
+
+
 @pytest.mark.parametrize(
     ("bundle", "note"),
     [

@@ -46,7 +46,7 @@ def date(words: list[str]) -> None:
         moment = datetime.fromtimestamp(Path(values["r"]).stat().st_mtime, UTC)
     elif "d" in values:
         try:
-            moment = _described(values["d"], moment)
+            moment = described_time(values["d"], moment)
         except (ValueError, OverflowError):
             raise Usage(f"invalid date {values['d']!r}") from None
     if "R" in values:
@@ -56,10 +56,11 @@ def date(words: list[str]) -> None:
     form = iso.get(values["I"], "") if "I" in values else [*formats, "+%a %b %e %H:%M:%S UTC %Y"][0]
     if not form.startswith("+"):
         raise Usage(f"invalid date {form!r}: the clock can't be set")
-    print(_formatted(moment, form[1:]))
+    print(formatted_time(moment, form[1:]))
 
 
-def _formatted(moment: datetime, form: str) -> str:
+def formatted_time(moment: datetime, form: str) -> str:
+    """Returns a time as text, in a format of `date`."""
     own = {
         "s": str(int(moment.timestamp())),
         "N": f"{moment.microsecond:06}000",
@@ -85,7 +86,7 @@ def _formatted(moment: datetime, form: str) -> str:
     return re.sub(r"%([-^_0]?)(\d*)(:z|[a-zA-Z%])", one, form)
 
 
-def _described(text: str, now: datetime) -> datetime:
+def described_time(text: str, now: datetime) -> datetime:
     """Returns the time that words such as `2024-01-31 +1 month` describe."""
     from dateutil import parser  # type: ignore[import-untyped]
 

@@ -1,4 +1,4 @@
-"""Lists of files for the shell's scripts: `ls` and `stat`."""
+"""Files for the shell's scripts: `ls`, `stat` and `touch`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from wasm_kernel_agent.shell_basics import described_time
 from wasm_kernel_agent.shell_options import Usage, options_of
 from wasm_kernel_agent.shell_text import version_of
 
@@ -24,7 +26,7 @@ _BLOCK = 4096
 _LS = """
 all a almost-all A classify F directory d human-readable h inode i size s reverse r recursive R
 no-group G numeric-uid-gid n group-directories-first D time-style W sort O format M color K
-hide-control-chars q literal N file-type p full-time E quoting-style Q
+hide-control-chars q literal N file-type p full-time E quoting-style '
 """
 _SORTS = {"time": "t", "size": "S", "extension": "X", "version": "v", "none": "U", "name": ""}
 _FORMATS = {"long": "l", "verbose": "l", "single-column": "1", "commas": "m"}
@@ -41,7 +43,7 @@ _ORDERS: dict[str, Callable[[_Entry], Any]] = {
 def list_files(words: list[str]) -> int:
     """Lists files and folders, one on a line."""
     words = ["--color=no" if word == "--color" else word for word in words]
-    values, names = options_of(words, "1aAdDFGghilmnNopqrRsStUvXW:O:M:K:EQ:", _LS)
+    values, names = options_of(words, "1aAdDFGghilmnNopqrRsStUvXW:O:M:K:E':", _LS)
     letters = {*values, "l" * bool(values.keys() & {"g", "n", "o", "E"})}
     letters |= {_SORTS.get(values.get("O", "name"), "?")}
     letters |= {_FORMATS.get(values.get("M", "single-column"), "?")}
@@ -72,7 +74,7 @@ def list_files(words: list[str]) -> int:
 
 def _follows(name: str, letters: set[str]) -> bool:
     """Returns whether a link that a command names stands for its target."""
-    return not {"l", "d"} & letters and Path(name).exists()
+    return not {"l", "d", "F"} & letters and Path(name).exists()
 
 
 def _folders(name: str, letters: set[str]) -> Iterator[tuple[str, list[_Entry]]]:
@@ -243,5 +245,40 @@ def _known(name: str, one: os.stat_result) -> dict[str, str]:
     return known
 
 
-PROGRAMS = {"ls": list_files, "stat": status_of}
+# -- touch
+
+_STAMP = re.compile(r"((?:\d\d)?\d\d)?(\d\d)(\d\d)(\d\d)(\d\d)(?:\.(\d\d))?")
+
+
+def touch(words: list[str]) -> None:
+    """Sets the times of files, which are made if they are not there: `touch`."""
+    values, names = options_of(words, "acmhfd:r:t:", "date d reference r no-create c")
+    now = datetime.now(UTC)
+    if "r" in values:
+        moment = Path(values["r"]).stat().st_mtime
+    elif "t" in values:
+        moment = _stamped(values["t"], now)
+    else:
+        moment = described_time(values.get("d", "now"), now).timestamp()
+    for path in map(Path, names):
+        if "c" in values and not path.exists():
+            continue
+        path.touch()
+        before = path.stat()
+        accessed = before.st_atime if "m" in values and "a" not in values else moment
+        modified = before.st_mtime if "a" in values and "m" not in values else moment
+        os.utime(path, (accessed, modified))
+
+
+def _stamped(text: str, now: datetime) -> float:
+    found = _STAMP.fullmatch(text)
+    if found is None:
+        raise Usage(f"invalid date format {text!r}")
+    year, *rest, second = found.groups()
+    whole = now.year if year is None else int(year) + (0 if len(year) == 4 else 2000)
+    month, day, hour, minute = map(int, rest)
+    return datetime(whole, month, day, hour, minute, int(second or 0), tzinfo=UTC).timestamp()
+
+
+PROGRAMS = {"ls": list_files, "stat": status_of, "touch": touch}
 """All programs, by name."""

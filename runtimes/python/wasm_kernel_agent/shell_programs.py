@@ -150,11 +150,12 @@ def _run(name: str, words: list[str]) -> None:
 def _programs() -> dict[str, Program]:
     from wasm_kernel_agent import (
         shell_archives,
+        shell_awk,
         shell_basics,
         shell_digests,
         shell_files,
         shell_text,
     )
 
-    tables = (shell_archives, shell_basics, shell_digests, shell_files, shell_text)
+    tables = (shell_archives, shell_awk, shell_basics, shell_digests, shell_files, shell_text)
     return {name: run for table in tables for name, run in table.PROGRAMS.items()}

@@ -17,15 +17,11 @@ from "wasm-kernel:bytes";
 """
 _REGEX = b"""
 import {createUserRegex as ie} from "wasm-kernel:regex";
-import {awkNumber, filledIn, strftime} from "wasm-kernel:pieces";
-import {exactOf, general, inverted, negated, numberOf} from "wasm-kernel:numbers";
+import {filledIn} from "wasm-kernel:pieces";
+import {exactOf, inverted, negated, numberOf} from "wasm-kernel:numbers";
 import {printed, reckon, whole} from "wasm-kernel:numbers";
 import {changed, entriesOf, nextPlace, once, replaceFile, runWithTrap} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
-_STRFTIME = b"""["strftime",async (e,t,n)=>{const found=[];
-for(const each of e)found.push(await n.evalExpr(each));return strftime(...found)}]"""
-
-_EXPONENT = rb"let S=y.toExponential(x).replace(/e([+-])(\d)$/,'e$10$2');"
 
 _COUNTS = b"""consumeLimited(){return 0}consumeInput(){return 0}
 consume(){this.assertUsable();return 0}reserveBytes(){return{release(){}}}
@@ -49,11 +45,6 @@ _LAST_SEGMENT = b'r.length===0)return[n];if(r[0]==="")return[`${n}/`];'
 _TEXT = rb"""readTextCommand(t,n,r){
 if(/^\\\S/.test(this.input.slice(this.pos,this.pos+2)))this.advance();"""
 
-_TA = b'function Ta(e,t){switch(t){case"length":return e.line.length;'
-_QX = b"""async function qx(e,t,n){let a=e[0]?.type==="variable"&&t.arrays[e[0].name];
-if(a)return Object.keys(a).length;"""
-_INT = b"Math.trunc(zn(await n.evalExpr(e[0])))}async function i9"
-_SUBSTR = b'i+=Math.min(0,s);return i>0?r.substr(Math.max(0,s),i):""'
 _TESTED = b"""let d=this.ctx.state.inCondition,f;
 this.ctx.state.inCondition=d||c.negated||l<t.pipelines.length-1;
 try{f=await this.executePipeline(c)}finally{this.ctx.state.inCondition=d}"""
@@ -93,7 +84,8 @@ _UNIQUE = b"""case"unique_by":{if(!Array.isArray(e)||n.length===0)return[null];
 let u=new Map;for(let d of e){let p=s(d,n[0],r)"""
 _SHORT = b"""(s[0]==="$"?(n=s.slice(1),r={type:"VarRef",name:s}):(n=s,r={type:"Field",name:s}))"""
 _GROUPS = b"""{if(!Array.isArray(e)||n.length===0)return[null];let u=new Map;
-for(let f of e){let k=s(f,n[0],r),d=JSON.stringify(k);u.has(d)||u.set(d,{k,v:[]});u.get(d).v.push(f)}
+for(let f of e){let k=s(f,n[0],r),d=JSON.stringify(k);
+u.has(d)||u.set(d,{k,v:[]});u.get(d).v.push(f)}
 return[[...u.values()].sort((a,b)=>o(a.k,b.k)).map(a=>a.v)]}"""
 _INDEX = b"""if(s!==null&&(typeof o=="string"&&!Je(s)||typeof o=="number"))
 throw new Error(`Cannot index ${Array.isArray(s)?"array":typeof s} with ${typeof o}`);
@@ -128,8 +120,6 @@ _PRINTED = b"""t.lineNumberOutput.push(t.patternSpace)}}
 catch(b){t.quit=!0;t.exitCode=1;t.errorMessage=`sed: ${b.message}`}break}"""
 _SPAN = b"""p.startLine=t,s.set(d,p),
 (typeof a=="number"?a<=t:(a.pattern===void 0||o===0)&&ci(a,t,n,r,i))&&(p.active"""
-
-_FIELD = b"parseFieldIndexPower(){let t=this.parseFieldIndexPrimary();return t;"
 
 _PRINTF = b"""switch(t){case"d":case"i":case"o":case"u":case"x":case"X":
 case"e":case"E":case"f":case"F":case"g":case"G":{const{value,isRight}=printed(e,n);
@@ -193,58 +183,10 @@ _PARTS = (
     (b"function hu(e,t,n){", b"function sm(e,t,n)", b"var hu=filledIn;"),
     # `sed -i`: a full disk
     (b"t.fs.writeFile(g,w.output))}catch(b){", b"if(b instanceof ye)", _FULL),
-    # `awk`: numbers as text
-    (b"function et(e){", b"function Su(e)", b"function et(e){return awkNumber(e)}"),
-    (b"function Vt(e){", b"function xu(e)", b"function Vt(e){return awkNumber(e)}"),
-    (b"let S=y.toExponential(x);", b'if(g==="E"', _EXPONENT),
-    (b"let S=y!==0?Math.floor(Math.log10(", b"f){let A=parseInt", b"let E=general(y,x,g);if("),
-    (b'let y=w!==void 0?String(w):"";if(d', b"&&(y=y.sub", b'let y=awkNumber(w??"");if(d'),
-    # `awk`: `length` alone and of arrays, `int` of negative numbers, `substr` from before a text
-    (b"function Ta(e,t){switch(t){", b'case"FS":return e.FS;', _TA),
-    (b"async function qx(e,t,n){", b"return e.length===0?t.line.length", _QX),
-    (b"Math.floor(zn(await n.evalExpr(e[0])))}async function i9", b"(e,t,n){return", _INT),
-    (b"return r.substr(Math.max(0,s),i)", b"}return r.substr(", _SUBSTR),
-    # `awk`: one character that separates fields is no pattern
-    (
-        b'function Hm(e){if(e===" ")',
-        b'return ie("',
-        b'function Hm(e){if(e.length===1&&e!==" ")return ie(Vm(e));if(e===" ")',
-    ),
-    (b"else try{e.fieldSep=ie(t)}", b"catch{", b"else try{e.fieldSep=ie(t.length===1?Vm(t):t)}"),
-    # `awk`: `$1^2`, names of elements that were only looked at, `%d` and `%f` of texts such as 3x
-    (
-        b"parseFieldIndexPower(){let t=this.parseFieldIndexPrimary();",
-        b"if(this.check(k.CARET))",
-        _FIELD,
-    ),
-    (
-        b'return e.arrays[r]?.[n]??""',
-        b"}function Cu(",
-        b'return(e.arrays[r]??=Object.create(null))[n]??=""',
-    ),
-    (
-        b'case"d":case"i":{let y=w!==void 0?Math.',
-        b"Number.isNaN(y)",
-        b'case"d":case"i":{let y=Math.trunc(parseFloat(w));',
-    ),
-    (
-        b'case"f":{let y=w!==void 0?Number(w):0;',
-        b"Number.isNaN(y)",
-        b'case"f":{let y=parseFloat(w);',
-    ),
     # `printf` of numbers
     (b'switch(t){case"d":case"i":{let o=aa(n)', b'case"c":{if(n==="")return', _PRINTF),
     # `((n>=2))`
     (b'!(c==="="&&', b"/[|&^", b'!(c[0]==="="&&'),
-    # `awk`: dates, appended files
-    (b'["systime",bu("systime")]', b',["mktime"', b'["systime",()=>Math.floor(Date.now()/1e3)]'),
-    (b'["strftime",bu("strftime")]', b"])});function on(e)", _STRFTIME),
-    (b"appendFile:async(b,w)=>{", b",resolvePath:", b"appendFile:t.fs.appendFile.bind(t.fs)"),
-    (
-        b"h=new po(p);",
-        b"h.execute(u)",
-        b'h=new(/"type":"getline"|"output":{/.test(JSON.stringify(u))?po:synchronousAwk())(p);',
-    ),
     # `array+=(...)`: a copy of all elements, and a sort of them to find the last one
     (b"c=l?ln(l):void 0,", b"u=e.state.env.get(n),f=()", b"c=l&&!s?ln(l):l,"),
     (
@@ -294,9 +236,13 @@ _PARTS = (
     (b"let T=new Map;for(let M of f){let{action:P,path:U}=M;", b"switch(P.type){", _EFFECTS),
     (b"depth:V.depth,startingPoint:M", b"}", b"depth:V.depth,startingPoint:M,isFile:V.isFile"),
     (b"F.exitCode!==0&&(d=F.exitCode);break}}}", b"(let F of M.command)", _EXEC),
-    (b"B.exitCode!==0&&(d=B.exitCode)}return p?", b".build(d)??", b"B.exitCode!==0&&(d=1)}return p?"),
+    (
+        b"B.exitCode!==0&&(d=B.exitCode)}return p?",
+        b".build(d)??",
+        b"B.exitCode!==0&&(d=1)}return p?",
+    ),
     (b"default:r+=`%${i!==0||o!==-1?`", b"(c,i,o)}else r+=n[s]", _UNKNOWN),
-    # `sed`: a pattern ends a range from the next line on; an `s` without an end, or with other flags
+    # `sed`: a pattern ends a range from the next line on; an `s` without an end, or other flags
     (b"p.startLine=t,s.set(d,p),ci(a,t,n,r,i)&&(p.active", b"=!1,typeof o==", _SPAN),
     (b'this.peek()===r&&this.advance();let a="";for(', b"value:`s${r}", _SUBSTITUTED),
     (b"t.lineNumberOutput.push(t.patternSpace)}}catch{}break}", b'case"print":', _PRINTED),
@@ -328,12 +274,12 @@ _PARTS = (
     (b"function Me(e,t){let n=uk(t),", b"=$i(e,n,0)", _ARITHMETIC.removesuffix(b"=")),
     (b'case"ArithNested":return await s(', b'case"ArithCommandSubst":{', _NESTED),
     (b"async function hd(e,t){let n=t,r=t.starts", b"At();Z();var Uo=", _SUBSCRIPT),
-    # "${array[*]}" in here-documents, here-strings and assignments
+    # all elements as one text, in here-documents, here-strings and assignments
     (b'f.length>0)return f.map(([,p])=>p).join(" ")', b";let d=e.state.env.g", _JOINED),
     # a command's name, as in `$command` and "$@", may be several words
     (b"let u=await _e(this.ctx,t.name),f=[],d=[]", b"{if(f.length>=this.ctx", _NAME),
     (b"m=t.name.parts.every(", b"N=>N.type", b"m=names.length===0||t.name.parts.every("),
-    # `jq`: groups in order, keys of several values, indexes of what has none, `walk`, all matches, {$x}
+    # `jq`: groups in order, keys of several values, wrong indexes, `walk`, all matches, {$x}
     (b'case"sort_by":return!Array.isArray(e)', b"return o(p,h)})]", _SORTED),
     (b'case"unique_by":{if(!Array.isArray(e)', b",h=JSON.stringify(p)", _UNIQUE),
     (b'case"group_by":', b'case"max":return', b'case"group_by":' + _GROUPS),
@@ -382,7 +328,6 @@ _ALL = (
     (b"N(D,se+tt)", b"tt&&N(D,se+tt)"),
     (b"N(P,Ie+je)", b"je&&N(P,Ie+je)"),
 )
-_AWK = (b"async function ka(e,t){", b"var Dm=L(")
 
 
 def with_parts(source: bytes) -> bytes:
@@ -395,17 +340,7 @@ def with_parts(source: bytes) -> bytes:
         source = before + other + end + after
     # `${x:offset:length}` takes a number of JavaScript
     source = re.sub(_SPANS, rb"Number(await \1)", source)
-    # a file's name in `awk` may be made of several texts
-    source = source.replace(b"file:e.parsePrimary()", b"file:q9(e)")
     # `grep -o`: matches without text, behind which a pattern already goes on
     for before, other in _ALL:
         source = source.replace(before, other)
-    return _with_synchronous_awk(source)
-
-
-def _with_synchronous_awk(source: bytes) -> bytes:
-    """Adds a copy of the interpreter of `awk` without promises, for programs that need none."""
-    begin, end = (source.index(mark) for mark in _AWK)
-    plain = source[begin:end].replace(b"async ", b"").replace(b"await ", b"")
-    copy = b"var synchronousAwk=once(()=>{" + plain + b";Pm();return po});"
-    return source[:end] + copy + source[end:]
+    return source

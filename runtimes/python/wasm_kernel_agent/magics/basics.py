@@ -97,6 +97,11 @@ class BasicMagics(Magics):
             page.page(path.read_text(errors="replace"))
 
     @line_magic
+    def clear(self, line: str) -> None:
+        """Clear the output of the cell."""
+        self.shell.display_pub.clear_output()
+
+    @line_magic
     def notebook(self, line: str) -> None:
         """Write this session's inputs, results and errors to a notebook: `%notebook FILE.ipynb`.
 

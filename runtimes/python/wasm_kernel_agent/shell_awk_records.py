@@ -1,0 +1,363 @@
+"""What a program of `awk` works on: its records, fields, files and commands."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel_agent import shell_awk_values as values
+from wasm_kernel_agent.shell_awk_parser import Program
+from wasm_kernel_agent.shell_awk_tokens import unescaped
+from wasm_kernel_agent.shell_awk_values import UNSET, Failure, Input, Value, num
+from wasm_kernel_agent.shell_options import content_of
+
+_SETTING = re.compile(r"([A-Za-z_]\w*)=([\s\S]*)")
+_PLAIN = {"CONVFMT": "%.6g", "OFMT": "%.6g", "OFS": " ", "ORS": "\n", "SUBSEP": "\x1c", "FS": " "}
+_PLAIN |= {"RS": "\n", "FILENAME": ""}
+_COUNTS = {"NR": 0.0, "FNR": 0.0, "RSTART": 0.0, "RLENGTH": -1.0}
+_READ = (
+    "num",
+    "is_true",
+    "order",
+    "quotient",
+    "remainder",
+    "power",
+    "pattern",
+    "replaced",
+    "formatted",
+)
+
+
+class Next(Exception):
+    """A function ends the work on a record."""
+
+
+class NextFile(Exception):
+    """The rest of a file is passed over."""
+
+
+class _End(Exception):
+    """The program has called `exit`."""
+
+
+def _at(array: dict[str, Value], key: str) -> Value:
+    return array.setdefault(key, UNSET)
+
+
+def _put(array: dict[str, Value], key: str, value: Value) -> Value:
+    array[key] = value
+    return value
+
+
+class Records:
+    """The records, fields and files of a program, whose code calls the public methods."""
+
+    def __init__(self, program: Program, settings: list[str], words: list[str]) -> None:
+        self._program, self._status = program, 0
+        self._line, self._fields, self._is_split, self._is_joined = "", list[str](), True, True
+        self._ranges = [False] * program.ranges
+        self._readers: dict[str, Iterator[str]] = {}
+        self._writers: dict[str, Any] = {}
+        self._pipes: dict[str, list[str]] = {}
+        self._random, self._seed = random.Random(), 0.0
+        self._main = self._records()
+        self._out: list[str] = []
+        self.result, self.changed = "", 0.0
+        named = {each: getattr(values, each) for each in _READ}
+        self._names: dict[str, Any] = {
+            **{f"v_{name}": UNSET for name in program.names},
+            **{f"a_{name}": {} for name in program.arrays},
+            **{f"v_{name}": value for name, value in {**_PLAIN, **_COUNTS}.items()},
+            **named,
+            "UNSET": UNSET,
+            "Next": Next,
+            "NextFile": NextFile,
+            "at": _at,
+            "put": _put,
+            "r": self,
+        }
+        self._names["a_ENVIRON"] = {name: Input(value) for name, value in os.environ.items()}
+        words = ["awk", *words]
+        self._names["a_ARGV"] = {str(at): Input(word) for at, word in enumerate(words)}
+        self._names["v_ARGC"] = float(len(words))
+        for each in settings:
+            if not self._set(each):
+                raise Failure(f"-v needs NAME=VALUE, not {each!r}")
+        exec(program.code, self._names)
+
+    def _set(self, setting: str) -> bool:
+        found = _SETTING.fullmatch(setting)
+        if found:
+            self._names[f"v_{found[1]}"] = Input(unescaped(found[2]))
+        return found is not None
+
+    def run(self) -> int:
+        """Runs the program; returns its exit status."""
+        try:
+            try:
+                self._names["begin"]()
+                if self._program.reads:
+                    self._run_rules()
+            except _End:
+                pass
+            self._names["end"]()
+        except _End:
+            pass
+        finally:
+            for name in [*self._writers, *self._pipes]:
+                self.close(name)
+            self._write_out()
+        return self._status
+
+    def _run_rules(self) -> None:
+        rules = self._names["rules"]
+        for line in self._main:
+            self._begin(line)
+            try:
+                rules()
+            except Next:
+                pass
+            except NextFile:
+                self._readers["\0main"] = iter(())
+
+    def _write_out(self) -> None:
+        sys.stdout.buffer.write("".join(self._out).encode("utf-8", "surrogateescape"))
+        self._out.clear()
+
+    # -- records
+
+    def _records(self) -> Iterator[str]:
+        """Yields the records of all files; the names of files may change in between."""
+        at, is_read = 1, False
+        while at < num(self._names["v_ARGC"]) or not is_read:
+            name = str(self._names["a_ARGV"].get(str(at), ""))
+            is_last = at >= num(self._names["v_ARGC"])
+            at += 1
+            if is_last:
+                name, is_read = "-", True
+            elif not name or self._set(name):
+                continue
+            is_read = True
+            try:
+                content = content_of("-" if name == "/dev/stdin" else name)
+            except OSError as problem:
+                sys.stderr.write(f"awk: cannot open {name} ({problem.strerror})\n")
+                self._status = 2
+                continue
+            self._names |= {"v_FNR": 0.0, "v_FILENAME": Input("" if is_last else name)}
+            self._readers["\0main"] = self._split(content)
+            while (line := next(self._readers["\0main"], None)) is not None:
+                self._names["v_NR"] = num(self._names["v_NR"]) + 1.0
+                self._names["v_FNR"] = num(self._names["v_FNR"]) + 1.0
+                yield line
+
+    def _split(self, content: bytes) -> Iterator[str]:
+        whole, end = content.decode("utf-8", "surrogateescape"), self.text(self._names["v_RS"])
+        if end == "":
+            whole = whole.strip("\n")
+            return iter(re.split(r"\n{2,}", whole) if whole else [])
+        parts = whole.split(end) if len(end) == 1 else _pieces(whole, end)
+        if parts and not parts[-1]:
+            parts.pop()
+        return iter(parts)
+
+    def _begin(self, line: str) -> None:
+        self._line, self._is_split, self._is_joined = Input(line), False, True
+
+    def in_range(self, at: int, begins: Callable[[], Any], ends: Callable[[], Any]) -> bool:
+        """Returns whether a record is in a range of rules."""
+        if not self._ranges[at]:
+            if not begins():
+                return False
+            self._ranges[at] = True
+        self._ranges[at] = not ends()
+        return True
+
+    def exit(self, status: float | None) -> None:
+        """Ends the program."""
+        if status is not None:
+            self._status = int(status) & 0xFF
+        raise _End
+
+    # -- fields
+
+    def _parts(self) -> list[str]:
+        if not self._is_split:
+            separator = self.text(self._names["v_FS"])
+            is_pattern = len(separator) > 1
+            if self._names["v_RS"] == "" and separator != " ":
+                separator, is_pattern = (
+                    f"({separator if is_pattern else re.escape(separator)})|\n",
+                    True,
+                )
+            self._fields = values.split(self._line, separator, is_pattern=is_pattern)
+            self._is_split = True
+        return self._fields
+
+    def field(self, at: float) -> Value:
+        """Returns the record, for 0, or a field."""
+        if at == 0:
+            if not self._is_joined:
+                self._line = Input(self.text(self._names["v_OFS"]).join(self._fields))
+                self._is_joined = True
+            return self._line
+        if at < 0:
+            raise Failure("there is no field with a number below 0")
+        fields = self._parts()
+        return Input(fields[int(at) - 1]) if at <= len(fields) else UNSET
+
+    def set_field(self, at: float, value: Value) -> Value:
+        """Sets the record, for 0, or a field."""
+        if at == 0:
+            self._begin(self.text(value))
+            return value
+        if at < 0:
+            raise Failure("there is no field with a number below 0")
+        fields = self._parts()
+        fields += [""] * (int(at) - len(fields))
+        fields[int(at) - 1] = self.text(value)
+        self._is_joined = False
+        return value
+
+    def count(self) -> float:
+        """Returns the number of fields."""
+        return float(len(self._parts()))
+
+    def set_count(self, value: Value) -> float:
+        """Sets the number of fields."""
+        fields, count = self._parts(), int(num(value))
+        self._fields = fields[:count] + [""] * (count - len(fields))
+        self._is_joined = False
+        return float(count)
+
+    def set_name(self, name: str, value: Value) -> Value:
+        """Sets the separator of fields or records; the record that is read keeps its fields."""
+        self._parts()
+        self._names[f"v_{name}"] = value
+        return value
+
+    # -- values
+
+    def text(self, value: Value) -> str:
+        """Returns a value as text."""
+        if type(value) is not float:
+            found: str = value
+            return found
+        return values.text(value, self._names["v_CONVFMT"])
+
+    def shown(self, value: Value) -> str:
+        """Returns a value as `print` writes it."""
+        if type(value) is not float:
+            found: str = value
+            return found
+        return values.text(value, self._names["v_OFMT"])
+
+    # -- output
+
+    def line_of(self, *texts: str) -> str:
+        """Returns a line of `print`."""
+        return self.text(self._names["v_OFS"]).join(texts) + self.text(self._names["v_ORS"])
+
+    def print(self, value: Value) -> None:
+        """Prints one value."""
+        self._out += (self.shown(value), self.text(self._names["v_ORS"]))
+
+    def write(self, text: str, kind: str = "", name: str = "") -> None:
+        """Writes a text to the output, a file or a command."""
+        if not kind or name in ("/dev/stdout", "-"):
+            self._out.append(text)
+        elif name == "/dev/stderr":
+            sys.stderr.write(text)
+        elif kind == "|":
+            self._pipes.setdefault(name, []).append(text)
+        else:
+            if name not in self._writers:
+                mode = "w" if kind == ">" else "a"
+                self._writers[name] = Path(name).open(  # noqa: SIM115 - until `close`
+                    mode, encoding="utf-8", errors="surrogateescape", newline=""
+                )
+            self._writers[name].write(text)
+
+    def close(self, name: Value) -> float:
+        """Ends a file or a command."""
+        name, status = self.text(name), -1.0
+        if (file := self._writers.pop(name, None)) is not None:
+            file.close()
+            status = 0.0
+        if self._readers.pop(name, None) is not None:
+            status = 0.0
+        if (texts := self._pipes.pop(name, None)) is not None:
+            status = float(self._ran(name, "".join(texts)))
+        return status
+
+    def _ran(self, command: str, text: str = "") -> int:
+        data = text.encode("utf-8", "surrogateescape")
+        for file in self._writers.values():
+            file.flush()
+        done = subprocess.run(command, shell=True, input=data, capture_output=True, check=False)
+        self._out.append(done.stdout.decode("utf-8", "surrogateescape"))
+        sys.stderr.write(done.stderr.decode("utf-8", "surrogateescape"))
+        return done.returncode
+
+    def system(self, command: Value) -> float:
+        """Runs a command."""
+        return float(self._ran(self.text(command)))
+
+    def fflush(self, name: Value = UNSET) -> float:
+        """Writes what waits for it."""
+        for file in self._writers.values():
+            file.flush()
+        return 0.0
+
+    # -- input
+
+    def command(self, text: str) -> str:
+        """Returns the name by which the output of a command is read."""
+        if text not in self._readers:
+            done = subprocess.run(text, shell=True, capture_output=True, check=False)
+            sys.stderr.write(done.stderr.decode("utf-8", "surrogateescape"))
+            self._readers[text] = self._split(done.stdout)
+        return text
+
+    def file(self, name: str) -> str:
+        """Returns the name by which a file is read."""
+        if name not in self._readers:
+            if name in self._writers:
+                self._writers[name].flush()
+            try:
+                content = content_of("-" if name == "/dev/stdin" else name)
+            except OSError:
+                return ""
+            self._readers[name] = self._split(content)
+        return name
+
+    def getline(self, name: str | None) -> Input | int | None:
+        """Returns the next line of a file or a command; None at the end, -1 without one."""
+        lines = self._main if name is None else self._readers.get(name)
+        if lines is None:
+            return -1
+        line = next(lines, None)
+        return None if line is None else Input(line)
+
+    def get(self, name: str | None, store: Callable[[Value], Any] | None) -> float:
+        """Reads the next line for the record, or for a place; returns what `getline` does."""
+        line = self.getline(name)
+        if line is None or isinstance(line, int):
+            return 0.0 if line is None else -1.0
+        (store or self._begin)(line)
+        return 1.0
+
+
+def _pieces(whole: str, end: str) -> list[str]:
+    parts, at = [], 0
+    for found in values.pattern(end).finditer(whole):
+        if found.end() > found.start():
+            parts.append(whole[at : found.start()])
+            at = found.end()
+    return [*parts, whole[at:]]
