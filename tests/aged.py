@@ -1,12 +1,19 @@
-"""Sessions that look as if they had been left long ago."""
+"""Sessions that look as if they had been left long ago, and the metadata of sessions."""
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from wasm_kernel.sessions import ids
+
+
+def metadata_of(workspace: Path) -> dict[str, Any]:
+    """The metadata of a session."""
+    found: dict[str, Any] = json.loads((workspace / ".metadata.json").read_text())
+    return found
 
 
 def aged(workspace: Path, hours: float) -> None:

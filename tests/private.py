@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 from wasm_kernel import ExecutionPolicy, RuntimeType, Sandbox, SandboxLogger
 from wasm_kernel.execution.interfaces import NewSession
@@ -71,6 +74,20 @@ def kept_sandbox(
     new, mode = NewSession(folders, "", NoSession(folders)), Resume(resume)
     opened = opened_in(new, runtime, policy, resume=mode, pip=False, quiet=False)
     return ProgramHome(new).sandbox(opened, policy, SandboxLogger.of(logger))
+
+
+def opening(
+    ending: ExitStack, folder: Path, runtime: str = "python", resume: Resume = Resume.NEVER
+) -> Callable[..., Sandbox]:
+    """Opens sandboxes in a folder, whose private state is kept; they are closed after the test."""
+
+    def opened(name: str = "app", resume: Resume = resume, **limits: Any) -> Sandbox:
+        policy = ExecutionPolicy(**limits)
+        return ending.enter_context(
+            closing(kept_sandbox(runtime, folder / name, policy, resume=resume))
+        )
+
+    return opened
 
 
 def private_folders() -> list[Path]:

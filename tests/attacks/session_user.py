@@ -7,12 +7,12 @@ again was neither whole nor new.
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 import time
 from pathlib import Path
 
+from tests.aged import metadata_of
 from tests.faces import says, wait_for
 from wasm_kernel import create_session_sandbox, get_session_sandbox
 
@@ -33,7 +33,7 @@ def use(root: Path, dice: random.Random, *, waits: bool = False) -> str | None:
         for _ in range(dice.randrange(3)):
             time.sleep(dice.uniform(0, 0.02))
             assert says(sandbox, LOOK) == f"{number} {number}", "an open session lost something"
-        told = json.loads((root / session_id / ".metadata.json").read_text())
+        told = metadata_of(root / session_id)
         assert told["session_id"] == session_id
     time.sleep(dice.choice([0, 0.005, 0.05]))
     if waits:

@@ -7,10 +7,10 @@ import json
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.aged import metadata_of
 from tests.end_to_end.conftest import Starting
 from wasm_kernel import (
     SandboxClosed,
@@ -28,14 +28,9 @@ def workspace_in(root: Path) -> Path:
     return workspace
 
 
-def metadata_in(workspace: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((workspace / ".metadata.json").read_text())
-    return found
-
-
 def age(workspace: Path) -> None:
     """Make the session look as if it had not been used for a year."""
-    found = metadata_in(workspace)
+    found = metadata_of(workspace)
     found["updated_at"] = found["created_at"] = (datetime.now(UTC) - YEAR).isoformat()
     (workspace / ".metadata.json").write_text(json.dumps(found))
 
@@ -46,7 +41,7 @@ def test_a_living_kernels_session_is_neither_deleted_nor_pruned(
     kernel = start(event_log="/dev/full")  # a broken log costs no cell
     kernel.run("x = 1")
     workspace = workspace_in(root)
-    assert metadata_in(workspace)["updated_at"] > metadata_in(workspace)["created_at"]
+    assert metadata_of(workspace)["updated_at"] > metadata_of(workspace)["created_at"]
     age(workspace)
     result = prune_sessions(24, root)
     assert result.deleted_sessions == []

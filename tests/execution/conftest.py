@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.faces import AnySandbox, put_back
-from tests.private import kept_sandbox
+from tests.private import opening
 from wasm_kernel import Sandbox
-from wasm_kernel.folders.locks import Resume
-from wasm_kernel.policy import ExecutionPolicy
 
 Opening = Callable[..., Sandbox]
 Forking = Callable[..., Sandbox]
@@ -31,13 +28,7 @@ def sandbox(module_sandbox: AnySandbox) -> AnySandbox:
 @pytest.fixture
 def opened(tmp_path: Path, ending: ExitStack) -> Opening:
     """Opens sandboxes, which are closed after the test."""
-
-    def one(name: str = "app", resume: Resume = Resume.NEVER, **policy: Any) -> Sandbox:
-        limits = ExecutionPolicy(**policy)
-        sandbox = kept_sandbox(workspace=tmp_path / name, resume=resume, policy=limits)
-        return ending.enter_context(closing(sandbox))
-
-    return one
+    return opening(ending, tmp_path)
 
 
 @pytest.fixture

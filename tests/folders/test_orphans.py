@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.aged import metadata_of
 from tests.faces import PATIENCE, wait_for
 from tests.private import private_folders, private_of
 from wasm_kernel import (
@@ -328,7 +328,7 @@ def test_a_session_on_another_disk_has_copies(state: Path, other_disk: Path) -> 
         assert sandbox.execute("print(x)").stdout == "1\n"
     private = private_of(root / "one")
     assert private.parent == state / "private"
-    fields = json.loads((root / "one" / ".metadata.json").read_text())
+    fields = metadata_of(root / "one")
     assert fields["updated_at"] > fields["created_at"]
     assert {p.name for p in (root / "one").iterdir()} == {".metadata.json", "f"}
     write_session_file("one", "h", b"h", root)

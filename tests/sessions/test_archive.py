@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests import stored
+from tests.aged import metadata_of
 from tests.documented import Heard
 from tests.faces import error_of, full_disk, says
 from tests.private import private_of
@@ -100,7 +101,7 @@ def test_files_come_back_as_they_were(here: Path, there: Path, archive: Path) ->
     assert stat.S_IMODE((other / "folder").stat().st_mode) == 0o750
     assert stat.S_IMODE((other / "a/b/deep.bin").stat().st_mode) == 0o754
     assert (other / "empty").stat().st_mtime == 1_000_000
-    assert json.loads((other / ".metadata.json").read_text())["session_id"] == back.session_id
+    assert metadata_of(other)["session_id"] == back.session_id
 
 
 def test_holes_stay_holes_on_both_ways(here: Path, there: Path, archive: Path) -> None:

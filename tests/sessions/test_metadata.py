@@ -11,10 +11,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.aged import metadata_of
 from tests.faces import raising
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import metadata, staging
@@ -76,11 +76,6 @@ def file(workspace: Path) -> Path:
     return workspace / ".metadata.json"
 
 
-def fields_in(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_text())
-    return found
-
-
 def test_time_goes_forward_also_where_the_clock_steps_back(
     file: Path, workspace: Path, private: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,22 +88,22 @@ def test_time_goes_forward_also_where_the_clock_steps_back(
     ):
         monkeypatch.setattr(metadata, "now", lambda clock=clock: clock)
         assert touch(workspace, private)
-        text = fields_in(file)["updated_at"]
+        text = metadata_of(file.parent)["updated_at"]
         assert len(text) == len("2024-02-29T12:30:45.000000+00:00")
         seen.append(datetime.fromisoformat(text))
     assert seen == sorted(set(seen))
-    assert fields_in(file)["created_at"] == THEN.isoformat(timespec="microseconds")
+    assert metadata_of(file.parent)["created_at"] == THEN.isoformat(timespec="microseconds")
 
 
 def test_what_others_change_is_kept(file: Path, workspace: Path, private: Path | None) -> None:
     written = touch(workspace, private)
-    file.write_text(json.dumps({**fields_in(file), "note": "kept"}))
+    file.write_text(json.dumps({**metadata_of(file.parent), "note": "kept"}))
     written = touch(workspace, private, written)
-    assert fields_in(file)["note"] == "kept"
-    before = fields_in(file)["updated_at"]
+    assert metadata_of(file.parent)["note"] == "kept"
+    before = metadata_of(file.parent)["updated_at"]
     assert touch(workspace, private, written)
-    assert fields_in(file)["note"] == "kept"
-    assert fields_in(file)["updated_at"] > before
+    assert metadata_of(file.parent)["note"] == "kept"
+    assert metadata_of(file.parent)["updated_at"] > before
 
 
 def test_a_file_that_was_filled_while_it_was_read_is_read_again(
@@ -127,7 +122,7 @@ def test_a_file_that_was_filled_while_it_was_read_is_read_again(
 
 
 def test_two_processes_lose_nothing(file: Path, workspace: Path, tmp_path: Path) -> None:
-    file.write_text(json.dumps({**fields_in(file), "note": "kept"}))
+    file.write_text(json.dumps({**metadata_of(file.parent), "note": "kept"}))
     command = [sys.executable, "-c", TOUCHING, str(workspace), str(tmp_path)]
     writers = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
     seen = []
@@ -217,7 +212,7 @@ def test_leftovers_of_an_earlier_writer_do_not_matter(
     left = private / "metadata.spare"
     make(left)
     assert touch(workspace, private)
-    assert fields_in(file)["session_id"] == ID
+    assert metadata_of(file.parent)["session_id"] == ID
     assert not (workspace.parent / "victim").exists()
     assert stat.S_ISREG(left.lstat().st_mode)
 
@@ -266,7 +261,7 @@ def test_a_file_system_without_locks_or_exchanges_gets_a_rename(
     assert touch(workspace, private)
     assert file.stat().st_ino != before[0] and file.read_bytes() != before[1]
     assert touch(workspace, private)
-    assert fields_in(file)["session_id"] == ID
+    assert metadata_of(file.parent)["session_id"] == ID
     assert left_aside(workspace, private) == []
 
 

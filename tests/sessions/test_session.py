@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.aged import metadata_of
 from tests.documented import Heard
 from tests.private import private_of
 from wasm_kernel import (
@@ -73,7 +73,7 @@ def test_a_fork_is_a_session_of_its_own_and_is_told(tmp_path: Path, heard: Heard
         with fork:
             assert get_session_sandbox(fork.session_id, workspace_root=tmp_path) is fork
             assert fork.execute("print(x)").stdout == "1\n"
-            made = json.loads((fork.workspace / ".metadata.json").read_text())
+            made = metadata_of(fork.workspace)
             assert made["session_id"] == fork.session_id
             assert made["updated_at"] > made["created_at"]
             with pytest.raises(SessionInUse), Folder.open(tmp_path) as root:

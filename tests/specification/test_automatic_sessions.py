@@ -5,7 +5,7 @@ Scenarios that also hold without a server are tested with sandboxes, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,7 +19,6 @@ POLICY = "memory_bytes = 536870912\nfuel_budget = 500000000\n"
 LIMITS = ("--owner-sessions", "4", "--sessions", "20")
 SHORT_LIVED = ("--idle-seconds", "0.5", "--expire-seconds", "1.5")
 TRANSPORTS = ["stdio", "http by session header", "http by handle"]
-Connecting = Callable[[], Agent]
 
 
 class Servers:

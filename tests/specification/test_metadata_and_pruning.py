@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.aged import aged_session
+from tests.aged import aged_session, metadata_of
 from tests.documented import Heard
 from tests.faces import error_of
 from tests.faults import faulty
@@ -37,12 +37,6 @@ from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 FIELDS = {"session_id", "created_at", "updated_at", "version"}
-
-
-def metadata_of(workspace: Path) -> dict[str, Any]:
-    found = json.loads((workspace / ".metadata.json").read_text())
-    assert isinstance(found, dict)
-    return found
 
 
 def time_of(text: str) -> datetime:

@@ -7,16 +7,15 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.execution.story import Story
 from tests.faces import error_of, open_files, process_of, says, wait_for
 from tests.faults import Does, Faults, faulty
-from tests.private import kept_sandbox, private_of
+from tests.private import kept_sandbox, opening, private_of
 from tests.sampled import but_for, lasting, sampled
 from tests.stored import commits_in, content_of, flip, names_in, rewritten, state_of
 from wasm_kernel import Sandbox, SandboxLogger
@@ -46,13 +45,7 @@ TRAP = "import os; os._exit(3)"
 @pytest.fixture
 def opened(faults: Faults, tmp_path: Path, ending: ExitStack) -> Opening:
     """Opens sandboxes on one workspace."""
-
-    def one(resume: Resume = Resume.ALWAYS, **limits: Any) -> Sandbox:
-        policy = ExecutionPolicy(**limits)
-        sandbox = kept_sandbox(workspace=tmp_path / "app", resume=resume, policy=policy)
-        return ending.enter_context(closing(sandbox))
-
-    return one
+    return opening(ending, tmp_path, resume=Resume.ALWAYS)
 
 
 @pytest.fixture
@@ -148,14 +141,14 @@ def test_a_state_that_a_cell_asked_for_is_not_folded_away_during_the_cell(opened
 
 def test_names_outlive_variables(opened: Opening) -> None:
     """A sandbox that begins without the last one's variables still has its named states."""
-    first = opened(Resume.NEVER)
+    first = opened(resume=Resume.NEVER)
     for value in range(5):
         says(first, f"open('/app/f', 'w').write('{value}'); x = {value}")
         if value == 2:
             first.checkpoint("clean")
     first.close()
 
-    second = opened(Resume.NEVER)
+    second = opened(resume=Resume.NEVER)
     result = second.execute("'x' in globals()")
     assert (result.reply["execution_count"], result.stderr) == (1, "")
     listed = [(c.name, c.cell) for c in second.checkpoints()]
@@ -167,37 +160,37 @@ def test_names_outlive_variables(opened: Opening) -> None:
     assert says(second, "print(x, open('/app/f').read())") == "2 2"
     second.close(discard_variables=True)
 
-    third = opened(Resume.ALWAYS)
+    third = opened(resume=Resume.ALWAYS)
     assert third.execute("x").error
     third.restore("clean")
     assert says(third, "print(x)") == "2"
     third.close()
-    assert says(opened(Resume.ALWAYS), "print(x)") == "2"
+    assert says(opened(resume=Resume.ALWAYS), "print(x)") == "2"
 
 
 def test_names_that_were_removed_for_room_are_told_of(
     opened: Opening, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = opened(Resume.NEVER)
+    first = opened(resume=Resume.NEVER)
     says(first, "x = 1; print(x)")
     first.checkpoint("clean")
     first.close()
     shutil.rmtree(state_of(tmp_path / "app"))
     with Folder.open(private_of(tmp_path / "app")) as private:
         note_evicted(private, "room")
-    second = opened(Resume.NEVER)
+    second = opened(resume=Resume.NEVER)
     second.reconfigure(None, SandboxLogger(logging.getLogger("told")))
     assert second.execute("1").stderr == ""
     assert "the saved states were removed" in caplog.text
 
 
 def test_what_has_no_name_does_not_outlive_variables(opened: Opening, tmp_path: Path) -> None:
-    first = opened(Resume.NEVER)
+    first = opened(resume=Resume.NEVER)
     says(first, "x = 'kept'")
     first.checkpoint("clean")
     says(first, "x = 'marked' * 1_000_000")
     first.close()
-    opened(Resume.NEVER).start().result()
+    opened(resume=Resume.NEVER).start().result()
     state = state_of(tmp_path / "app")
     held = b"".join(file.read_bytes() for file in state.rglob("*") if file.is_file())
     assert (b"kept" in held, b"markedmarked" in held) == (True, False)
@@ -325,7 +318,7 @@ def test_an_unrecorded_end_counts_as_a_crash(opened: Opening, faults: Faults, pl
     wait_for(lambda: 3 in commits_in(state_of(sandbox.workspace)))
     with faults[f"{place}.append"].on(errno.ENOSPC):
         sandbox.close()
-    again = opened(Resume.CRASH)
+    again = opened(resume=Resume.CRASH)
     told = again.execute("print(x)")
     assert told.stdout == "1\n"
     assert "damaged" not in told.stderr
@@ -341,10 +334,10 @@ def test_a_failed_opening_leaves_the_crash_to_the_next(opened: Opening, faults: 
     with Folder.open(private) as folder:
         Holder(alive=True).write(folder)  # as after a crash
     with faults["StateFolder.read"].on(errno.EMFILE):
-        sandbox = opened(Resume.CRASH)
+        sandbox = opened(resume=Resume.CRASH)
         assert "Too many open files" in sandbox.execute("x = 2").stderr
         sandbox.close()
-    assert says(opened(Resume.CRASH), "print(x)") == "1"
+    assert says(opened(resume=Resume.CRASH), "print(x)") == "1"
 
 
 def test_many_threads_may_travel(sandbox: Sandbox) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.faces import error_of, put_back
-from tests.private import kept_sandbox
+from tests.private import kept_sandbox, opening
 from wasm_kernel import BaseSandbox, SandboxResult
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 
@@ -34,13 +33,7 @@ def javascript(module_javascript: BaseSandbox) -> BaseSandbox:
 @pytest.fixture
 def opened(tmp_path: Path, ending: ExitStack) -> Opening:
     """Opens sandboxes of JavaScript; they are closed after the test."""
-
-    def one(name: str = "app", resume: str = "never", **policy: Any) -> BaseSandbox:
-        limits = ExecutionPolicy(**policy)
-        sandbox = kept_sandbox(RuntimeType.JAVASCRIPT, tmp_path / name, limits, resume=resume)
-        return ending.enter_context(closing(sandbox))
-
-    return one
+    return opening(ending, tmp_path, "javascript")
 
 
 def shown(result: SandboxResult) -> str:
