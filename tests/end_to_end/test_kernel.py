@@ -87,6 +87,17 @@ def test_a_stale_answer_is_not_taken(kernel: RealKernel) -> None:
     assert kernel.run("name").value == "'fresh'"
 
 
+def test_a_silent_cell_shows_nothing_and_only_cells_of_the_history_count(
+    kernel: RealKernel,
+) -> None:
+    assert kernel.run("1", silent=True).value == ""
+    first, _, last = (
+        kernel.run("1", store_history=stays).reply["execution_count"]
+        for stays in (True, False, True)
+    )
+    assert last == first + 1
+
+
 def test_a_question_that_costs_its_guest_has_an_empty_answer(kernel: RealKernel) -> None:
     kernel.run("import os\nclass Ends:\n    def __dir__(self): os._exit(3)\nends = Ends()")
     assert kernel.reply(kernel.client.complete("ends.", 5))["matches"] == []

@@ -114,6 +114,8 @@ def test_what_a_callback_changed_is_taken_back_with_the_cell_before(notebook: No
     assert notebook.run("print(x, s.value)") == "4 4"
     notebook.run("%undo 2")
     assert notebook.run("print(x, 'y' in dir(), s.value)") == "0 False 3"
+    control = {"target_name": "jupyter.widget.control", "metadata": {"version": "1.0.0"}}
+    assert notebook.say("open", "c1", **control).said == []  # it is not closed
 
 
 def test_many_callbacks_take_no_cell_out_of_the_history(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_permissions_and_times_are_kept(here: Path, there: Path) -> None:
     (here / "tool").chmod(0o4751)
     (here / "closed").mkdir()
     (here / "closed" / "inside").touch()
+    os.mkfifo(here / "pipe")
     (here / "closed").chmod(0o500)
     os.utime(here / "tool", ns=(1, 2_000_000_003))
     copied(here, there)
@@ -75,6 +76,7 @@ def test_permissions_and_times_are_kept(here: Path, there: Path) -> None:
     assert (there / "tool").stat().st_mtime_ns == 2_000_000_003
     assert stat.S_IMODE((there / "closed").stat().st_mode) == 0o500
     assert (there / "closed" / "inside").exists()
+    assert (there / "pipe").is_fifo()
 
 
 def test_files_that_share_their_content_go_on_sharing_it(here: Path, there: Path) -> None:

@@ -109,6 +109,10 @@ def test_large_pictures_that_the_guest_cannot_read_are_not_shown(stdio: Agent) -
         data = base64.b64encode(head + b"\x03" * 10 + b"\xff\xd9").decode()
         stdio.call("write_file", path="a.jpg", content=data, encoding="base64")
         assert len(stdio.call("read_file", path="a.jpg").images) == shown
+    code = "from PIL import Image; Image.new('RGB', (2400, 600)).save('a.jpg')"
+    stdio.call("execute_code", code=code)
+    (smaller,) = stdio.call("read_file", path="a.jpg").images
+    assert max(size_of(smaller.data)) == 1568
 
 
 def test_halves_of_characters_break_no_reply(stdio: Agent) -> None:

@@ -42,7 +42,8 @@ def test_limit_keeps_the_cell_what_it_was(serve: Serve) -> None:
 
 
 def test_an_endless_await_is_an_error(serve: Serve) -> None:
-    [turn, after] = serve("import asyncio\nawait asyncio.Future()", "await asyncio.sleep(0, 1)")
+    endless = "import asyncio\nawait asyncio.Future()"
+    [turn, after] = serve(endless, "await asyncio.to_thread(abs, -1)")
     assert turn.reply["ename"] == "NothingToWaitFor"
     assert after.text == "1"
 

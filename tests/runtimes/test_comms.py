@@ -115,6 +115,7 @@ def test_widgets_that_the_front_end_has_closed_are_opened_again_parts_first(serv
     assert opened.index("late") < opened.index("box")
     assert len(opened) == len(set(opened)) == 5
     assert not told.sent("comm_close")
+    assert "jupyter.widget.control" in told.reply["targets"]
     assert [f["data"]["state"] for f in moved.sent("comm_msg")] == [{"value": 5}]
 
 

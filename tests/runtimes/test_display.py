@@ -29,6 +29,11 @@ def test_the_magic_clear_clears_the_cells_output(serve: Serve) -> None:
     assert turn.frames == [{"op": "clear_output", "wait": False}]
 
 
+def test_a_display_is_updated_in_place(serve: Serve) -> None:
+    [turn] = serve("h = display('a', display_id='x'); h.update('b')")
+    assert [each["op"] for each in turn.frames] == ["display", "update_display"]
+
+
 @pytest.mark.parametrize(
     ("bundle", "note"),
     [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -11,7 +13,16 @@ from typing import Any
 import pytest
 
 from tests.faces import PATIENCE, says, wait_for
-from tests.service.offered import Door, Meeting, Sandboxes, Streams, echo, fails, put_off
+from tests.service.offered import (
+    Door,
+    Meeting,
+    Order,
+    Sandboxes,
+    Streams,
+    echo,
+    fails,
+    put_off,
+)
 from wasm_kernel import ExecutionPolicy, HostFunction, SandboxLogger
 from wasm_kernel.errors import GuestClosed
 from wasm_kernel.guests.protocol import CallFunction, FinishedCalls
@@ -272,3 +283,21 @@ def test_a_question_calls_no_function(offering: Sandboxes) -> None:
     says(sandbox, "class Spy:\n    def __dir__(self): note(1); return ['a']\nspy = Spy()")
     sandbox.query({"op": "complete", "code": "spy.", "cursor_pos": 4}).result(PATIENCE)
     assert called == []
+
+
+def test_a_call_that_fails_leaves_no_arguments_in_memory(offering: Sandboxes) -> None:
+    """A cell can make thousands of such calls, each of 8 MiB."""
+    orders: list[weakref.ref[Order]] = []
+
+    def refuse(order: Order) -> None:
+        orders.append(weakref.ref(order))
+        raise ValueError("no")
+
+    sandbox = offering(refuse, echo)
+    gc.disable()
+    try:
+        assert fails(sandbox, "refuse({'number': 1, 'due': '2020-01-01'})") == "ValueError: no"
+        says(sandbox, "echo(1)")  # the thread holds the call before
+        assert orders[0]() is None
+    finally:
+        gc.enable()

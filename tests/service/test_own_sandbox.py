@@ -58,6 +58,8 @@ def test_its_guest_is_behind_both_walls_in_a_process_that_ends_with_it(
     assert result.outputs[0].data == {"text/plain": "42"}
     assert (result.workspace_path, result.metadata) == (tmp_path / "work", {})
     assert result.files_created == ("f",)
+    assert result.memory_used_bytes > 0
+    assert sandbox.execute("1 / 0").exit_code == 1
     shown = sandbox.execute("%session_info")
     assert "walls around" in f"{shown.stdout}{shown.outputs}"
     process = process_of(sandbox)
@@ -107,6 +109,8 @@ def test_private_state_ends_with_its_sandbox(make: Making, tmp_path: Path) -> No
     assert len(private_folders()) == len(before) + 1
     second.undo()
     second.redo()
+    second.worker.sleep()
+    second.worker.wait_asleep()
     assert says(second, "print(y)") == "2"
 
 
