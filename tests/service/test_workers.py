@@ -60,14 +60,15 @@ for fork in (lambda: forks._fork(ForkRequest("python", "unchecked"), other.filen
 TWO_OWNERS = """
 import os, socket, subprocess, sys, time
 from wasm_kernel.engine.flavours import UNCHECKED
-from wasm_kernel.service.fork_loop import WorkerForks
+from wasm_kernel.service import fork_loop
 from wasm_kernel.service.fork_process import ForkProcess
 from wasm_kernel.service.fork_server import ForkServer
+fork_loop._LEAVE_SECONDS = 1.0  # their line stays open, as this process is not the owner
 owners = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
 lines = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in owners]
 shared = os.fork()
 if not shared:
-    forks = WorkerForks()
+    forks = fork_loop.WorkerForks()
     for owner, (ours, theirs) in zip(owners, lines):
         ours.close()
         forks.add(theirs, owner.pid)
@@ -226,7 +227,7 @@ def test_a_stopped_worker_is_noticed_and_replaced(starting: Starting) -> None:
     assert service.fork_server._spare is not None
     spare = service.fork_server._spare[1]
     os.kill(spare.process, signal.SIGSTOP)
-    wait_for(lambda: spare.is_stopped)
+    wait_for(lambda: spare.state == "T")
     assert says(service.create(), "print(1)") == "1"  # no session gets the stopped worker
     ends(spare.process)
 

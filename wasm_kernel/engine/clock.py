@@ -28,7 +28,8 @@ BEGIN_SECONDS = 5.0  # until a guest must ask for its request, which takes it mi
 BEGIN_LEAST = 1.0  # the least such limit; this much of the start does not count to the turn's limit
 _BEGIN_TICKS = 20  # further ticks: after a suspension of the process a guest is not stuck
 _STARVED_TICKS = 4000  # the same for a process that hardly gets a processor, or waits for the disk
-_BUSY_PART = 0.2  # a share of the limit: a guest that used it is not starved, but stuck
+_GRACE_TICKS = 5  # further ticks of a grace, in which a guest that was suspended can react
+_BUSY_PART = 0.8  # a share of the limit: a guest that used it is not starved, but stuck
 
 
 class StopReason(Struct, frozen=True):
@@ -92,6 +93,7 @@ class Clock:
         self._armed = 0.0
         self._begin_by: float | None = None
         self._overdue = 0  # ticks since `_begin_by`
+        self._late = 0  # ticks since the end of a grace
         self._busy_at = 0.0  # processor time after which a guest that has not begun is stuck
         self._limit = 0.0
         self._own = False
@@ -153,7 +155,7 @@ class Clock:
             if for_cell:
                 self._asked, self._early = int(self._early), False
             self._grace_until, self._second_interrupt = None, False
-            self._woken, self._kill_at = False, None
+            self._woken, self._kill_at, self._late = False, None, 0
             self.reason = StopReason("closed", 0.0) if self._closed else None
 
     def disarm(self) -> None:
@@ -294,7 +296,12 @@ class Clock:
             if self._kill_at is None:
                 self._kill_at = now + (0.0 if self.reason.cause == "grace" else self._grace)
                 signals.raise_()
-            return self.reason if now >= self._kill_at else None
+            return self.reason if self._is_over(self._kill_at, now) else None
+
+    def _is_over(self, grace_end: float, now: float) -> bool:
+        """Returns whether a grace is over, also in ticks."""
+        self._late = self._late + 1 if now >= grace_end else 0
+        return self._late > _GRACE_TICKS
 
     def wait(self, until: float | None) -> None:
         """Waits on the guest's thread for a monotonic time, an interrupt or the turn's end."""
@@ -334,7 +341,7 @@ class Clock:
             signals.raise_()
         elif self._grace_until is not None and not self._second_interrupt and not signals.pending():
             self._grace_until = None  # taken: the guest decides what to do with it
-        elif self._grace_until is not None and now >= self._grace_until:
+        elif self._grace_until is not None and self._is_over(self._grace_until, now):
             self.reason = StopReason("grace", self._grace)
 
     def _at_deadline(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -143,10 +142,10 @@ class GuestJobs:
         if thread is None:
             return False
         thread.close(last)
-        begun = time.monotonic()
+        waited = 0.0  # in steps, as none passes while the process is stopped
         while not thread.join(_POLL_SECONDS):
-            waited, is_brief = time.monotonic() - begun, is_in_guest() or self.is_starting
-            if waited > (JOIN_SECONDS if is_brief else SAVE_SECONDS):
+            waited += _POLL_SECONDS
+            if waited > (JOIN_SECONDS if is_in_guest() or self.is_starting else SAVE_SECONDS):
                 break
         return True
 

@@ -47,7 +47,7 @@ from wasm_kernel.wasi_files.quota import Quota
 
 _LOG = logging.getLogger("wasm_kernel.execution")
 _UNTAKEN = "The state could not be kept, so it was given no name. The next cell says why."
-START_SECONDS = 30.0  # for a guest to resume its state
+START_SECONDS = 120.0  # for a guest to resume its state, which may lie on a slow disk
 
 
 class RestingGuest(Struct, frozen=True):

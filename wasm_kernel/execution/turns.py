@@ -28,7 +28,7 @@ from wasm_kernel.state import texts
 _LOG = logging.getLogger("wasm_kernel.execution")
 _MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # the most that the guest gets later
 _SYNC_SECONDS = 10.0  # for all widgets to send their state; later ones are skipped
-_SYNC_SECONDS_AFTER_LOSS = 1.0
+_SYNC_SECONDS_AFTER_LOSS = 5.0
 _TOO_LONG = (
     "\n[wasm-kernel] A widget's callback ran longer than its limit of {seconds:g} seconds and was "
     "interrupted. {advice}\n"

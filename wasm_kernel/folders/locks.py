@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from pathlib import Path
@@ -40,11 +40,9 @@ SERVED = "service.json"
 
 _SERVICES = ".services"  # a file of a root's upkeep; each living service has a shared lock on it
 _HOLDER_BYTES = 4096
-_LEAVING_SECONDS = 10.0  # for the worker of a killed process to stop its cell
-_SERVED_SECONDS = 2.0  # for the worker of a killed server to stop its cell
-_ENDING_SECONDS = 0.5  # for the worker of a killed program to end
-_WAIT_SECONDS = 0.1  # a check for users or for an owner has the lock for an instant
-_ASKING_SECONDS = 5.0  # another check has the lock for an instant, but its process may have to wait
+_LEAVING_SECONDS = 170.0  # for the worker of a process that has ended to write its state
+_WAIT_SECONDS = 2.0  # a check has the lock for an instant, but its process may have to wait
+_ASKING_SECONDS = 30.0  # the same, if a wrong answer would cost more
 _ENDED = b"ended"  # in the owner's file, until the next keeper has read it
 _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session
 
@@ -106,18 +104,22 @@ class HistoryLock:
         self.found = self._noted = Holder()
         self.held = self._is_settled = self._slept = self.is_elsewhere = False
 
-    def acquire(self, *, is_owned: bool = False, is_served: bool = False) -> bool:
+    def acquire(
+        self, is_only: Callable[[], bool] = lambda: False, *, is_owned: bool = False
+    ) -> bool:
         """Takes the lock; returns False if another living process has it, or owns the session.
 
-        Waits a moment: the session may be that of a program which was killed, whose worker still
-        ends. It waits longer if it `is_served`, as its worker may have a cell to stop.
+        If it `is_only`, the session has no other user. Then only the worker of a process that was
+        killed can have the lock, and its end is awaited.
 
         With `is_owned`, the owner is this process's own kernel. Call `settled` when the history is
         ready: until then, another process would find the record as this one did.
         """
-        seconds = _SERVED_SECONDS if is_served else _ENDING_SECONDS
         is_free = is_owned or not _has_owner(self._folder)
-        self.held = is_free and self._lock.acquire(seconds)
+        self.held = is_free and (
+            self._lock.acquire(_WAIT_SECONDS)
+            or (is_only() and self._lock.acquire(_LEAVING_SECONDS))
+        )
         self.is_elsewhere = not is_free or self._lock.is_elsewhere
         if self.held:
             found = self.found = self._noted = Holder.of(self._folder)
@@ -291,14 +293,16 @@ def _asking(private: Folder, held: ExitStack) -> bool:
     return wait_lock(asking.fd, _ASKING_SECONDS)
 
 
-def _is_free(private: Folder, held: ExitStack, flags: int) -> bool:
+def _is_free(
+    private: Folder, held: ExitStack, flags: int, names: Sequence[str] = (PRESENT, LOCK)
+) -> bool:
     """Locks a session until `held` ends; returns False if it is in use.
 
     Its files are opened with `flags`; missing ones are skipped.
     """
     if not _asking(private, held):
         return False
-    for name in (PRESENT, LOCK):
+    for name in names:
         try:
             descriptor = private.open_regular(name, flags)
         except FileNotFoundError:
@@ -326,6 +330,12 @@ def is_used(private: Folder) -> bool:
     """Returns whether the session is in use now. Makes and changes nothing."""
     with ExitStack() as held:
         return not _is_free(private, held, os.O_RDWR)
+
+
+def has_users(private: Folder) -> bool:
+    """Returns whether the session is in use now, by more than the worker of an ended process."""
+    with ExitStack() as held:
+        return not _is_free(private, held, os.O_RDWR, (PRESENT,))
 
 
 class ServiceLock(_Share):

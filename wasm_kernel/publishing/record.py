@@ -27,7 +27,7 @@ KEPT = "kept-"
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _RECORD_BYTES = 64 * 1024 * 1024
-_LOCK_SECONDS = 10.0
+_LOCK_SECONDS = 30.0
 _BUSY = "Another kernel writes into this folder. Nothing was written there. Try again."
 
 

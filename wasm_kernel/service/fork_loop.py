@@ -40,7 +40,7 @@ from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service import worker
 from wasm_kernel.service.messages import PACKET, CleanerRequest, ForkReply, ForkRequest
 
-_LEAVE_SECONDS = 2.0  # for workers to close their sessions when the owner is gone
+_LEAVE_SECONDS = 150.0  # for workers to close their sessions when the owner is gone
 _QUIET_SECONDS = 0.1  # without a request, after which nothing waits for this process
 _OF_WORKER = 4  # descriptors that a new worker takes here, some only for a moment
 _NEEDED = ("wasm_kernel.engine.instance", "resource")

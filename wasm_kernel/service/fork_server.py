@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,9 +39,9 @@ from wasm_kernel.service.fork_process import ForkProcess
 from wasm_kernel.service.messages import PACKET, CleanerRequest, ForkReply, ForkRequest
 from wasm_kernel.service.open_message import Open
 
-_SECONDS = 60.0  # for the process to load, and then to fork: a busy machine is slow
-_LOOK_SECONDS = 0.1  # between two checks whether the awaited process was stopped
-_END_SECONDS = 10  # for the system to end a process
+_SECONDS = 60.0  # for an answer of the process, as far as it computes nothing and reads no disk
+_LOOK_SECONDS = 0.1  # between two checks of the awaited process
+_END_SECONDS = 120  # for the system to end a process, which may wait for the disk
 _TRIES = 3
 _PREPARE = """
 from wasm_kernel.engine.flavours import FLAVOURS
@@ -116,11 +115,11 @@ class Process:
         return bool(ended.poll(seconds * 1000))
 
     @property
-    def is_stopped(self) -> bool:
-        """True if a signal has stopped it (SIGSTOP), and not a debugger."""
+    def state(self) -> str:
+        """The system's letter for its state: S asleep, T stopped (SIGSTOP); empty if it is gone."""
         with contextlib.suppress(OSError):
-            return ") T " in Path(f"/proc/{self.process}/stat").read_text()
-        return False
+            return Path(f"/proc/{self.process}/stat").read_text().rpartition(") ")[2][:1]
+        return ""
 
 
 class SharedProcess(Process):
@@ -318,7 +317,7 @@ class ForkServer:
             if self._spare is None or self._spare[0] != requests:
                 return None
             (_, spare), self._spare = self._spare, None
-        if not (spare.has_ended or spare.is_stopped):
+        if not (spare.has_ended or spare.state == "T"):
             return spare
         spare.close()
         return None
@@ -394,14 +393,14 @@ class ForkServer:
     def _wait(self, line: socket.socket) -> None:
         """Waits for an answer of the process; continues the process if it was stopped."""
         assert self._process is not None
-        answer, until = select.poll(), time.monotonic() + _SECONDS
+        answer, left = select.poll(), _SECONDS
         answer.register(line, select.POLLIN)
         while not answer.poll(_LOOK_SECONDS * 1000):
-            if time.monotonic() > until:
+            if left <= 0 or self._is_closed:
                 raise TimeoutError
-            if self._is_closed:
-                raise ConnectionError
-            if self._process.is_stopped:
+            state = self._process.state
+            left -= _LOOK_SECONDS * (state == "S")
+            if state == "T":
                 self._process.go_on()
                 _LOG.warning(_STOPPED)
 

@@ -25,7 +25,7 @@ from wasm_kernel.errors import Door, ForkError, FrameError, HostFailed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.functions import RequestFacts
 from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, SessionHooks
-from wasm_kernel.execution.jobs import QueuedCell
+from wasm_kernel.execution.jobs import SAVE_SECONDS, QueuedCell
 from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.folders.folders import SCRATCH, SandboxFolders
 from wasm_kernel.folders.hiding import guarded
@@ -53,7 +53,6 @@ from wasm_kernel.state.index import IndexHeader
 PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpoolctl")
 """The packages that may be imported from behind the walls, wherever they lie."""
 _POLL_SECONDS = 0.05
-_SAVE_SECONDS = 30.0
 _QUIET_SECONDS = 2.0  # without a message, before unused memory is given back
 _TOO_LARGE = "what the cell shows or says of its error is too large"
 _SHOW_LESS = "Show less at once: write what is long into a file."
@@ -218,6 +217,7 @@ class _Worker:
             threading.Thread(target=self._hear_on, daemon=True).start()
         except (EOFError, OSError):
             is_crash = True
+            self._guest.folders.leave()  # who opens the session next waits for this process
             self._answers.put(None)
         self._offers.close()
         self._guest.close(discard_variables=discard, crashed=is_crash, asleep=is_asleep)
@@ -243,8 +243,11 @@ class _Worker:
     def kill(self, reason: StopReason) -> None:
         """Has the service end this process, when the state before the running cell is on disk."""
         is_spoilt = self._guest.leave_spoilt_state()
-        is_kept = self._guest.wait_written(_SAVE_SECONDS)
-        self.send(messages.Stuck(reason, is_kept, is_spoilt))
+        is_kept = self._guest.wait_written(SAVE_SECONDS)
+        try:
+            self._channel.send(messages.Stuck(reason, is_kept, is_spoilt))
+        except OSError:  # the service is gone
+            os._exit(1)
 
     def _next(self) -> messages.Request:
         while self._channel.is_quiet(self._awake_seconds or _QUIET_SECONDS):

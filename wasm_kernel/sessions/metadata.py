@@ -37,7 +37,7 @@ _NOTHING: Mapping[str, str] = {}
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_SPARE = {errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EEXIST}  # something else is there
 _ATTEMPTS = 100
-_WAIT_SECONDS = 1.0  # for another process that writes the file
+_WAIT_SECONDS = 30.0  # for another process that writes the file
 _TICK = timedelta(microseconds=1)
 
 

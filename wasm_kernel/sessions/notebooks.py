@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _FOLDER, _LIST = "notebooks", "notebooks.json"
 _LIST_BYTES = 64 * 1024 * 1024
 NOTEBOOKS_MOST = 2000  # the last opened ones are kept
-_LOCK_SECONDS = 5.0
+_LOCK_SECONDS = 30.0
 PATIENCE_SECONDS = 2.0
 """Seconds that an ending kernel may take to leave its session to the next one."""
 _POLL_SECONDS = 0.05
@@ -226,7 +226,7 @@ class SessionChoice:
             self._notice = self._offer(known)
         elif not self._exists(self._found.session):
             self._notice = _GONE
-        elif self._found.kernel != kernel and self._root.is_used(self._found.session):
+        elif self._found.kernel != kernel and self._root.has_users(self._found.session):
             self.is_own, self.is_taken, self._notice = False, True, _IN_USE
         else:
             self.session_id = self._found.session

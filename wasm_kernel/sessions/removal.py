@@ -50,7 +50,7 @@ from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot, WorkspaceError, remove_links
 from wasm_kernel.sessions.staging import aside_name
 
-_WAIT_SECONDS = 1.0  # for another process that still reads the metadata
+_WAIT_SECONDS = 30.0  # for another process that still reads the metadata
 _LEFT = re.compile(rf"{re.escape(ASIDE)}([A-Za-z0-9-]+)-[0-9a-f]{{8}}")
 _EVICTED = ".evicted-"
 _PRIVATE_MOST = 1_000  # names at the top of a private folder, which a session's process can make

@@ -20,7 +20,7 @@ from pathlib import Path
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import Guards, check_opening
-from wasm_kernel.folders.locks import is_used
+from wasm_kernel.folders.locks import has_users, is_used
 from wasm_kernel.folders.private import OpenPrivate, PrivateFolder, PrivateFolders
 from wasm_kernel.linux.folders import Folder, real_path
 from wasm_kernel.policy import Mount
@@ -105,6 +105,12 @@ class SessionsRoot:
         """Returns whether a session is in use now; False if it does not exist."""
         with suppress(OSError), self.private_of(session_id)() as (private, _):
             return is_used(private)
+        return False
+
+    def has_users(self, session_id: str) -> bool:
+        """Returns whether a session has users now, as `locks.has_users`; False if it is gone."""
+        with suppress(OSError), self.private_of(session_id)() as (private, _):
+            return has_users(private)
         return False
 
     def lineage_below(self, session_id: str) -> Lineage:

@@ -47,7 +47,7 @@ from wasm_kernel.wasi_files.operations import FileOperations
 
 _LOG = logging.getLogger("wasm_kernel.state")
 _LABEL = 80
-_SAVE_SECONDS = 60.0
+_SAVE_SECONDS = 240.0
 _SINCE, _RESEEDED = " (and what widgets did since)", " (with fresh seeds)"
 _NOTED_MOST = 1000  # paths that could not be kept, and were told
 _NOT_KEPT = "earlier versions of files are not kept"
@@ -118,9 +118,8 @@ class SessionState:
     def _history(self, others: Iterator[BaseImage]) -> History:
         for notice in self._folders.notices:
             self._notices.tell(notice, error="private state")
-        is_served = self._policy.door.is_served
-        if not self._lock.acquire(is_owned=self._folders.owned, is_served=is_served):
-            if is_served and self._lock.is_elsewhere:
+        if not self._lock.acquire(self._folders.is_only, is_owned=self._folders.owned):
+            if self._policy.door.is_served and self._lock.is_elsewhere:
                 raise SessionInUse(texts.AWAKE_ELSEWHERE)
             self._notices.tell(texts.TAKEN, error="the session is already open")
             return History(None, self.image.id)
@@ -466,7 +465,7 @@ class SessionState:
     # -- forks
 
     def wait_saved(self, instance: Instance) -> None:
-        """Commits all changes of memory, and waits for the head to be on disk, a minute at most.
+        """Commits all changes of memory, and waits some minutes for the head to be on disk.
 
         Raises `ForkError`.
         """

@@ -25,7 +25,7 @@ from wasm_kernel.sessions.removal import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
-_LEAVE_SECONDS = 30.0  # for the workers of a killed run to end
+_LEAVE_SECONDS = 180.0  # for the workers of a killed run to end
 _POLL_SECONDS = 0.05
 _MARK = b"wasm-kernel run"
 
