@@ -435,3 +435,12 @@ def test_least_squares_of_32_bits_print_nothing(module_sandbox: BaseSandbox) -> 
     cell = "import numpy as np, scipy.linalg; a = np.ones((5, 2), 'f4')\n"
     assert says(module_sandbox, f"{cell}scipy.linalg.lstsq(a, a[:, 0]); print(1)") == "1"
     assert says(module_sandbox, "import sys; print(2); sys.stdout.flush()") == "2"
+
+
+def test_a_random_table_with_a_total_beyond_32_bits_is_refused(module_sandbox: BaseSandbox) -> None:
+    """Before, the guest was lost: scipy counts the total as C's `long`."""
+    draw = "from scipy.stats import random_table\nw = [{}, 5]\nx = random_table(w, w).rvs()"
+    large = module_sandbox.execute(draw.format(2**31)).error
+    assert large is not None
+    assert (large.ename, "2147483647" in large.evalue) == ("ValueError", True)
+    assert says(module_sandbox, f"{draw.format(2**31 - 6)}\nprint(x.sum())") == "2147483647"

@@ -257,10 +257,11 @@ sys.displayhook = sys.excepthook = builtins.open = None
 gc.disable()
 logging.disable()
 logging.root = None
+sys.meta_path.clear()
 """
 LEFT = (
-    "signal.getsignal(2), sys.getrecursionlimit(), open, gc.isenabled(), logging.root, "
-    "root.handlers, root.level, warnings.filters[:], dir(builtins), random.getstate(), "
+    "sys.meta_path[:], signal.getsignal(2), sys.getrecursionlimit(), open, gc.isenabled(), "
+    "logging.root, root.handlers, root.level, warnings.filters[:], dir(builtins), random.getstate(), "
     "str(numpy.random.get_state())"
 )
 
@@ -280,6 +281,16 @@ def test_a_program_calls_its_functions_at_exit_and_leaves_the_interpreter_as_it_
     ended = said(shell, "!python leaves.py")
     assert (ended.stdout, ended.stderr.splitlines()[-1]) == ("bye\n", "SystemExit: 3")
     assert said(shell, f"print(({LEFT}) == before)").stdout == "True\n"
+
+
+def test_a_program_that_ends_by_a_system_call_ends_alone(shell: BaseSandbox) -> None:
+    """Before, the guest ended with it, and all variables of the cell."""
+    leaves = "import atexit, os\natexit.register(print, 'bye')\nprint('a')\n"
+    leaves += "try: os._exit(3)\nexcept Exception: pass\nprint('b')"
+    said(shell, f"kept = 1\nopen('leaves.py', 'w').write({leaves!r})")
+    assert said(shell, "!python leaves.py || echo $?").stdout == "a\n3\n"
+    ran = "import os, subprocess\nprint(kept, subprocess.call(['python', 'leaves.py']), os._exit)"
+    assert said(shell, ran).stdout == "a\n1 3 <built-in function _exit>\n"
 
 
 def test_each_program_draws_other_numbers(shell: BaseSandbox) -> None:

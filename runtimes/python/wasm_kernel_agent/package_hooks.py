@@ -274,6 +274,22 @@ def check_indexes_of_lists(module: ModuleType) -> None:
     changed.lil_fancy_set = checking(changed.lil_fancy_set, 4)
 
 
+def refuse_large_tables(module: Any) -> None:
+    """Lets scipy's random tables refuse a total beyond 32 bits, of which its loop would trap."""
+    tables = module.random_table_gen
+
+    def checking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def draw(row: Any, col: Any, total: int, *args: Any) -> Any:
+            if total > sys.maxsize:
+                raise ValueError(f"a random table has a total of at most {sys.maxsize} here")
+            return original(row, col, total, *args)
+
+        return draw
+
+    for name in ("_rvs_boyett", "_rvs_patefield"):
+        setattr(tables, name, staticmethod(checking(getattr(tables, name))))
+
+
 class _NoMemo(dict[int, Any]):
     """A cache that keeps nothing."""
 
@@ -427,6 +443,7 @@ CHANGES: dict[str, Change] = {
     "scipy.sparse.csgraph._laplacian": widening("laplacian"),
     "scipy.sparse._sputils": tell_positions_from_int32,
     "scipy.special._ufuncs": take_orders_as_int32,
+    "scipy.stats._multivariate": refuse_large_tables,
     "scipy.spatial._ckdtree": agents("neighbour_trees", "widen_trees_of_scipy"),
     "sklearn.cluster._hdbscan.hdbscan": keep_wide_hierarchies,
     "sklearn.cluster._hdbscan._tree": take_wide_hierarchies,

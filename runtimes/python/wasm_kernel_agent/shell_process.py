@@ -15,7 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from wasm_kernel_agent.shell_options import Kept
 
@@ -34,11 +34,15 @@ class Streams:
         )
 
 
+class Left(BaseException):
+    """The end of a program by `os._exit`, with its status."""
+
+
 class Process:
     """A program's streams, folder, environment and modules, in place of the cell's for its time.
 
-    So are its loggers, built-in names, hooks, random numbers, filters of warnings and functions at
-    exit; its interrupts and limits end with it.
+    So are its loggers, built-in names, hooks, finders of modules, random numbers, filters of
+    warnings and functions at exit; its interrupts and limits end with it.
     """
 
     def __init__(self) -> None:
@@ -49,6 +53,8 @@ class Process:
         self._recursion_limit, self._collects = sys.getrecursionlimit(), gc.isenabled()
         self._trace, self._profile = sys.gettrace(), sys.getprofile()
         self._interrupted_by = signal.getsignal(signal.SIGINT)
+        self._finders = sys.meta_path, [*sys.meta_path]
+        self._leave = os._exit
         self._register, self._unregister = atexit.register, atexit.unregister
         self._at_exit: list[tuple[Any, Callable[[], object]]] = []
         self._root = logging.root
@@ -72,6 +78,8 @@ class Process:
         _forget_patterns_of_tests()
         module: Any = atexit
         module.register, module.unregister = self._register_own, self._unregister_own
+        module = os
+        module._exit = _leave
         _draw_anew()
         os.chdir(folder)
         os.environ.clear()
@@ -82,6 +90,13 @@ class Process:
         for logger in _loggers():
             vars(logger).update(states.get(logger) or _new_state(logger))
         logging.disable(0)  # also forgets which loggers were on
+
+    def _give_finders(self) -> None:
+        """Gives the cell its finders back, beside those of modules that stay, such as `six`."""
+        added = [each for each in sys.meta_path if each not in self._finders[1]]
+        stay = [each for each in added if type(each).__module__ in sys.modules]
+        sys.meta_path = self._finders[0]
+        sys.meta_path[:] = [*self._finders[1], *stay]
 
     def _register_own(self, function: Any, /, *args: Any, **named: Any) -> Any:
         caller = sys._getframe(1).f_globals
@@ -100,7 +115,7 @@ class Process:
         while self._at_exit:
             try:
                 self._at_exit.pop()[1]()
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, Left):
                 raise
             except BaseException:  # such as `SystemExit`, which would end the cell
                 traceback.print_exc()
@@ -121,6 +136,8 @@ class Process:
         signal.signal(signal.SIGINT, self._interrupted_by)
         module: Any = atexit
         module.register, module.unregister = self._register, self._unregister
+        module = os
+        module._exit = self._leave
         self._warnings.__exit__()
         logging.root = self._root
         self._give_loggers(self._loggers)
@@ -130,9 +147,15 @@ class Process:
         os.environ.clear()
         os.environ.update(self._variables)
         _leave_out_session_modules()
+        self._give_finders()
         sys.modules.update(self._modules)
         self._draw_on()
         os.chdir(next(filter(Path.is_dir, (self._cwd, *self._cwd.parents))))  # it may be removed
+
+
+def _leave(status: int) -> NoReturn:
+    """`os._exit` of a program: ends the program alone."""
+    raise Left(status)
 
 
 def _leave_out_session_modules() -> None:

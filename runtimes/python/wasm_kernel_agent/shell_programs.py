@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from wasm_kernel_agent.shell_options import Program, Usage, in_words
-from wasm_kernel_agent.shell_process import Process, Streams
+from wasm_kernel_agent.shell_process import Left, Process, Streams
 
 _PLAIN_FLAGS = re.compile("-[uBsEIOqSbP]+([cm]?)")
 _PAIRED_FLAGS = ("-W", "-X")
@@ -47,12 +47,14 @@ def run_program(asked: Mapping[str, Any], running: list[Any]) -> dict[str, Any]:
         except Usage as problem:
             streams.stderr.write(f"{name}: {problem}\n")
             status = 2 if name in _BADLY_USED_2 else 1
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Left):
             raise
         except BaseException as problem:
             streams.stderr.write("".join(_lines_of(problem)))
             status = 1
         process.call_exit_functions()
+    except Left as end:
+        status = end.args[0] & 0xFF
     finally:
         process.end()
         running.remove(process)
