@@ -261,8 +261,8 @@ sys.meta_path.clear()
 """
 LEFT = (
     "sys.meta_path[:], signal.getsignal(2), sys.getrecursionlimit(), open, gc.isenabled(), "
-    "logging.root, root.handlers, root.level, warnings.filters[:], dir(builtins), random.getstate(), "
-    "str(numpy.random.get_state())"
+    "logging.root, root.handlers, root.level, warnings.filters[:], dir(builtins), "
+    "random.getstate(), str(numpy.random.get_state())"
 )
 
 
