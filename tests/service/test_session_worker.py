@@ -317,7 +317,7 @@ def len_of(text: str) -> int:
 def test_no_worker_is_lost_because_its_owner_was_stopped(
     homes: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, a program that went on after Ctrl-Z found its cell's worker silent, or overdue."""
+    """A program that goes on after Ctrl-Z finds its cell's worker neither silent nor overdue."""
     slept = 0.0
     clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + slept)
     monkeypatch.setattr(session_worker, "time", clock)
