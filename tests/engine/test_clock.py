@@ -350,7 +350,7 @@ def test_a_third_interrupt_does_not_take_back_what_the_second_asked_for(timed: T
         timed.signals.is_pending = not is_taken
         timed.watch()
     timed.at.now += 2.0
-    assert must_end(timed)
+    assert overdue(timed)
 
 
 def test_a_cell_lowers_its_deadline_and_does_not_raise_it(timed: Timed) -> None:
