@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import subprocess
 import tarfile
 import time
 from collections.abc import Sequence
@@ -22,10 +21,18 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.attacks.test_archives import manifest, member, packed, packed_bytes, refused, sparse
+from tests.attacks.test_archives import (
+    manifest,
+    member,
+    packed,
+    packed_bytes,
+    refused,
+    sparse,
+    unpacked,
+)
 from tests.peak import MB, Peak
 from wasm_kernel import Imported, RuntimeType, get_session_sandbox
-from wasm_kernel.sessions.archives import export_session, import_session
+from wasm_kernel.sessions.archives import import_session
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
 from wasm_kernel.state.tar import ArchiveError, ArchiveWriter
@@ -37,14 +44,8 @@ STATES = "memory/states.jsonl"
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An honest archive with variables, unpacked."""
-    folder = tmp_path_factory.mktemp("honest")
     runtime = RuntimeType.JAVASCRIPT  # a guest with little memory
-    with get_session_sandbox(ID, workspace_root=folder / "sessions", runtime=runtime) as sandbox:
-        assert sandbox.execute("var x = 1").success
-    export_session(ID, folder / "a.tar.gz", folder / "sessions")
-    (folder / "parts").mkdir()
-    subprocess.run(["tar", "-xf", "a.tar.gz", "-C", "parts"], cwd=folder, check=True)
-    return folder / "parts"
+    return unpacked(tmp_path_factory.mktemp("honest"), ID, "var x = 1", runtime=runtime)
 
 
 def on_disk(folder: Path) -> int:

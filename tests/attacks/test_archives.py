@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from tests.faces import says
 from tests.peak import MB, Peak
-from wasm_kernel import prune_sessions
-from wasm_kernel.sessions.archives import import_session
+from wasm_kernel import get_session_sandbox, prune_sessions
+from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.sessions.overview import sessions_in
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.state.archive_out import VERSION
@@ -37,6 +38,16 @@ def member(name: str, data: bytes = b"x", kind: bytes = tarfile.REGTYPE, **field
     for field, value in fields.items():
         setattr(info, field, value)
     return info, data
+
+
+def unpacked(folder: Path, name: str, cell: str, **options: Any) -> Path:
+    """The parts of an honest archive of a session that has run a cell."""
+    with get_session_sandbox(name, workspace_root=folder / "sessions", **options) as sandbox:
+        says(sandbox, cell)
+    export_session(name, folder / "a.tar.gz", folder / "sessions")
+    (folder / "parts").mkdir()
+    subprocess.run(["tar", "-xf", "a.tar.gz", "-C", "parts"], cwd=folder, check=True)
+    return folder / "parts"
 
 
 def manifest(**changes: Any) -> Any:

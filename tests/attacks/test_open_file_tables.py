@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,12 +16,13 @@ from typing import Any
 
 import pytest
 
+from tests.attacks.test_archives import unpacked
 from tests.faces import open_files, process_of
 from tests.private import folders_of
 from wasm_kernel import get_session_sandbox
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import file_identity
-from wasm_kernel.sessions.archives import export_session, import_session
+from wasm_kernel.sessions.archives import import_session
 from wasm_kernel.state.archive_out import identities_here
 from wasm_kernel.state.tar import ArchiveWriter
 
@@ -55,14 +55,7 @@ print(told, same, x)
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An honest archive of a session with open files, unpacked."""
-    folder = tmp_path_factory.mktemp("honest")
-    with get_session_sandbox(ID, workspace_root=folder / "here") as sandbox:
-        made = sandbox.execute(OPENED)
-        assert made.success, made.stderr
-    export_session(ID, folder / "a.tar.gz", folder / "here")
-    (folder / "parts").mkdir()
-    subprocess.run(["tar", "-xf", "a.tar.gz", "-C", "parts"], cwd=folder, check=True)
-    return folder / "parts"
+    return unpacked(tmp_path_factory.mktemp("honest"), ID, OPENED)
 
 
 @pytest.fixture

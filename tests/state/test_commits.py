@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from tests.faces import full_disk, raising
 from tests.state.session import Session, three
-from tests.state.test_history import damage, reopened
+from tests.state.test_history import reopened
+from tests.stored import flip
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
 from wasm_kernel.state import commits, folding, recorder
@@ -71,7 +72,7 @@ def test_only_the_owner_reads_a_content_and_nobody_writes_it(session: Session) -
 
 def test_damage_is_not_folded_into_what_is_whole(session: Session) -> None:
     three(session)
-    damage(session, 1)
+    flip(session.content(1))
     with pytest.raises(HistoryError, match="damaged"):
         fold(session.history, 1)
     assert sorted(session.history.tree.commits) == [1, 2, 3]
@@ -79,7 +80,7 @@ def test_damage_is_not_folded_into_what_is_whole(session: Session) -> None:
 
 def test_a_commit_that_is_damaged_cut_or_gone_is_named(session: Session) -> None:
     three(session)
-    damage(session, 3)
+    flip(session.content(3))
     os.truncate(session.content(2), 100)
     session.content(1).unlink()
     for one in (3, 2, 1):
@@ -140,7 +141,7 @@ def test_a_damaged_one_of_several_large_commits_is_named(
     session_of: Making, session: Session, one: int
 ) -> None:
     large(session)
-    damage(session, one)
+    flip(session.content(one))
     with pytest.raises(Unreadable, match="damaged") as found:
         reopened(session_of, session)
     assert found.value.commit_id == one

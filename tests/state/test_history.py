@@ -26,14 +26,6 @@ def reopened(session_of: Making, session: Session, **options: object) -> Session
     return session_of(load=True, **options)
 
 
-def damage(session: Session, one: int) -> None:
-    path = session.content(one)
-    data = bytearray(path.read_bytes())
-    data[-100] ^= 1
-    path.chmod(0o600)
-    path.write_bytes(data)
-
-
 def lose(session: Session, one: int) -> None:
     """Remove the last record of a commit from the index, as if it had never been written."""
     path = session.folder / "index"
