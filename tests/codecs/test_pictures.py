@@ -109,6 +109,7 @@ WRITTEN = {
     "8e0d7dc9": "dpi=(72, 300), comment='a', exif=b'Exif\\0\\0b', icc_profile=b'p' * 70000",
     "e2bf2c50": "mode='YCbCr'",
     "81e9a04a": "mode='CMYK', subsampling=2, dpi=(3, 4)",
+    "8e31b523": "quality=0, comment='ünï'",
 }
 
 
