@@ -144,6 +144,8 @@ def test_two_processes_lose_nothing(file: Path, workspace: Path, tmp_path: Path)
         b"\xff\xfe{}",
         WHOLE.replace(b'"version": 1', b'"version": 2'),
         WHOLE.replace(b'"version": 1', b'"version": true'),
+        WHOLE.replace(b'"version": 1', b'"version": 1, "x": NaN'),
+        WHOLE.replace(b'"version": 1', b'"version": 1, "x": 1e999'),
         WHOLE.replace(b'"version": 1', b'"version": 1, "x": ' + b"9" * 5000),
         WHOLE.replace(b'"version": 1', b'"version": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000),
         WHOLE.replace(b"abc-123", b"abc-124"),

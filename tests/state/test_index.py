@@ -229,6 +229,8 @@ IMPOSSIBLE: dict[str, dict[str, object]] = {
     "a later parent": {"parent": 9},
     "a text for a number": {"cell": "3"},
     "a count beyond all": {"cells": 1 << 60},
+    "a clock below nothing": {"clock": -1},
+    "a clock beyond all": {"clock": 1 << 63},
     "more memory than there is": {"size": 1 << 40},
     "half a page": {"size": 100 * PAGE + 1},
     "a run outside": {"runs": [[100, 1]]},
