@@ -291,6 +291,16 @@ def test_a_process_with_a_second_thread_forks_neither_workers_nor_kernels() -> N
     assert done.stdout == "wasm-kernel: 1 threads too many; nothing is forked\n" * 2
 
 
+def test_a_process_that_loads_slowly_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, it was replaced after a minute, and so with all its workers, on a busy machine."""
+    monkeypatch.setattr(fork_server, "_SECONDS", 0.35)
+    with closing(fork_server.ForkServer()) as server:
+        server.start()
+        process = server.process
+        server.spawn("python", [UNCHECKED], lambda text: None).close()
+        assert server.process == process
+
+
 def test_a_shared_process_that_is_gone_is_replaced_by_an_own_one() -> None:
     started = fork_process.start()
     started.is_shared = True

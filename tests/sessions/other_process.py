@@ -12,7 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import faults
 from wasm_kernel import get_session_sandbox
+from wasm_kernel.service import fork_process
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,7 +56,9 @@ class Other:
 
 
 def main(root: str, session_id: str) -> None:
-    """Runs the cells that arrive."""
+    """Runs the cells that arrive, in a worker with the faults of the process that started this."""
+    if faults.VARIABLE in os.environ:
+        fork_process.PROGRAM = faults.__name__
     with get_session_sandbox(session_id, workspace_root=root) as sandbox:
         for line in sys.stdin:
             result = sandbox.execute(json.loads(line))

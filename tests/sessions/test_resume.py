@@ -5,12 +5,14 @@ after a kill, not shared by two, and kept for the guest that saved them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
-from tests.faces import says, wait_for
+from tests.faces import happens, says, wait_for
+from tests.faults import faulty
 from tests.private import folders_of
 from tests.sessions.other_process import Other
 from tests.stored import commits_in, content_of, rewritten, state_of
@@ -96,6 +98,23 @@ def test_after_a_kill_in_the_middle_of_a_cell_the_last_cell_counts(
     result = here().execute(TELL)
     assert result.stdout == "4 [(7,)] 5 8\n"
     assert "goes on after a break: the variables are as they were after In[2]" in result.stderr
+
+
+def test_the_worker_of_a_killed_program_writes_its_state_however_slow_the_disk(
+    root: Path, ending: ExitStack
+) -> None:
+    """Before, it had two seconds, and the next program's cells began half a second later."""
+    write = "wasm_kernel.state.commits:write_content"
+    with faulty(write) as faults, ThreadPoolExecutor() as threads:
+        other = Other(root, ID)
+        with faults["write_content"].held() as writes:
+            other.run("x = 1")
+            writes()
+            other.kill()
+            opening = threads.submit(get_session_sandbox, ID, workspace_root=root)
+            assert not happens(opening.done, 3.0)
+        sandbox = ending.enter_context(closing(opening.result()))
+        assert says(sandbox, "print(x)") == "1"
 
 
 @pytest.mark.parametrize("how", [pytest.param("end", marks=pytest.mark.soak), "kill"])
