@@ -141,6 +141,7 @@ def test_a_kernel_that_ends_in_its_sleep_has_crashed_unless_it_notes_its_end(
     owner.close()
     assert later.acquire()
     assert later.wants(Resume.CRASH) is not has_ended
+    assert not later.wants(Resume.NEVER)
     later.settled()
     later.release(asleep=True)
     assert last.acquire()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.nobody import as_nobody
 from tests.tasks import cancelled_after
 from wasm_kernel.linux import files, trees
 from wasm_kernel.linux.files import link_or_copy
@@ -119,6 +120,31 @@ def test_a_very_deep_folder_is_copied_with_few_files_open(here: Path, there: Pat
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     with down(there, DEEP) as way:
         assert way.names() == ["f"]
+
+
+def test_two_may_empty_a_folder_at_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "folder").mkdir()
+    for name in ("file", "folder/file"):
+        (here / name).touch()
+    unlink = os.unlink
+    monkeypatch.setattr(
+        os, "unlink", lambda name, **place: (unlink(name, **place), unlink(name, **place))
+    )
+    with Folder.open(here) as folder:
+        trees.remove_contents(folder.fd)
+    assert list(here.iterdir()) == []
+
+
+def test_what_can_not_be_read_is_left_out_and_named(here: Path, there: Path) -> None:
+    (here / "file").write_text("x")
+    (here / "folder").mkdir()
+    (here / "open").write_text("y")
+    with as_nobody(here.parent):
+        for name in ("file", "folder"):
+            (here / name).chmod(0)
+        left = copied(here, there)
+    assert left == dict.fromkeys(("file", "folder"), "Permission denied")
+    assert [path.name for path in there.iterdir()] == ["open"]
 
 
 def test_a_walk_whose_way_is_gone_ends(here: Path) -> None:
