@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from wasm_kernel import ExecutionPolicy, Sandbox, SandboxLogger
-from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.service.open_message import KernelSession, NotebookFolder
 from wasm_kernel.service.program_home import ProgramHome, opened_in
@@ -47,8 +46,8 @@ def over(
         logs=False,
         awake_seconds=600.0,
     )
-    home = ProgramHome(NewSession(session.folders, session.id, session))
+    home = ProgramHome(session)
     opened = opened_in(
-        home.new, "python", policy, resume=Resume.ALWAYS, pip=False, quiet=True, kernel=kernel
+        session, "python", policy, resume=Resume.ALWAYS, pip=False, quiet=True, kernel=kernel
     )
     return home.sandbox(opened, policy, logger)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from wasm_kernel import ExecutionPolicy, RuntimeType, Sandbox, SandboxLogger
-from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders import places
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import PresenceLock, Resume
@@ -71,7 +70,7 @@ def kept_sandbox(
         policy or ExecutionPolicy(),
         folders_of(Path(workspace), outside_sessions=True),
     )
-    new, mode = NewSession(folders, "", NoSession(folders)), Resume(resume)
+    new, mode = NoSession(folders), Resume(resume)
     opened = opened_in(new, runtime, policy, resume=mode, pip=False, quiet=False)
     return ProgramHome(new).sandbox(opened, policy, SandboxLogger.of(logger))
 

@@ -96,7 +96,7 @@ def probe_kernels(watch: Callable[[Path], None] = watch) -> None:
     made = KernelHome.sandbox
 
     def probed(home: KernelHome, *arguments: Any, **others: Any) -> Sandbox:
-        workspace = home.new.folders.path
+        workspace = home.hooks.folders.path
         threading.Thread(target=watch, args=(workspace,), daemon=True).start()
         return made(home, *arguments, **others)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.linux.probed_kernel import PRIVATE, TRIES, watch
+from wasm_kernel.execution.interfaces import SessionHooks
 from wasm_kernel.execution.session_guest import SessionGuest
-from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.service import fork_loop, worker
 
 
@@ -34,11 +34,11 @@ def spoil(private: Path) -> None:
                     os.utime(file.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def probed(language: Any, folders: SandboxFolders, *rest: Any, **options: Any) -> SessionGuest:
+def probed(language: Any, hooks: SessionHooks, *rest: Any, **options: Any) -> SessionGuest:
     """Makes the real guest, beside a thread that waits for the order to probe."""
-    TRIES["what its session has"] = lambda: spoil(folders.private_path)
-    threading.Thread(target=watch, args=(folders.real,), daemon=True).start()
-    return SessionGuest(language, folders, *rest, **options)
+    TRIES["what its session has"] = lambda: spoil(hooks.folders.private_path)
+    threading.Thread(target=watch, args=(hooks.folders.real,), daemon=True).start()
+    return SessionGuest(language, hooks, *rest, **options)
 
 
 def main(line: int, owner: int) -> None:

@@ -229,20 +229,19 @@ class ProcessUsage(Struct, frozen=True):
     cpu_seconds: float = 0.0
 
 
-class NewSession(Struct, frozen=True):
-    """The place of a new sandbox: open folders, and a session's id; empty outside of sessions."""
-
-    folders: SandboxFolders
-    session_id: str
-    hooks: SessionHooks
-
-
 class SessionHooks:
-    """The duties of a session towards its sandbox; by default none.
+    """A session, or a workspace outside of sessions, and its duties towards its sandbox.
 
-    `logger_changed`, `executed` and `new_session` are called on the sandbox's own thread, the rest
-    on any.
+    By default it has no duties. `logger_changed`, `executed` and `new_session` are called on the
+    sandbox's own thread, the rest on any.
+
+    Attributes:
+        id: The session's id; empty outside of sessions.
+        folders: Its open folders.
     """
+
+    id: str = ""
+    folders: SandboxFolders
 
     def opened(self, sandbox: Any, /) -> None:
         """Notes that the sandbox lives in the session from now on."""
@@ -257,7 +256,7 @@ class SessionHooks:
     def executed(self) -> None:
         """Notes that a cell has ended in any way. Never raises, so that no cell fails by it."""
 
-    def new_session(self) -> NewSession:
+    def new_session(self) -> SessionHooks:
         """Makes a session for a fork, beside this one, with an empty workspace."""
         raise NotImplementedError
 

@@ -29,7 +29,6 @@ from wasm_kernel.execution.jobs import GuestJobs, QueuedCell
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turns import GuestTurns
 from wasm_kernel.execution.variables import changes_between
-from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests.base import GuestLanguage, switched_off
 from wasm_kernel.linux import memory
@@ -56,9 +55,9 @@ _NOT_ALLOWED = (
 class SessionGuest:
     """One long-lived guest in the folders of a session, and its thread. Any thread may call it.
 
-    A worker has one, and answers its owner's calls with it. `session_id` is empty outside of
-    sessions. `commands` are the host commands for magics in a cell's own text; without `pip`, those
-    in `language_commands` are refused. `note` gets notices that no cell should print.
+    A worker has one, and answers its owner's calls with it. `commands` are the host commands for
+    magics in a cell's own text; without `pip`, those in `language_commands` are refused. `note`
+    gets notices that no cell should print.
 
     `count` is the least number of the next cell. `told` is true if an error has named the variables
     that are kept, so that no notice needs to repeat it.
@@ -67,13 +66,11 @@ class SessionGuest:
     def __init__(
         self,
         language: GuestLanguage,
-        folders: SandboxFolders,
+        hooks: SessionHooks,
         policy: ExecutionPolicy,
         logger: SandboxLogger,
-        session_id: str,
         *,
         broker: Broker,
-        hooks: SessionHooks,
         resume: Resume,
         pip: bool,
         quiet: bool = False,
@@ -81,14 +78,14 @@ class SessionGuest:
         told: bool = False,
         note: Callable[[str], None] | None = None,
     ) -> None:
-        self.folders = folders
+        self.folders, session_id = hooks.folders, hooks.id
         self._hooks = hooks
         self._language = language
         self._logger = logger.bind(session_id=session_id) if session_id else logger
         self._notices = Notices(self._logger, quiet=quiet, crash_is_told=told, page=note)
         self._runner = GuestRunner(
             language,
-            folders,
+            self.folders,
             policy,
             resume=resume,
             broker=broker,
@@ -98,13 +95,13 @@ class SessionGuest:
         self._turns = GuestTurns(self._runner, self._notices)
         own = {"session_id": session_id or None, "runtime": language.name, "workspace": "/app"}
         self.commands = self._runner.commands
-        self.language_commands = language.commands(folders)
+        self.language_commands = language.commands(self.folders)
         for name, handler in self.language_commands.items():
             refused = switched_off(_NOT_ALLOWED.format(name=name))
             self.commands.add(name, handler if pip else refused)
         self.facts = offer_facts(self._runner, own)
         self.facts.add(hooks.facts)
-        name = f"guest {session_id or folders.path.name}"
+        name = f"guest {session_id or self.folders.path.name}"
         self._jobs = GuestJobs(name, self._runner.clock, self._runner.open)
 
     def start(self) -> Future[None]:

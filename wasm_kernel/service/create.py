@@ -64,5 +64,5 @@ def create_sandbox(
 
     bound, limits = get_ready(runtime, policy, logger), policy or ExecutionPolicy()
     checked = Functions(functions)
-    new = open_workspace(workspace, limits, private_root)
-    return create_in(new, runtime, limits, bound, pip=pip, functions=checked)
+    opened = open_workspace(workspace, limits, private_root)
+    return create_in(opened, runtime, limits, bound, pip=pip, functions=checked)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from wasm_kernel import events
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders import orphans
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.functions import Functions
@@ -139,8 +138,7 @@ def _sandbox_of(
 ) -> Sandbox:
     """Returns the sandbox of a session; closes the session if the sandbox can't be made."""
     try:
-        new = NewSession(session.folders, session.id, session)
-        return create_in(new, runtime, policy, session.logger, pip=pip, functions=functions)
+        return create_in(session, runtime, policy, session.logger, pip=pip, functions=functions)
     except BaseException:
         session.closed()
         raise

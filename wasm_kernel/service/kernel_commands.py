@@ -103,7 +103,7 @@ def let_results_out(
 ) -> None:
     """Lets the cells' files reach the notebook's folder if the kernel's settings allow that."""
     names = PublishableNames(kernel.suffixes)
-    session = LastUse.of(session.id, session.folders, SandboxLogger())  # the front end logs files
+    session = LastUse(session.id, session.folders, SandboxLogger())  # the front end logs files
     publishes = CollectedFiles if kernel.collects else PublishCommand
     publishing = publishes(session, ResultsNames(kernel.results, names))
     link, notebook = publishing.link, session.folders.notebook

@@ -20,7 +20,7 @@ from wasm_kernel.errors import ForkError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.execution.functions import Offered
-from wasm_kernel.execution.interfaces import NewSession, check_type
+from wasm_kernel.execution.interfaces import SessionHooks, check_type
 from wasm_kernel.folders.folders import EXCHANGES, SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.places import state_folder
@@ -121,7 +121,7 @@ def get_ready(
 
 
 def create_in(
-    new: NewSession,
+    hooks: SessionHooks,
     runtime: RuntimeType | str,
     policy: ExecutionPolicy,
     logger: SandboxLogger,
@@ -129,12 +129,12 @@ def create_in(
     pip: bool,
     functions: Functions,
 ) -> Sandbox:
-    """Returns a sandbox in the open folders of `new`; the options are those of `create_sandbox`."""
-    is_session = bool(new.session_id)
+    """Returns the sandbox of these hooks; the options are those of `create_sandbox`."""
+    is_session = bool(hooks.id)
     resume = Resume.ALWAYS if is_session else Resume.NEVER
-    opened = opened_in(new, runtime, policy, resume=resume, pip=pip, quiet=is_session)
-    bound = logger.bind(session_id=new.session_id) if is_session else logger
-    made = ProgramHome(new).sandbox(opened, policy, bound)
+    opened = opened_in(hooks, runtime, policy, resume=resume, pip=pip, quiet=is_session)
+    bound = logger.bind(session_id=hooks.id) if is_session else logger
+    made = ProgramHome(hooks).sandbox(opened, policy, bound)
     made.take_functions(functions)
     return made
 
@@ -142,9 +142,9 @@ def create_in(
 class ProgramHome(SandboxHome[Sandbox]):
     """The home of one sandbox of this process, whose folders it closes with the sandbox."""
 
-    def __init__(self, new: NewSession) -> None:
-        new.folders.await_leaving()
-        self.new, self.hooks = new, new.hooks
+    def __init__(self, hooks: SessionHooks) -> None:
+        hooks.folders.await_leaving()
+        self.hooks = hooks
         self._workers = own_workers()
         self._forks: dict[str, SandboxFolders] = {}
 
@@ -162,7 +162,7 @@ class ProgramHome(SandboxHome[Sandbox]):
         worker = SessionWorker(
             opened, self, logger, queue=sys.maxsize, answer_seconds=_ANSWER_SECONDS, noted=noted
         )
-        made = Sandbox(worker, self, self.new.folders.path, policy)
+        made = Sandbox(worker, self, self.hooks.folders.path, policy)
         self.hooks.opened(made)
         return made
 
@@ -181,28 +181,28 @@ class ProgramHome(SandboxHome[Sandbox]):
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of the session's requests beyond its worker's walls."""
-        opened, private = session.opened, self.new.folders.open_private
+        opened, private = session.opened, self.hooks.folders.open_private
         own = broker_handlers(opened.language, private, pip=opened.pip, fetched=session.fetched)
         return {**own, ForkSession: self._fork}
 
     def exchanges(self, session: SessionWorker) -> OpenFolder:
         """Returns the opener of the folder for the recorded requests of the session."""
-        return opening_in(self.new.folders.open_private, EXCHANGES)
+        return opening_in(self.hooks.folders.open_private, EXCHANGES)
 
     def mounted(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
         """Opens the policy's mounts; returns the folders for the worker."""
-        self.new.folders.mounted(policy.mounts)
-        return {"folders": self.new.folders.opened}
+        self.hooks.folders.mounted(policy.mounts)
+        return {"folders": self.hooks.folders.opened}
 
     def closed(self, sandbox: Sandbox) -> None:
         """Closes the session and its folders."""
         self.hooks.closed()
-        self.new.folders.close()
+        self.hooks.folders.close()
 
     def fork(self, sandbox: Sandbox, n: int, *, reseed: bool) -> list[Sandbox]:
         """Makes forks, each beside this one."""
         make_room(None, n * OF_WORKER)
-        made: list[NewSession] = []
+        made: list[SessionHooks] = []
         try:
             while len(made) < n:
                 made.append(self.hooks.new_session())
@@ -212,7 +212,7 @@ class ProgramHome(SandboxHome[Sandbox]):
         except BaseException:
             for new in made:
                 self._forks.pop(new.folders.real.name, None)
-                new.hooks.closed()
+                new.closed()
                 new.folders.discard()
             raise
         return [_forked(sandbox, new, notice) for new, notice in zip(made, notices, strict=False)]
@@ -224,16 +224,16 @@ class ProgramHome(SandboxHome[Sandbox]):
         target = self._forks.pop(request.session_id, None)
         if target is None:
             raise ForkError(_NOT_ASKED)
-        left_out = fork_stored(self.new.folders, target, reseed=request.reseed, task=task)
+        left_out = fork_stored(self.hooks.folders, target, reseed=request.reseed, task=task)
         return Forked(texts.left_out(left_out) if left_out else "")
 
 
-def _forked(parent: Sandbox, new: NewSession, notice: str) -> Sandbox:
+def _forked(parent: Sandbox, new: SessionHooks, notice: str) -> Sandbox:
     own = parent.worker.opened.folders
     assert own is not None, "only a service's worker looks for its folders"
     opened = replace(
         parent.worker.opened,
-        session_id=new.session_id,
+        session_id=new.id,
         workspace=str(new.folders.real),
         folders=replace(new.folders.opened, mounts=own.mounts),  # a fork's are the same folders
         resume=Resume.ALWAYS.value,
@@ -242,13 +242,13 @@ def _forked(parent: Sandbox, new: NewSession, notice: str) -> Sandbox:
         notices=(*new.folders.notices, *([notice] if notice else [])),
     )
     logger = parent.worker.logger
-    if new.session_id:
-        logger = logger.bind(session_id=new.session_id)
+    if new.id:
+        logger = logger.bind(session_id=new.id)
     return ProgramHome(new).sandbox(opened, parent.policy, logger)
 
 
 def opened_in(
-    new: NewSession,
+    hooks: SessionHooks,
     runtime: RuntimeType | str,
     policy: ExecutionPolicy,
     *,
@@ -258,15 +258,15 @@ def opened_in(
     confinement: str = AUTO,
     kernel: KernelSession | None = None,
 ) -> Open:
-    """Returns the message that opens the folders of `new` in a worker.
+    """Returns the message that opens the folders of these hooks in a worker.
 
     Raises `PolicyError` if a folder can't be mounted.
     """
-    folders, state = new.folders, state_folder()
+    folders, state = hooks.folders, state_folder()
     folders.mounted(policy.mounts)
     return Open(
         language=RuntimeType.checked(runtime).value,
-        session_id=new.session_id,
+        session_id=hooks.id,
         workspace=str(folders.real),
         private_root=None,
         policy=plain_policy(policy),

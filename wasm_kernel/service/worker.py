@@ -129,7 +129,8 @@ class _Worker:
             os.environ["XDG_STATE_HOME"] = opened.state_home
         kernel = opened.kernel
         logger = SandboxLogger(_EventSender(channel) if kernel is None or kernel.logs else None)
-        folders, session = _opened(opened, policy, logger)
+        session = _opened(opened, policy, logger)
+        folders = session.folders
         folders.verified |= opened.verified
         folders.notices += opened.notices
         seen = self._show_notebook(folders, opened)
@@ -139,12 +140,10 @@ class _Worker:
         folders.mounted(policy.mounts)
         self._guest = SessionGuest(
             language,
-            folders,
+            session,
             policy,
             logger,
-            opened.session_id,
             broker=self._broker,
-            hooks=session or SessionHooks(),
             resume=Resume(opened.resume),
             pip=opened.pip,
             quiet=opened.quiet,
@@ -159,13 +158,13 @@ class _Worker:
         self._add_commands(opened, session, policy.door, seen)
 
     def _add_commands(
-        self, opened: Open, session: LastUse | None, door: Door, seen_folder: str
+        self, opened: Open, session: SessionHooks, door: Door, seen_folder: str
     ) -> None:
         """Adds the commands that reach beyond the sandbox, as far as its caller offers them."""
         self._guest.commands.functions = opened.functions
         if any(each.name == RequestFacts.function for each in opened.functions):
             self._guest.facts.add(RequestFacts(self._guest.commands.broker).now)
-        if opened.kernel is not None and session is not None:
+        if opened.kernel is not None and isinstance(session, LastUse):
             self._serve_kernel(opened, opened.kernel, session, seen_folder)
         elif isinstance(session, Session):
             own = fork_command(self._guest)
@@ -386,14 +385,16 @@ class _Worker:
         return None
 
 
-def _opened(
-    opened: Open, policy: ExecutionPolicy, logger: SandboxLogger
-) -> tuple[SandboxFolders, LastUse | None]:
-    """Returns the folders of a sandbox, and its session if it belongs to one."""
+def _opened(opened: Open, policy: ExecutionPolicy, logger: SandboxLogger) -> SessionHooks:
+    """Returns the session of a sandbox, or its workspace outside of sessions, with open folders."""
     if opened.folders is not None:
         folders, name = SandboxFolders.from_opened(opened.folders), opened.session_id
         folders.owned = opened.is_owned
-        return folders, LastUse.of(name, folders, logger) if name else None
+        if name:
+            return LastUse(name, folders, logger)
+        alone = SessionHooks()
+        alone.folders = folders
+        return alone
     root = SessionsRoot(opened.root, opened.private_root)
     # `known`: the session logs nothing of it, and a deleted one does not come back empty
     session = Session(root, opened.session_id, known=True, mounts=policy.mounts)
@@ -404,7 +405,7 @@ def _opened(
         except FileNotFoundError:
             raise WorkspaceError(DELETED) from None
     session.logger_changed(logger)
-    return session.folders, session
+    return session
 
 
 def _kept_by(

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from wasm_kernel.errors import ForkError, PolicyError, describe
-from wasm_kernel.execution.interfaces import NewSession, SessionHooks
+from wasm_kernel.execution.interfaces import SessionHooks
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.orphans import remove_due_daily
@@ -21,7 +21,7 @@ _NEEDS_SESSION = (
 
 def open_workspace(
     workspace: Path | str, policy: ExecutionPolicy, private_root: Path | str | None = None
-) -> NewSession:
+) -> NoSession:
     """Opens a workspace outside of sessions; makes it if it does not exist.
 
     Raises:
@@ -42,18 +42,18 @@ def open_workspace(
         folders.close()
         raise
     remove_due_daily()
-    return NewSession(folders, "", NoSession(folders))
+    return NoSession(folders)
 
 
 class NoSession(SessionHooks):
     """The hooks of a sandbox outside of sessions, which only make places for forks."""
 
     def __init__(self, folders: SandboxFolders) -> None:
-        self._folders = folders
+        self.folders = folders
 
-    def new_session(self) -> NewSession:
+    def new_session(self) -> NoSession:
         """Makes a workspace next to that of the sandbox, named after it, or raises `ForkError`."""
-        workspace, number = self._folders.real, 1
+        workspace, number = self.folders.real, 1
         while True:
             folder = workspace.with_name(f"{workspace.name}-fork-{number}")
             try:
@@ -64,9 +64,9 @@ class NoSession(SessionHooks):
             except OSError as problem:
                 raise ForkError(describe(problem)) from problem
         try:
-            folders = SandboxFolders.of_workspace(folder, self._folders.private_root)
+            folders = SandboxFolders.of_workspace(folder, self.folders.private_root)
         except BaseException:
             with suppress(OSError):
                 folder.rmdir()
             raise
-        return NewSession(folders, "", NoSession(folders))
+        return NoSession(folders)

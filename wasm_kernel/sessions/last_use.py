@@ -19,18 +19,12 @@ class LastUse(SessionHooks):
     sandbox's thread calls them.
     """
 
-    id: str
-    folders: SandboxFolders
-    logger: SandboxLogger
     _told = ""
     _written: metadata.WrittenMetadata | None = None
 
-    @classmethod
-    def of(cls, session_id: str, folders: SandboxFolders, logger: SandboxLogger) -> LastUse:
-        """Returns the hooks of a session that another process has opened."""
-        made = LastUse()
-        made.id, made.folders, made.logger = session_id, folders, logger
-        return made
+    def __init__(self, session_id: str, folders: SandboxFolders, logger: SandboxLogger) -> None:
+        """Makes the hooks of a session that another process has opened."""
+        self.id, self.folders, self.logger = session_id, folders, logger
 
     @property
     def _spare(self) -> Folder | None:

@@ -14,7 +14,6 @@ from wasm_kernel import events
 from wasm_kernel.engine.cache import INSTALLED, default_folder
 from wasm_kernel.errors import SessionInUse, describe
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import (
     FolderAncestry,
@@ -208,14 +207,14 @@ class Session(LastUse):
             self._parent._log(events.SESSION_FORKED, fork_id=self.id)
             self._parent = None
 
-    def new_session(self) -> NewSession:
+    def new_session(self) -> Session:
         """Makes a session beside this one, for a fork."""
         # real paths: this process may be in another folder by now
         root = SessionsRoot(self.root.path, self.root.privates.named)
         about = root.lineage_below(self.id).fields
         session = Session(root, ids.new(), self.logger, new=True, about=about)
         session._parent = self
-        return NewSession(session.folders, session.id, session)
+        return session
 
     def entered(self) -> None:
         """Notes that a `with` block of the sandbox begins."""

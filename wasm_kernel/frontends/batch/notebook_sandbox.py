@@ -15,7 +15,6 @@ from traitlets.config import Config
 from wasm_kernel import events
 from wasm_kernel.errors import Door, WorkerLost
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.frontends.batch.batch_session import BatchSession
@@ -97,7 +96,7 @@ class _NotebookHome(ProgramHome):
         place: PlaceBeside,
         exchanges: OpenFolder | None,
     ) -> None:
-        super().__init__(NewSession(session.folders, session.id, session))
+        super().__init__(session)
         self._settings = settings
         self._place = place
         self._exchanges = exchanges
@@ -161,7 +160,7 @@ def open_sandbox(
         named = None if exchanges is None else _opening(exchanges, make=makes)
         home = _NotebookHome(session, settings, place, named)
         opened = opened_in(
-            home.new,
+            session,
             settings.runtime,
             policy,
             resume=Resume.ALWAYS,

@@ -216,7 +216,7 @@ class WasmKernelApp(ConfiguredApp):
             logs=self._has_log,
         )
         return opened_in(
-            home.new,
+            session,
             self.settings.runtime,
             policy,
             resume=Resume(self.settings.resume),

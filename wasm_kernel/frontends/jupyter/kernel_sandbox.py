@@ -8,7 +8,6 @@ from typing import Any
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.locks import OwnerLock
 from wasm_kernel.linux.broker import Broker, Handlers
 from wasm_kernel.linux.task import Task
@@ -45,7 +44,7 @@ class KernelHome(ProgramHome):
         broker: Broker,
         requests: Iterable[type[Struct]],
     ) -> None:
-        super().__init__(NewSession(session.folders, session.id, session))
+        super().__init__(session)
         self._session = session
         self._supply = supply
         self._broker, self._requests = broker, requests
