@@ -17,7 +17,7 @@ from typing import Any
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.guests.javascript.modules import ModuleLoader, ModuleProblem
 from wasm_kernel.guests.javascript.quickjs import OK, PENDING, QuickJs
-from wasm_kernel.wasi_files.access import FileAccess, text
+from wasm_kernel.wasi_files.access import text
 from wasm_kernel.wasi_files.content import BOTH_TIMES
 from wasm_kernel.wasi_files.path_walk import Follow
 
@@ -40,7 +40,8 @@ _ESCAPED = "surrogateescape"
 class AgentCalls:
     """Answers the agent of one guest. Only the guest's thread uses it.
 
-    `send` answers a frame of the protocol. The guest prints to `streams`.
+    `send` answers a frame of the protocol. The guest prints to `streams`. The files are the
+    loader's, and so is the end of long work.
     """
 
     def __init__(
@@ -50,43 +51,19 @@ class AgentCalls:
         *,
         streams: OutputStreams,
         loader: ModuleLoader,
-        files: Callable[[], FileAccess],
-        should_stop: Callable[[], bool],
         random: Callable[[int], bytes],
     ) -> None:
         self._engine = engine
         self._send = send
         self._streams = streams
         self._loader = loader
-        self._files = files
-        self._should_stop = should_stop
         self._draw = random
-        self._answers: dict[str, Callable[[Sequence[int]], int]] = {
-            "send": self._frame,
-            "print1": lambda handles: self._print("stdout", handles),
-            "print2": lambda handles: self._print("stderr", handles),
-            "file": self._file,
-            "random": self._random,
-            "encode": self._encode,
-            "decode": self._decode,
-            "promise": self._promise,
-            "enter": self._enter,
-            "resolve": self._resolve,
-            "source": self._source,
-            "problem": self._problem,
-            "rejections": self._rejections,
-        }
         self._rejected: dict[int, int] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """The names of all functions."""
-        return list(self._answers)
 
     def answer(self, name: str, handles: Sequence[int]) -> int:
         """Returns a handle of the answer to a call, or `FAILED`."""
-        answer = self._answers.get(name)
-        return FAILED if answer is None else answer(handles)
+        answer = FUNCTIONS.get(name)
+        return FAILED if answer is None else answer(self, handles)
 
     def _texts(self, handles: Sequence[int]) -> list[str]:
         """Returns short texts; an empty one for a value that is not a text, or too long."""
@@ -112,7 +89,7 @@ class AgentCalls:
         """Prints a text to a stream, in pieces, as long as the stream wants more."""
         data = (self._engine.raw_text(handles[0]) if handles else None) or b""
         for start in range(0, len(data), _PIECE_BYTES):
-            if not self._streams.wants(name) or (start and self._should_stop()):
+            if not self._streams.wants(name) or (start and self._loader.should_stop()):
                 break
             self._streams.feed(name, data[start : start + _PIECE_BYTES])
         return self._engine.new_undefined()
@@ -229,7 +206,7 @@ class AgentCalls:
 
     @cached_property
     def _acts(self) -> Mapping[str, Callable[[Sequence[Any], bytes], Any]]:
-        files = self._files()
+        files = self._loader.files()
         do, at = files.operations, files.at
         return {
             "read": lambda a, data: files.read(a[0], int(a[1]), min(int(a[2]), _FILE_MOST)),
@@ -251,6 +228,24 @@ class AgentCalls:
             "readlink": lambda a, data: do.read_link(at(a[0])),
             "space": lambda a, data: do.quota.space(),
         }
+
+
+FUNCTIONS: Mapping[str, Callable[[AgentCalls, Sequence[int]], int]] = {
+    "send": AgentCalls._frame,
+    "print1": lambda calls, handles: calls._print("stdout", handles),
+    "print2": lambda calls, handles: calls._print("stderr", handles),
+    "file": AgentCalls._file,
+    "random": AgentCalls._random,
+    "encode": AgentCalls._encode,
+    "decode": AgentCalls._decode,
+    "promise": AgentCalls._promise,
+    "enter": AgentCalls._enter,
+    "resolve": AgentCalls._resolve,
+    "source": AgentCalls._source,
+    "problem": AgentCalls._problem,
+    "rejections": AgentCalls._rejections,
+}
+"""The functions that the agent can call, by name."""
 
 
 def _encoded(text: bytes, form: str) -> bytes:

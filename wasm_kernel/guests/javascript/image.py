@@ -19,7 +19,7 @@ from wasm_kernel.errors import GuestStopped, ImageError
 from wasm_kernel.guests.dlmalloc import find_allocator
 from wasm_kernel.guests.javascript.files import JavaScriptFiles
 from wasm_kernel.guests.javascript.guest import HostImports, Interrupts, JavaScriptAddresses
-from wasm_kernel.guests.javascript.host_functions import AgentCalls
+from wasm_kernel.guests.javascript.host_functions import FUNCTIONS
 from wasm_kernel.guests.javascript.modules import ModuleLoader
 from wasm_kernel.guests.javascript.quickjs import FULFILLED, OK, REJECTED, QuickJs
 from wasm_kernel.state import image
@@ -74,17 +74,8 @@ class JavaScriptImageBuilder:
     ) -> int:
         """Loads the agent, and returns a handle of its function `step`."""
         host.loader = ModuleLoader(self._files.modules, _no_files, _no_types, lambda: False)
-        calls = AgentCalls(
-            engine,
-            lambda frame: b"{}",
-            streams=OutputStreams(),
-            loader=host.loader,
-            files=_no_files,
-            should_stop=lambda: False,
-            random=os.urandom,
-        )
         everything = engine.global_object()
-        for name in calls.names:
+        for name in FUNCTIONS:
             function = engine.new_function(name.encode())
             engine.set(everything, f"wasmKernel_{name}".encode(), function)
         memory.write(script_name, _AGENT_NAME)

@@ -174,8 +174,6 @@ class JavaScriptLanguage:
             setup.answer,
             streams=setup.streams,
             loader=host.loader,
-            files=lambda: files,
-            should_stop=should_stop,
             random=instance.random,
         )
         return guest

@@ -63,7 +63,8 @@ class ModuleLoader:
 
     `built_in` maps names to the sources of the agent's and of built-in modules; `strip` takes types
     out of a text. Paths in cells begin at `folder`. `problem` is the reason why the last module
-    could not be loaded, as a sentence.
+    could not be loaded, as a sentence. `files` returns the guest's files; `should_stop`, whether
+    the cell must end.
     """
 
     def __init__(
@@ -74,8 +75,8 @@ class ModuleLoader:
         should_stop: Callable[[], bool],
     ) -> None:
         self.folder, self.problem = "/app", ""
-        self._built_in, self._files, self._strip = built_in, files, strip
-        self._should_stop = should_stop
+        self._built_in, self.files, self._strip = built_in, files, strip
+        self.should_stop = should_stop
 
     def resolve(self, base: str, name: str) -> str:
         """Returns the full name of a module that `base` imports as `name`; or `ModuleProblem`."""
@@ -128,10 +129,10 @@ class ModuleLoader:
 
     def _kind(self, path: str) -> int:
         """Returns the kind of the file at a path, as in `st_mode`; 0 if there is none."""
-        if self._should_stop():  # a long path takes time, and there may be many
+        if self.should_stop():  # a long path takes time, and there may be many
             raise ModuleProblem("The cell was stopped.")
         try:
-            files = self._files()
+            files = self.files()
             return stat.S_IFMT(files.operations.status(files.at(path)).st_mode)
         except OSError:
             return 0
@@ -169,7 +170,7 @@ class ModuleLoader:
 
     def _manifest(self, place: str) -> Mapping[str, Any] | None:
         try:
-            found = json.loads(self._files().read(f"{place}/package.json", 0, _MANIFEST_MOST))
+            found = json.loads(self.files().read(f"{place}/package.json", 0, _MANIFEST_MOST))
         except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
@@ -220,7 +221,7 @@ class ModuleLoader:
 
     def _read(self, path: str) -> bytes:
         try:
-            return self._files().read(path, 0, SOURCE_MOST)
+            return self.files().read(path, 0, SOURCE_MOST)
         except OSError as problem:
             self.problem = f"{path[:300]} can't be read: {(problem.strerror or '').lower()}."
             raise ModuleProblem(self.problem) from None
