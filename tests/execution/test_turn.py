@@ -267,10 +267,11 @@ def test_a_harmless_command_is_done_from_anywhere_and_as_often_as_asked() -> Non
     assert "refused" in driven.send(KNOCK)
 
 
-class Sending:
-    """The sender of an offer, which records its progress."""
+class Offer(OfferedMessage):
+    """A message of a page, which records its progress."""
 
-    def __init__(self) -> None:
+    def __init__(self, message: CommMessage, page: Page) -> None:
+        super().__init__(message, {"msg_id": "m"}, page)
         self.states: list[str] = []
 
     def began(self) -> None:
@@ -280,11 +281,11 @@ class Sending:
         self.states.append("ended")
 
 
-def offered(driven: Driven, message: CommMessage) -> tuple[OfferedMessage, Page, Sending]:
-    ear, sending = Page(), Sending()
-    offer = OfferedMessage(message, {"msg_id": "m"}, ear, sending)
+def offered(driven: Driven, message: CommMessage) -> tuple[Offer, Page]:
+    ear = Page()
+    offer = Offer(message, ear)
     driven.sandbox.comms.offer(offer)
-    return offer, ear, sending
+    return offer, ear
 
 
 UPDATE = CommMessage("msg", "c", {"a": 1})
@@ -294,26 +295,26 @@ def test_a_cell_that_awaits_is_handed_what_the_page_says() -> None:
     driven = Driven()
     driven.send(COMM)
     assert driven.send({"op": "comm_next"}) == {}
-    offer, ear, sending = offered(driven, UPDATE)
+    offer, ear = offered(driven, UPDATE)
     answer = driven.send({"op": "comm_next"})["message"]
     assert (answer["op"], answer["data"], answer["parent"]) == ("comm", {"a": 1}, {"msg_id": "m"})
     assert not offer.claim()
     driven.send(DISPLAY)
-    assert sending.states == ["began"]
+    assert offer.states == ["began"]
     driven.send({"op": "comm_done"})
     driven.send(DISPLAY)
-    assert sending.states == ["began", "ended"]
+    assert offer.states == ["began", "ended"]
     assert (len(ear.heard), len(driven.ear.heard)) == (1, 1)
 
 
 def test_messages_that_were_withdrawn_or_have_no_comm_are_not_handed_over() -> None:
     driven = Driven()
-    offer, _, _ = offered(driven, UPDATE)
+    offer, _ = offered(driven, UPDATE)
     assert offer.claim()
-    _, ear, sending = offered(driven, CommMessage("open", "x", target_name="nobody"))
+    second, ear = offered(driven, CommMessage("open", "x", target_name="nobody"))
     assert driven.send({"op": "comm_next"}) == {}
     assert ear.said == [CommMessage("close", "x")]
-    assert sending.states == ["began", "ended"]
+    assert second.states == ["began", "ended"]
 
 
 @pytest.mark.parametrize("frame", [{"op": "comm_next"}, {"op": "done", "reply": {}}])
@@ -322,10 +323,10 @@ def test_messages_that_were_handed_over_end_with_the_turn_at_the_latest(
 ) -> None:
     driven = Driven()
     driven.send(COMM)
-    _, ear, sending = offered(driven, UPDATE)
+    offer, ear = offered(driven, UPDATE)
     driven.send({"op": "comm_next"})
     driven.send(frame)
-    assert sending.states == ["began", "ended"]
+    assert offer.states == ["began", "ended"]
     driven.turn.on_text("stdout", "of the cell")
     assert not ear.heard
 

@@ -180,7 +180,7 @@ class TurnComms:
         """Ends the service of the message that was handed over. Safe to call twice."""
         served, self._served, self.listener = self._served, None, self._own
         if served is not None:
-            served.sender.ended()
+            served.ended()
 
     def _send(self, message: CommMessage, size: int) -> None:
         self._messages += 1
@@ -207,7 +207,7 @@ class TurnComms:
         self.end()
         while (offered := self._comms.take_offered()) is not None:
             self._served = offered
-            offered.sender.began()
+            offered.began()
             request = self._comms.from_page(offered.message, offered.parent, offered.listener)
             if request is not None:
                 self.listener = offered.listener

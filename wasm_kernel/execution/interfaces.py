@@ -1,10 +1,9 @@
-"""The interfaces around a sandbox: `Listener` and `Sender` for its events, and `SessionHooks` for
-its session.
-"""
+"""The interfaces around a sandbox: its `Listener`, and the `SessionHooks` of its session."""
 
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Any, Literal, Protocol
@@ -110,30 +109,17 @@ class NoListener:
         """Does nothing: there is no kernel to end."""
 
 
-class Sender(Protocol):
-    """The sender of a message, which waits for its service. Called on the guest's thread."""
-
-    def began(self) -> None:
-        """Notes that the guest has the message."""
-
-    def ended(self) -> None:
-        """Notes that the message's callbacks have run, or never will."""
-
-
 class OfferedMessage:
     """A message that waits for its turn, and that the running cell may take earlier.
 
     `parent` has the fields of the carrying message that the guest may know. The listener gets the
-    output of callbacks; the sender hears when the service begins and ends.
+    output of callbacks. The guest's thread calls `began` and `ended`.
     """
 
-    def __init__(
-        self, message: CommMessage, parent: Mapping[str, str], listener: Listener, sender: Sender
-    ) -> None:
+    def __init__(self, message: CommMessage, parent: Mapping[str, str], listener: Listener) -> None:
         self.message = message
         self.parent = parent
         self.listener = listener
-        self.sender = sender
         self._guard = threading.Lock()
         self._is_gone = False
 
@@ -145,6 +131,14 @@ class OfferedMessage:
         with self._guard:
             is_first, self._is_gone = not self._is_gone, True
             return is_first
+
+    @abstractmethod
+    def began(self) -> None:
+        """Notes that the guest has the message."""
+
+    @abstractmethod
+    def ended(self) -> None:
+        """Notes that the message's callbacks have run, or never will."""
 
 
 NUMBERS_MOST = (1 << 31) - 1

@@ -42,10 +42,10 @@ class Offers:
 
 
 class _Offered(OfferedMessage):
-    """One offered message, and its sender beyond the walls."""
+    """One offered message, whose sender is beyond the walls."""
 
     def __init__(self, offer: Offer, page: Listener, send: Send, answers: Answers) -> None:
-        super().__init__(offer.message, offer.parent, page, self)
+        super().__init__(offer.message, offer.parent, page)
         self._send, self._answers = send, answers
         self._call = offer.call
 

@@ -30,14 +30,14 @@ class PendingOffer(PendingCall):
         """Gives the message to the cell; returns False if its own turn has come."""
         self.is_served = self._offered.claim()
         if self.is_served:
-            self._offered.sender.began()
+            self._offered.began()
         return self.is_served
 
     def end(self) -> None:
         """Tells the sender that the message was served, or that its cell is gone."""
         if self.is_served:
             self.is_served = False
-            self._offered.sender.ended()
+            self._offered.ended()
 
 
 class PageOffers:

@@ -122,9 +122,7 @@ class Page(CleanPage):
             return None
         if message is None or self.timeline.takes(message) or not self._gate.admits(message):
             return None
-        listener = KernelListener(self, parent)
-        served = ServedMessage(listener, cell)
-        offered = OfferedMessage(message, header_of(parent), listener, served)
+        offered = PageMessage(message, KernelListener(self, parent), cell)
         self.sandbox.offer(offered)
         return offered
 
@@ -209,12 +207,12 @@ class KernelListener(CleanListener):
         )
 
 
-class ServedMessage:
-    """A `Sender`: tells the page when a cell serves a message that it has taken."""
+class PageMessage(OfferedMessage):
+    """A message of the page, which is told when a cell serves it."""
 
-    def __init__(self, listener: KernelListener, cell: Content) -> None:
-        self._listener = listener
-        self._cell = cell
+    def __init__(self, message: CommMessage, listener: KernelListener, cell: Content) -> None:
+        super().__init__(message, header_of(listener.parent), listener)
+        self._listener, self._cell = listener, cell
 
     def began(self) -> None:
         """Tells the page that its message is being served."""
