@@ -7,6 +7,8 @@ do now. No message names a path of the host.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Self
 
@@ -380,3 +382,14 @@ def describe(problem: Exception) -> str:
     text = problem.strerror if isinstance(problem, OSError) else ""
     silent = "no memory is left" if isinstance(problem, MemoryError) else type(problem).__name__
     return text or str(problem) or silent
+
+
+@contextmanager
+def host_failures() -> Iterator[None]:
+    """Raises a `HostFailed`, in words, in place of an error of the host's system in a block."""
+    try:
+        yield
+    except (OSError, MemoryError) as problem:
+        if isinstance(problem, WasmKernelError):
+            raise
+        raise HostFailed(describe(problem)) from problem

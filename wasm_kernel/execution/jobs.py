@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.thread import GuestThread
-from wasm_kernel.errors import HostFailed, SandboxClosed, WasmKernelError, describe
+from wasm_kernel.errors import SandboxClosed, host_failures
 from wasm_kernel.result import CellResult
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class GuestJobs:
             self._check_open()
             assert self._thread is not None, "it was started before"
             self._jobs += 1
-            future = self._thread.submit(_in_words(job), then, future)
+            future = self._thread.submit(host_failures()(job), then, future)
             if isinstance(future, QueuedCell):
                 self._cells[future] = None
         future.add_done_callback(self._ended)
@@ -167,17 +167,3 @@ class QueuedCell(Future[CellResult]):
             return False
         self.is_interrupted = True  # before the next line: the cell may be about to begin
         return self.cancel() or self._clock.interrupt(self) or not self.done()
-
-
-def _in_words(job: Callable[[], T]) -> Callable[[], T]:
-    """Returns a job that raises `HostFailed` instead of `OSError` and `MemoryError`."""
-
-    def run() -> T:
-        try:
-            return job()
-        except (OSError, MemoryError) as problem:
-            if isinstance(problem, WasmKernelError):
-                raise
-            raise HostFailed(describe(problem)) from problem
-
-    return run

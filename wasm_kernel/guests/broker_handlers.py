@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from wasm_kernel.engine.flavours import FlavourName
-from wasm_kernel.errors import CompileError, HostFailed, PackageError, WasmKernelError, describe
+from wasm_kernel.errors import CompileError, PackageError, host_failures
 from wasm_kernel.folders.private import OpenPrivate
 from wasm_kernel.guests.base import GuestLanguage, load, prepare_on_own_thread
 from wasm_kernel.linux.broker import EmptyReply, Handlers
@@ -115,6 +115,14 @@ def broker_handlers(
     kind, counter = RuntimeType(runtime), fetched or FetchedBytes()
     part = partial(import_module, f"wasm_kernel.guests.{kind.value}.broker_handlers")
 
+    def prepare_guest(request: PrepareGuest, task: Task) -> EmptyReply:
+        from wasm_kernel.engine.flavours import FLAVOURS
+
+        language = _shell() if request.shell else load(kind)
+        with host_failures():
+            prepare_on_own_thread(language, FLAVOURS[request.flavour], task.report)
+        return EmptyReply()
+
     def compile_in_background(*_: object) -> EmptyReply:
         part().compile_in_background()
         return EmptyReply()
@@ -127,7 +135,7 @@ def broker_handlers(
         return found
 
     handlers: Handlers = {
-        PrepareGuest: preparing(kind),
+        PrepareGuest: prepare_guest,
         PrepareCodec: prepare_codec,
         CompileInBackground: compile_in_background,
     }
@@ -143,37 +151,11 @@ def prepare_codec(request: PrepareCodec, task: Task) -> EmptyReply:
 
     if request.name not in CODECS:
         raise CompileError("there is no such codec.")
-    with _told():
+    with host_failures():
         Compiler(Cache()).module(
             CODECS[request.name].binary, FLAVOURS[request.flavour], task.report
         )
     return EmptyReply()
-
-
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """Lets a failure of the system, such as a full disk, be told in words."""
-    try:
-        yield
-    except OSError as problem:
-        if isinstance(problem, WasmKernelError):
-            raise
-        raise HostFailed(describe(problem)) from problem
-
-
-def preparing(runtime: RuntimeType) -> Callable[[PrepareGuest, Task], EmptyReply]:
-    """Returns the broker's handler for a language, which is loaded when it is first needed."""
-
-    def prepare_guest(request: PrepareGuest, task: Task) -> EmptyReply:
-        """Compiles the guest and builds its base image, if either is missing."""
-        from wasm_kernel.engine.flavours import FLAVOURS
-
-        language = _shell() if request.shell else load(runtime)
-        with _told():
-            prepare_on_own_thread(language, FLAVOURS[request.flavour], task.report)
-        return EmptyReply()
-
-    return prepare_guest
 
 
 def _shell() -> GuestLanguage:
