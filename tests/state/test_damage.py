@@ -24,6 +24,7 @@ from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.folding import fold
 from wasm_kernel.state.index import Head, Index, read_index
+from wasm_kernel.state.stored import StateFolder
 
 Making = Callable[..., Session]
 
@@ -263,6 +264,12 @@ def test_a_full_disk_while_damage_is_mended_loses_nothing(session_of: Making, st
     assert path.read_bytes() == b"".join(lines[:-1])
     assert standing(session_of, stored) == (STATES[4], True)
     assert [one.read_bytes() for one in (stored / "unused").iterdir()] == [b"".join(lines[:-1])] * 2
+    with closing(StateFolder(Folder.open(stored))) as folder:
+        folder.read("image")
+        assert folder.unused_bytes == 2 * len(b"".join(lines[:-1]))
+        folder.drop_unused()  # when room is needed
+        assert folder.unused_bytes == 0
+    assert list((stored / "unused").iterdir()) == []
 
 
 def test_what_an_index_must_forget_is_not_forgotten_if_it_can_not_be_rewritten(
