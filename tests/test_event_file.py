@@ -68,7 +68,12 @@ def test_a_line_that_was_cut_off_does_not_spoil_the_next(
 ) -> None:
     logger = SandboxLogger(file.logger())
     write = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:10]))
+
+    def cut(descriptor: int, data: bytes) -> int:
+        assert data.endswith(b"\n")  # a line is one write, as other processes append lines, too
+        return write(descriptor, data[:10])
+
+    monkeypatch.setattr(os, "write", cut)
     logger.log_event("cut off")
     monkeypatch.undo()
     logger.log_event("whole")

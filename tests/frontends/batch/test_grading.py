@@ -263,11 +263,15 @@ def test_a_probe_that_raises_an_error_earns_never_all_points_unless_that_is_aske
 UNFIT = {
     "some places": "@test(probes=['x'])\ndef a(x):\n    if x: return 1",
     "a text": "@test(probes=['x'])\ndef a(x): return 'good' if x == 42 else 0",
+    "too many points": "@test(probes=['x'])\ndef a(x): return 4 if x == 42 else 0",
+    "async": "@test(probes=['x'])\nasync def a(x): assert x == 42",
     "yields": "@test(probes=['x'])\ndef a(x):\n    assert x == 42\n    yield",
+    "a lambda": "test(probes=['x'])(lambda x: x == 42)",
     "no probes": "@test(probes=[])\ndef a(): assert 1",
     "other probes": "@test(probes=['x', 'y'])\ndef a(x): assert x",
     "points": "@test(probes=['x'], points=-1)\ndef a(x): assert x",
     "inside, of others": "def f():\n    y = 1\n    @inside()\n    def a(): assert y\nf()",
+    "inside, with arguments": "@inside()\ndef a(x): assert x",
     "inside, returns": "@inside()\ndef a(): return 'good'",
     "two": "@test(probes=['x'])\ndef a(x): assert x\n" * 2,
 }
