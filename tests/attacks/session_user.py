@@ -33,8 +33,7 @@ def use(root: Path, dice: random.Random, *, waits: bool = False) -> str | None:
         for _ in range(dice.randrange(3)):
             time.sleep(dice.uniform(0, 0.02))
             assert says(sandbox, LOOK) == f"{number} {number}", "an open session lost something"
-        told = metadata_of(root / session_id)
-        assert told["session_id"] == session_id
+        assert metadata_of(root / session_id)["session_id"] == session_id
     time.sleep(dice.choice([0, 0.005, 0.05]))
     if waits:
         wait_for(lambda: not (root / session_id).exists(), "the session's end")

@@ -178,8 +178,7 @@ def test_the_limits_of_cells_hold_for_uploads(sandbox: SandboxOf) -> None:
     assert full.status == 507
     assert "may be" in full.json["message"]
     assert read(sandbox, "kept").content == b"kept"
-    bomb = sandbox.upload("bomb", gzip.compress(b"\0" * 40_000_000), **PACKED)
-    assert bomb.status == 413
+    assert sandbox.upload("bomb", gzip.compress(b"\0" * 40_000_000), **PACKED).status == 413
 
 
 def test_uploads_that_cannot_be_read_are_refused(sandbox: SandboxOf) -> None:

@@ -49,8 +49,7 @@ def test_a_server_with_a_domain_has_a_name_for_each_sandbox(ann: Api) -> None:
     host = {"Host": f"49999-{made['sandboxID']}.{made['domain']}"}
     sent = [("X-Access-Token", made["envdAccessToken"]), ("X-API-Key", ANN)]
     own, other = (Api(f"http://{ann.place}", {**host, name: value}) for name, value in sent)
-    ran = own.call("POST", "/execute", {"code": "print(6 * 7)"})
-    assert ran.lines[0]["text"] == "42\n"
+    assert own.call("POST", "/execute", {"code": "print(6 * 7)"}).lines[0]["text"] == "42\n"
     assert other.call("POST", "/execute", {"code": "print(1)"}).status == 401
     plain = ann.call("POST", "/sandboxes", asked).json  # such a name leads nowhere
     assert plain["domain"].endswith(".invalid")

@@ -88,8 +88,7 @@ def test_magics_find_its_files(book: RealKernel) -> None:
     found = said(book, "import glob; print(sorted(glob.glob('*.csv') + glob.glob('**/x.csv')))")
     assert "'data/x.csv', 'orders.csv'" in found
     assert said(book, "%cd data\n!ls\n%cd -") == "/notebook/data\nx.csv\n/notebook\n"
-    completed = book.reply(book.client.complete("open('ord", 9))
-    assert completed["matches"] == ["orders.csv"]
+    assert book.reply(book.client.complete("open('ord", 9))["matches"] == ["orders.csv"]
 
 
 def test_a_module_that_is_new_or_changes_is_loaded(book: RealKernel, folder: Path) -> None:

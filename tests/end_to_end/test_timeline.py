@@ -95,8 +95,7 @@ def test_a_view_sees_cells_as_they_run_and_goes_back_with_files_and_forth(
     assert first["seconds"] > 0
     assert first["bytes"] > 0
     assert tree["here"] == last["id"]
-    gone = view.ask("go", state=first["id"], files=True)
-    assert gone["files_back"] == ["data.txt"]
+    assert view.ask("go", state=first["id"], files=True)["files_back"] == ["data.txt"]
     assert kernel.run("x, open('data.txt').read()").value == "(1, 'one')"
     assert view.ask("go", state=last["id"]) == {
         "id": 3,
@@ -134,8 +133,7 @@ def test_checkpoints_are_named_and_deleted(kernel: RealKernel, view: View) -> No
     kernel.run("y = 1")
     assert view.ask("checkpoint", name="before the merge") == {"id": 1}
     kernel.run("y = 2")
-    tree = view.ask("tree")
-    assert state_after(tree, "y = 1")["names"] == ["before the merge"]
+    assert state_after(view.ask("tree"), "y = 1")["names"] == ["before the merge"]
     kernel.run("%restore before the merge")
     assert kernel.run("y").value == "1"
     assert view.ask("forget", name="before the merge") == {"id": 3}

@@ -127,8 +127,7 @@ def _check(identity: str, one: Sent) -> None:
     aborted = reply["content"]["status"] == "aborted"
     for message in [*([] if aborted else [reply]), *one.published]:
         validate_message(message, message["msg_type"], identity)
-    expected = one.kind.replace("_request", "_reply")
-    assert reply["msg_type"] == expected, (one.kind, reply)
+    assert reply["msg_type"] == one.kind.replace("_request", "_reply"), (one.kind, reply)
     if one.kind == "execute_request":
         _check_cell(one, reply["content"], kinds[1:-1])
     else:

@@ -126,8 +126,7 @@ def test_trouble_is_told_without_the_cells_text(
     first = opened()
     first.execute(f"{SECRET} = 1")
     second = opened()
-    said = second.execute("1 + 1")
-    assert "This session is already open" in said.stderr
+    assert "This session is already open" in second.execute("1 + 1").stderr
     (trouble,) = heard.of("memory.trouble")
     assert trouble["error"] == "the session is already open"
     assert trouble["level"] == "warning"

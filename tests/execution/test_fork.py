@@ -31,8 +31,7 @@ TOLD = "4 [(7,)] True 42 True 499500 45.0 True"
 
 def test_a_fork_has_the_same_variables(parent: Sandbox, forked: Forking) -> None:
     parent.execute(STATE)
-    fork = forked(parent)
-    assert says(fork, TELL) == says(parent, TELL) == f"{TOLD} 3 []"
+    assert says(forked(parent), TELL) == says(parent, TELL) == f"{TOLD} 3 []"
 
 
 def test_a_fork_before_the_first_cell(parent: Sandbox, forked: Forking) -> None:

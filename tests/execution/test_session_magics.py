@@ -166,8 +166,7 @@ def test_a_missing_file_is_told_in_one_line_with_the_name_that_was_asked_for(run
     ["%session_read", "%session_read --what a", "%session_files a b", "%session_read 'a"],
 )  # fmt: skip
 def test_a_wrong_use_is_told_in_one_line(run: Run, line: str) -> None:
-    result = run(line, fails="UsageError")
-    assert len(result.stderr.splitlines()) == 1
+    assert len(run(line, fails="UsageError").stderr.splitlines()) == 1
 
 
 # -- facts

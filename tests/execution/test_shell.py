@@ -337,8 +337,7 @@ def test_files_of_a_script_are_taken_back_with_its_cell(opened: Opening) -> None
 
 def test_scripts_count_against_the_quota(opened: Opening) -> None:
     sandbox = opened(workspace_bytes=10_000)
-    result = said(sandbox, "!seq 1 5000 > large; echo $?")
-    assert "ENOSPC" in result.stderr
+    assert "ENOSPC" in said(sandbox, "!seq 1 5000 > large; echo $?").stderr
     said(sandbox, "!rm large; seq 500 > kept")
     edited = said(sandbox, "!sed -i s/$/xxxxxxxxxxxxxxxxxxxx/ kept; echo $?; ls; tail -1 kept")
     assert edited.stdout == "4\nkept\n500\n"  # before, a part of the file was left of it
@@ -386,8 +385,7 @@ def test_a_script_reaches_nothing_outside(shell: BaseSandbox, tmp_path: Path) ->
     ],
 )
 def test_a_script_without_an_end_ends(shell: BaseSandbox, script: str) -> None:
-    result = said(shell, f"kept = 1\n!{script}")
-    assert result.stderr
+    assert said(shell, f"kept = 1\n!{script}").stderr
     assert said(shell, "!echo on; ls c.txt").stdout == "on\nc.txt\n"
 
 

@@ -81,8 +81,7 @@ def test_after_a_failed_cell_the_files_can_be_had_back(sandbox: Sandbox) -> None
     )
     assert "--files" not in error_of(sandbox.execute(TRAP))
     assert state(sandbox) == {"a": "half"}
-    told = says(sandbox, "%restore --files")
-    assert "Files in /app: 1 brought back (a)." in told
+    assert "Files in /app: 1 brought back (a)." in says(sandbox, "%restore --files")
     assert state(sandbox) == {"a": "good"}
     assert says(sandbox, "print(x)") == "1"
 

@@ -151,8 +151,7 @@ def test_marks_in_a_text_do_not_count_as_values() -> None:
 
 
 def test_the_last_of_duplicate_fields_counts_and_two_ops_are_refused() -> None:
-    frame = decode(b'{"op":"input","prompt":"a","prompt":"b"}')
-    assert frame == protocol.Input("b")
+    assert decode(b'{"op":"input","prompt":"a","prompt":"b"}') == protocol.Input("b")
     with pytest.raises(FrameError):
         decode(b'{"op":"next","op":"terminate"}')
 

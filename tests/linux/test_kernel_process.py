@@ -133,8 +133,7 @@ def test_cells_work_and_native_code_in_the_kernel_reaches_nothing_of_the_users(
 
 def test_without_walls_the_same_probe_reaches_everything(start: Start) -> None:
     # this shows that the test above would notice
-    found = start("--WasmKernel.confinement=off").found()
-    assert set(found.values()) == {"done"}
+    assert set(start("--WasmKernel.confinement=off").found().values()) == {"done"}
 
 
 def test_mounted_folders_stay_in_reach_and_private_state_that_comes_into_one_is_hidden(
@@ -229,6 +228,5 @@ def test_a_cache_made_later_can_be_read(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.soak
 def test_a_cold_cache_is_filled_from_outside_the_walls(start: Start, tmp_path: Path) -> None:
     cold = tmp_path / "cold"
-    kernel = start(WASM_KERNEL_CACHE=str(cold))
-    assert kernel.run("print(1 + 1)").endswith("2\n")
+    assert start(WASM_KERNEL_CACHE=str(cold)).run("print(1 + 1)").endswith("2\n")
     assert list(cold.glob("*.cwasm"))

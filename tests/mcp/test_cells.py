@@ -77,8 +77,7 @@ def test_long_output_is_cut_in_the_reply_and_whole_in_a_file(stdio: Agent) -> No
     assert "line 8999" in answer.text
     path = answer.links[0].name
     assert path in answer.text
-    whole = stdio.says(f"text = open({path!r}).read(); print(text.count('line'))")
-    assert whole == "9000"
+    assert stdio.says(f"text = open({path!r}).read(); print(text.count('line'))") == "9000"
     marks = stdio.call("execute_code", code="print(',' * 50_000)\n'[' * 50_000")
     assert "30,001 characters left out" in marks.text  # a single text, not a list of values
     assert "30,002 characters left out" in marks.text

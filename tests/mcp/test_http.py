@@ -164,8 +164,7 @@ def test_pages_for_administrators(closed: HttpServer, agents: Agents) -> None:
     metrics = closed.page("/metrics", ADMIN)
     assert 'wasm_kernel_cells_total{outcome="ok"}' in metrics
     assert 'wasm_kernel_sessions{state="idle"}' in metrics
-    admin = agents.http(closed.url, ADMIN)
-    assert "of ann" in admin.call("list_active_sessions").text
+    assert "of ann" in agents.http(closed.url, ADMIN).call("list_active_sessions").text
     assert agents.http(closed.url, ANN).call("list_active_sessions").failed
 
 

@@ -144,8 +144,7 @@ def test_skip_timestamp_update_for_sessions_without_metadata(
     get: Getting, root: Path, heard: Heard
 ) -> None:
     (root / ID).mkdir(parents=True)
-    sandbox = get(logger=heard.logger)
-    assert sandbox.execute("print('runs')").stdout == "runs\n"
+    assert get(logger=heard.logger).execute("print('runs')").stdout == "runs\n"
     assert not (root / ID / ".metadata.json").exists()
     assert [fields for _, fields in heard.events if fields["level"] == "warning"] == []
 

@@ -182,8 +182,7 @@ def test_no_sandbox_beside_sessions_reaches_them(get: Getting, create: Creating)
 def test_persist_files_across_executions(get: Getting) -> None:
     sandbox = get()
     first = sandbox.execute(COUNT)
-    second = sandbox.execute(READ)
-    assert '{"count": 1}' in second.stdout
+    assert '{"count": 1}' in sandbox.execute(READ).stdout
     assert "state.json" in first.files_modified
 
 

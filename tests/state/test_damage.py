@@ -201,8 +201,7 @@ def test_a_head_that_waits_leads_to_the_state_before_it(
     session = session_of()
     left_behind(session, monkeypatch)
     session.history.save()
-    again = session_of(load=True)
-    assert again.state == {0: "3"}
+    assert session_of(load=True).state == {0: "3"}
     monkeypatch.undo()
     session.save(p0="8")
     session.history.move(6, (8,))

@@ -65,8 +65,7 @@ def test_the_head_the_kept_and_the_last_cells_stay(data: st.DataObject) -> None:
 def test_only_the_last_of_several_commits_between_cells_stays() -> None:
     cells = {3: 1, 4: 0, 5: 0, 6: 0, 7: 1, 8: 0, 9: 0}
     tree = {one: commit(one, one - 1, cells=cells.get(one, 1)) for one in range(1, 10)}
-    left = folded(tree, plan(tree, 9, (), 5))
-    assert left.keys() == {1, 2, 3, 6, 7, 9}
+    assert folded(tree, plan(tree, 9, (), 5)).keys() == {1, 2, 3, 6, 7, 9}
     assert folded(tree, plan(tree, 9, (), 1)).keys() == {6, 7, 9}
 
 

@@ -65,8 +65,7 @@ def test_a_name_that_was_taken_back_stays_so(session_of: Making, session: Sessio
     assert again.history.tree.names == {"there": 2}
     again.history.name("here", 1)
     again.history.save()
-    last = reopened(session_of, again)
-    assert last.history.tree.names == {"there": 2, "here": 1}
+    assert reopened(session_of, again).history.tree.names == {"there": 2, "here": 1}
 
 
 def test_a_missing_commit_and_what_stands_on_it_are_gone(
@@ -108,8 +107,7 @@ def test_what_killed_writers_left_is_swept(session_of: Making, session: Session)
     three(session)
     for name in (".index.aside", "contents/.9.aside", f"contents/{'0' * 64}"):
         (session.folder / name).write_bytes(b"half")
-    before = reopened(session_of, session).files()
-    assert len(before) == 1 + 3
+    assert len(reopened(session_of, session).files()) == 1 + 3
 
 
 def test_a_session_left_at_the_beginning_is_there(session_of: Making, session: Session) -> None:

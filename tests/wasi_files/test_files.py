@@ -174,8 +174,7 @@ def test_an_interrupt_ends_the_look_at_a_renamed_folder(guest: Guest, tmp_path: 
 
 
 def test_many_levels_are_fine(guest: Guest) -> None:
-    fd = deep(guest, "d", 1100)
-    assert guest.open("end", abi.O_CREAT, fd=fd)[0] == abi.SUCCESS
+    assert guest.open("end", abi.O_CREAT, fd=deep(guest, "d", 1100))[0] == abi.SUCCESS
     path = "/".join(["d"] * 1100) + "/end"
     assert guest.stat(path) == abi.SUCCESS
     assert guest.rename("d", "e") == abi.SUCCESS

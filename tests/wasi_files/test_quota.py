@@ -84,8 +84,7 @@ def test_a_file_without_a_name_takes_its_space_until_it_is_closed(
 def test_a_file_that_the_host_filled_over_the_limit_can_be_written_over(limited: Making) -> None:
     guest = limited()
     (guest.app / "a").write_bytes(bytes(20 * KB))
-    fd = opened(guest, "a", 0)
-    assert written(guest, fd, 5 * KB) == 5 * KB
+    assert written(guest, opened(guest, "a", 0), 5 * KB) == 5 * KB
     assert guest.make("b") == abi.SUCCESS
     assert written(guest, opened(guest, "b"), 1) == -abi.ENOSPC
 

@@ -34,8 +34,7 @@ class Facts:
         return self.guest.instance.memory.read_word(64)
 
     def file(self, path: str) -> None:
-        fd = self.opened(path, CREAT, READ | WRITE)
-        assert self.guest.call("fd_close", fd) == OK
+        assert self.guest.call("fd_close", self.opened(path, CREAT, READ | WRITE)) == OK
 
     def symlink(self, target: str, path: str) -> int:
         return self.guest.symlink(target, path)

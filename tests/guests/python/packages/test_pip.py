@@ -94,8 +94,7 @@ def test_a_sandbox_that_may_install_allows_it_for_its_forks_too(
 
 
 def test_a_traceback_shows_the_source_of_a_package(stocked: BaseSandbox) -> None:
-    traceback = traceback_of(stocked.execute("import one; one.fail()"))
-    assert "return" in "\n".join(traceback)
+    assert "return" in "\n".join(traceback_of(stocked.execute("import one; one.fail()")))
 
 
 def test_what_is_there_is_not_fetched_again(stocked: BaseSandbox) -> None:
