@@ -200,6 +200,9 @@ SCRIPTS = {
     ),
     r"""awk '{gsub(/b*/, "-"); n = split("  a b ", p); print $0, n, p[1]; $5 = 1; print NF}' <<< abc
     awk -F'[][]' '{print $2}' <<< 'a[b]c'; awk -v FS= '{print $2}' a.csv
-    awk '{NF = 1} 1' <<< 'x y'""": ("-a-c- 2 a\n5\nb\n.\nx\n"),
+    awk '{NF = 1} 1' <<< 'x y'
+    awk '{gsub(/l+/, "\\\\&"); gsub("o", "\\&"); printf "%s %#o\n", $0, 8}' <<< hello""": (
+        "-a-c- 2 a\n5\nb\n.\nx\n" + r"he\ll& 010" + "\n"
+    ),
 }
 """Scripts, and what bash prints for them; the soak runs just-bash's own cases."""

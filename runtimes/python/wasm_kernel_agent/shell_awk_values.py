@@ -153,7 +153,7 @@ def pattern(source: str) -> re.Pattern[str]:
 
 def replaced(source: str, replacement: str, target: str, *, is_all: bool) -> tuple[str, int]:
     """Returns a text in which matches are replaced, and their number."""
-    parts = re.findall(r"\\\\&|\\&|&|\\\\|[\s\S]", replacement)
+    parts = re.findall(r"\\&|\\\\|[\s\S]", replacement)
     made, end, count = [], 0, 0
     for found in pattern(source).finditer(target):
         if found.end() == found.start() == end and count:
@@ -212,6 +212,8 @@ def formatted(form: str, values: Sequence[Value]) -> str:
         if letter not in "diouxXeEfFgG":
             raise Failure(f"the format {found[0]} is not known here")
         number = num(value)
+        if letter == "o" and "#" in flags and math.isfinite(number):  # Python writes 0o17
+            return f"%{flags.replace('#', '')}{width}s" % f"0{int(number):o}"
         if letter in "diouxX" and math.isfinite(number):
             return f"{begin}{letter.replace('i', 'd').replace('u', 'd')}" % int(number)
         return f"{begin}{'f' if letter in 'diouxX' else letter}" % number
