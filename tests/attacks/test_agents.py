@@ -38,7 +38,7 @@ from wasm_kernel.frontends.http.callers import (
     Caller,
 )
 from wasm_kernel.frontends.http.host_work import HostWork
-from wasm_kernel.frontends.http.limits import BURST, ClientLimits
+from wasm_kernel.frontends.http.limits import BURST, ClientLimits, Refusal
 from wasm_kernel.frontends.http.metrics import Metrics
 from wasm_kernel.frontends.http.serving import Address, HttpConnection
 from wasm_kernel.frontends.mcp import http as mcp_http
@@ -149,6 +149,18 @@ def test_a_client_without_a_token_uses_up_no_rate_of_other_connections() -> None
         return [await sender.send(connection="c1") for _ in range(10)]
 
     assert asyncio.run(attack()) == [200] * 10
+
+
+def test_a_client_that_sent_too_much_may_go_on_a_second_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, limits = [0.0], ClientLimits(None, Metrics())
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with pytest.raises(Refusal, match="Too many requests"):
+        for _ in range(int(BURST) + 1):
+            limits.count("eve")
+    now[0] += 1
+    limits.count("eve")
 
 
 class Application:

@@ -52,9 +52,10 @@ NAMES = [
     *(".r.csv", ".git/r.csv", "-rf.csv", "--x=y.csv", "~r.csv", "@r.txt", "#r.csv", " r.csv"),
     *("a\nb.csv", "a\0.csv", "a;reboot.csv", "$(reboot).csv", "a|b.csv", "<b>.csv", '".csv'),
     *("a\\b.csv", "a:b.csv", "*.csv", "r\ufe0f.csv", "a\u202egnp.csv", "\udc80.csv", "r.csv "),
-    *("a\x1b[2J.csv", "r.csv.", "x" * 300, "r.py", "r.html", "r.ipynb", "r.csv.py", "r", "csv"),
-    *("Makefile", "TEST_R.TXT", "a/tests.txt", "package.json", "tsconfig.build.json"),
-    *("x.dist-info/r.txt", "etc/jupyter.d/r.json", "x.app/r.csv", "/".join(["a"] * 40) + "/r.csv"),
+    *("a\x1b[2J.csv", "r.csv.", "a./r.csv", "x" * 201 + ".csv", "r.py", "r.html", "r.ipynb"),
+    *("r.csv.py", "r", "csv", "Makefile", "TEST_R.TXT", "a/tests.txt", "package.json"),
+    *("function.json", "tsconfig.build.json", "x.dist-info/r.txt", "etc/jupyter.d/r.json"),
+    *("x.app/r.csv", "/".join(["a"] * 40) + "/r.csv"),
 ]
 
 

@@ -159,6 +159,12 @@ def test_a_damaged_content_is_told(session_of: Making, stored: Path, kind: str, 
     right_or_told(session_of, stored)
 
 
+def test_something_else_in_the_place_of_the_index_is_told(session_of: Making, stored: Path) -> None:
+    for instead in (pipe, link, folder):
+        instead(stored / "index")
+        assert standing(session_of, stored) == ({}, True)
+
+
 def test_the_records_of_another_session_are_not_believed(
     session_of: Making, stored: Path, tmp_path: Path
 ) -> None:

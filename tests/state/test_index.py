@@ -281,9 +281,19 @@ def test_a_record_in_too_many_pieces_is_refused_in_words(
 # -- contents
 
 
-def content(folder: Folder, **fields: object) -> Commit:
+def test_a_content_that_can_not_be_written_leaves_nothing(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("rename", "write"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, _fail)
+            with pytest.raises(OSError, match="the disk failed"):
+                write_content(folder, [PAGES])
+        assert list(tmp_path.iterdir()) == []
+    write = os.write  # a disk that becomes full takes a part
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:5_000]))
     name, _ = write_content(folder, [PAGES])
-    return replace(COMMIT, content=name, **fields)
+    assert (tmp_path / name).read_bytes() == PAGES
 
 
 def test_inherited_files_have_the_names_of_their_copies() -> None:
