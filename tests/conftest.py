@@ -187,14 +187,14 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _warm(_home: None) -> None:
+def warm(_home: None) -> None:
     """Compiles the guests, unless `make test` has done it."""
     prepare(UNCHECKED)
 
 
 @pytest.fixture(scope="session")
 def warm_metered() -> None:
-    """Does the work of `_warm` for code that counts fuel."""
+    """Does the work of `warm` for code that counts fuel."""
     prepare(FUEL)
 
 
