@@ -48,6 +48,18 @@ found("sales")
     )
 
 
+def test_rows_of_every_type_go_to_their_folders(sandbox: BaseSandbox) -> None:
+    code = """
+df = pd.DataFrame({"p": ["a", "b", "a"], "flag": [True, None, True], "none": [None] * 3,
+    "d": [{"x": 1}, None, {"x": 3}], "cat": pd.Categorical(["u", "v", None])})
+df.to_parquet("typed", partition_cols=["p"])
+back = pd.read_parquet("typed")
+wanted = df.iloc[[0, 2, 1]][back.columns]
+print(back.astype(str).to_numpy().tolist() == wanted.astype(str).to_numpy().tolist())
+"""
+    assert said(sandbox, code) == "True"
+
+
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
@@ -105,7 +117,7 @@ def test_files_without_a_column_have_gaps_and_other_numbers_are_fitted(
     code = """
 written("mixed/1.parquet", n=[0], t=["a"])
 written("mixed/2.parquet", n=pd.Series([1], dtype="int32"), t=[None], more=[1])
-written("mixed/3.parquet", t=["b"])
+written("mixed/3.parquet", t=pd.Categorical(["b"]))
 os.makedirs("mixed/_ignored"); open("mixed/_ignored/x", "w"); open("mixed/.y", "w")
 found("mixed")
 written("mixed/4.parquet", n=[1.5])
