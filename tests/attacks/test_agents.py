@@ -33,10 +33,7 @@ from tests.mcp.clients import HEADERS, Agents, HttpServer, Wire, server_environm
 from tests.peak import of_process
 from wasm_kernel import ExecutionPolicy
 from wasm_kernel.frontends.http import serving as http_serving
-from wasm_kernel.frontends.http.callers import (
-    LEASE_KEY,
-    Caller,
-)
+from wasm_kernel.frontends.http.callers import HELD_BYTES, LEASE_KEY, Caller
 from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import BURST, ClientLimits, Refusal
 from wasm_kernel.frontends.http.metrics import Metrics
@@ -161,6 +158,15 @@ def test_a_client_that_sent_too_much_may_go_on_a_second_later(
             limits.count("eve")
     now[0] += 1
     limits.count("eve")
+
+
+def test_a_request_that_has_ended_takes_no_memory() -> None:
+    """It would never be given back."""
+    limits = ClientLimits(None, Metrics())
+    lease = limits.lease("eve")
+    lease.end()
+    assert not lease.reserve(1)
+    assert limits.lease("eve").reserve(HELD_BYTES)
 
 
 class Application:

@@ -150,6 +150,10 @@ def test_a_folder_that_lies_beneath_is_neither_renamed_nor_removed_as_a_file(
     assert real.rename("data", "other") == abi.EXDEV
     assert real.call("path_create_directory", "own") == abi.SUCCESS
     assert real.rename("own", "data") == abi.ENOTEMPTY
+    for name in ("data/new", "data/x.csv", "data/deep/y.csv"):
+        assert real.call("path_unlink_file", name) == abi.SUCCESS
+    assert real.call("path_remove_directory", "data/deep") == abi.SUCCESS
+    assert (real.rename("own", "data"), real.names("data")) == (abi.SUCCESS, [])
 
 
 def test_times_are_set_on_a_copy(real: Overlaid) -> None:
