@@ -93,6 +93,18 @@ def test_a_front_end_that_was_taken_over_gets_workers_of_its_own_session_alone(
     worker.close()
 
 
+def test_a_session_with_many_states_gets_its_next_worker(
+    forks: Forks, supply: WorkerSupply
+) -> None:
+    """Before, a kernel with 500 named states could run no cell any more once it had slept."""
+    supply.spawn(SESSION, print).close()
+    stamps = {f"{number:064}": (2**31, number, 2**31, 2**60, 2**60) for number in range(2_000)}
+    supply.spawn(replace(SESSION, verified=stamps), print).close()
+    sent = opened_in(forks).verified.items()
+    assert len(sent) > 100
+    assert [*sent] == [*stamps.items()][-len(sent) :]
+
+
 def test_a_worker_ends_with_its_front_end_if_no_nursery_is_left_to_end_it(
     forks: Forks, supply: WorkerSupply
 ) -> None:

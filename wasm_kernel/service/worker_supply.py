@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.errors import WasmKernelError, describe
@@ -83,7 +84,7 @@ class WorkerSupply:
         with self._guard:
             try:
                 if not self._is_coming:
-                    self._line.send(msgspec.json.encode(WorkerRequest(opened.changes)))
+                    self._line.send(_request(opened.changes))
                 self._is_coming = False
                 while True:
                     reply, descriptors = self._receive()
@@ -113,6 +114,20 @@ class WorkerSupply:
     def close(self) -> None:
         """Closes the line. Safe to call twice."""
         self._line.close()
+
+
+def _request(changes: OpenChanges) -> bytes:
+    """Returns the packet of a `WorkerRequest`, with as many of the latest stamps as fit into it.
+
+    The contents without a stamp are read once more when they are needed.
+    """
+    stamps = [*changes.verified.items()]
+    while True:
+        request = WorkerRequest(replace(changes, verified=dict(stamps)))
+        packet = msgspec.json.encode(request)
+        if len(packet) <= PACKET or not stamps:
+            return packet
+        stamps = stamps[len(stamps) // 2 + 1 :]
 
 
 class _SuppliedWorker(Worker):
