@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import socket
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -33,13 +34,14 @@ from tests.service.traitors import (
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import Cell
-from wasm_kernel.guests.protocol import Display
+from wasm_kernel.guests.protocol import CallFunction, Display
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import CellResult
 from wasm_kernel.service import calls, messages
 from wasm_kernel.service.fork_server import Worker
+from wasm_kernel.service.host_function import HostFunction
 from wasm_kernel.service.sandbox import Sandbox
 
 
@@ -150,6 +152,64 @@ def test_a_worker_that_breaks_the_protocol_is_ended_and_replaced(
     assert "broke the protocol" in caplog.text
     home.script = serves
     sandbox.start().result(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [Sandbox.offer_pip, lambda sandbox: sandbox.worker.sleep(discard_variables=True)],
+    ids=["options", "reset"],
+)
+def test_no_worker_answers_a_call_that_waits_for_the_next_worker(
+    homes: Making, part: Callable[[Sandbox], object]
+) -> None:
+    """Before, a worker that was taken over answered calls that came after its session's reset."""
+    is_waiting = threading.Event()
+
+    def forges(channel: Channel) -> None:
+        request(channel)
+        call = request(channel)
+        is_waiting.wait(PATIENCE)
+        home.script = serves
+        later = messages.Call(call.call + 1, call.request)
+        channel.send(messages.Text(later.call, "stdout", "forged"))
+        channel.send(ended(later))
+        answers_pings_alone(channel)
+
+    home = homes(forges)
+    sandbox = home.session()
+    first = sandbox.submit("x")
+    wait_for(lambda: sandbox.worker.worker is not None)
+    part(sandbox)
+    later = sandbox.submit("y")
+    is_waiting.set()
+    assert not first.result(PATIENCE).success
+    assert later.result(PATIENCE).stdout == ""
+
+
+def test_no_worker_calls_a_function_that_is_offered_to_later_cells(homes: Making) -> None:
+    """Before, the running cell's worker could call it, if no function was offered earlier."""
+    called: list[Any] = []
+    answers: list[str] = []
+    is_offered = threading.Event()
+
+    def asks(channel: Channel) -> None:
+        request(channel)
+        call = request(channel)
+        is_offered.wait(PATIENCE)
+        asked = msgspec.json.encode(CallFunction("note", [1]))
+        channel.send(BrokerRequest(1, "CallFunction", msgspec.Raw(asked)))
+        answers.append(request(channel).why)
+        channel.send(ended(call))
+        answers_pings_alone(channel)
+
+    sandbox = homes(asks).session()
+    cell = sandbox.submit("x")
+    wait_for(lambda: sandbox.worker.worker is not None)
+    sandbox.offer_functions([HostFunction(called.append, name="note")])
+    is_offered.set()
+    assert cell.result(PATIENCE).success
+    assert "offers no such function" in answers[0]
+    assert called == []
 
 
 @pytest.mark.parametrize("data", [{}, {"a/json": [[]] * 100_000}], ids=["many", "nested"])

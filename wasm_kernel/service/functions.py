@@ -43,7 +43,7 @@ class Functions:
             from wasm_kernel.service.function_calls import FunctionCalls
 
             session.function_calls = FunctionCalls(
-                bound,
+                {},  # none for the cell that runs
                 lambda: session.running_cell,
                 lambda: session.logger,
                 lambda: session.network,

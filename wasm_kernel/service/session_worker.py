@@ -317,17 +317,27 @@ class SessionWorker:
                     forks = self._calls.forks
                 line.serve(report, size, forks + self.function_calls.requests_a_cell)
             case _:
-                pending = self._calls.calls.get(report.call) or self._offers.get(report.call)
+                pending = self._found(report.call) or self._offers.get(report.call)
                 if pending is None:
                     line.count(size)
                 elif (answer := pending.handle(report, size)) is not None:
                     line.answer(answer)
 
+    @property
+    def _last(self) -> int:
+        """The number of the worker's last call; later ones wait for the next worker."""
+        return self._calls.last_of_worker if self._leaving is None else self._leaving.last_call
+
+    def _found(self, number: int) -> PendingCall | None:
+        """Returns a call of the worker by its number; None if it has no such call."""
+        with self._changed:
+            return self._calls.calls.get(number) if number <= self._last else None
+
     def _ended(self, report: messages.Ended | messages.Failed, line: WorkerLine) -> None:
         if isinstance(report, messages.Failed) and report.call == 0:
             raise messages.error_of(report)
         self.usage.measured(line.worker.cpu_seconds)
-        if (pending := self._calls.calls.get(report.call)) is None:
+        if (pending := self._found(report.call)) is None:
             raise FrameError("it answers a call that was not made")
         end = pending.outcome(report)  # a bad answer loses this call with the worker
         if isinstance(report, messages.Ended):
@@ -352,8 +362,7 @@ class SessionWorker:
         self._home.release(self)
         self.function_calls.close()
         with self._changed:
-            last = self._calls.last_of_worker if self._leaving is None else self._leaving.last_call
-            left = self._calls.take_until(self._calls.last if self.why_closed else last)
+            left = self._calls.take_until(self._calls.last if self.why_closed else self._last)
             self._take_changes()
             is_lost = isinstance(problem, GuestStopped)
             count = self._use_number() if is_lost and left and left[0].is_counted else 0
