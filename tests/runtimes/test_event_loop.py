@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterator
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -14,6 +16,8 @@ from wasm_kernel_agent.event_loop import (
     postpone_interrupt,
     take_postponed_interrupt,
 )
+
+from tests.faces import PATIENCE
 
 
 @pytest.fixture
@@ -47,3 +51,24 @@ def test_an_interrupt_at_any_line_of_the_look_for_interrupts_ends_the_run(
             loop.run_until_complete(turn())
     finally:
         sys.settrace(before)
+
+
+@pytest.mark.parametrize("looked", ["has_ready_callback", "_serve_messages"])
+def test_an_interrupt_while_a_wait_looks_for_work_ends_the_wait(
+    loop: GuestLoop, looked: str
+) -> None:
+    """Before, the cell waited on, as if nobody had interrupted it."""
+    looks = count(1)
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name == looked and next(looks) == 3:
+            assert postpone_interrupt(frame)
+
+    began, before = time.monotonic(), sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(asyncio.sleep(PATIENCE))
+    finally:
+        sys.setprofile(before)
+    assert time.monotonic() - began < PATIENCE / 2

@@ -107,6 +107,8 @@ class _SleepingSelector:
             pause = self.calls.wait if self.calls.is_open else time.sleep
             pause(min(left, _SLICE))
             self._serve_messages()
+            if take_postponed_interrupt():  # it came while this loop looked for work
+                raise KeyboardInterrupt
         return []
 
     def _serve_messages(self) -> None:
