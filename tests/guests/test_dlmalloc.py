@@ -49,12 +49,16 @@ def whole(page: int, pages: int) -> tuple[int, int]:
     return (page + 1) * PAGE, (page + pages) * PAGE
 
 
-def test_nothing_is_told_of_the_image_or_of_a_chunk_in_use() -> None:
+def test_nothing_but_whole_pages_of_free_chunks_above_the_image_is_told() -> None:
     memory = FakeMemory()
-    heap = allocator(memory)
-    memory.words(STATE + 8, 0, 100 * PAGE, 0, 0, memory.chunk(8, 100))
-    memory.words(STATE + 304 + 4 * 31, memory.chunk(300, 30, flags=3))
-    assert heap.free(LEAST) == [(IMAGE, 108 * PAGE)]
+    unknown, heap = Dlmalloc(0, memory), allocator(memory)  # type: ignore[arg-type]
+    for state in (0, STATE):
+        memory.words(state + 8, 30 * PAGE, 100 * PAGE, 0, 700 * PAGE, memory.chunk(8, 100))
+    below = memory.chunk(500, 40), memory.chunk(600, 50)
+    memory.words(STATE + 304 + 4 * 31, memory.chunk(300, 30, 0, *below, flags=3))
+    free = [(IMAGE, 108 * PAGE), whole(500, 40), whole(600, 50), (701 * PAGE, 730 * PAGE)]
+    assert heap.free(LEAST) == free
+    assert unknown.free(LEAST) == []
 
 
 def test_what_a_hostile_guest_writes_there_stays_inside_its_memory() -> None:
