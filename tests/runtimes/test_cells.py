@@ -125,6 +125,16 @@ def test_tb_shows_an_error_again_as_it_was(serve: Serve, code: str, part: str) -
     assert "\n".join(again).count(part) == 1
 
 
+def test_the_reply_holds_the_error_that_is_shown(serve: Serve) -> None:
+    code = "raise ValueError('mine') from ExceptionGroup('several', [KeyError(6 * 7)])"
+    [turn] = serve(code)
+    [error] = turn.sent("error")
+    for part in ("ename", "evalue", "traceback"):
+        assert turn.reply[part] == error[part]
+    assert error["evalue"] == "mine"
+    assert "KeyError: 42" in "\n".join(error["traceback"])
+
+
 @pytest.mark.parametrize(("code", "kept"), [("exit", False), ("exit(keep_kernel=True)", True)])
 def test_exit_asks_the_front_end(serve: Serve, code: str, kept: bool) -> None:
     payload = {"source": "ask_exit", "keepkernel": kept}

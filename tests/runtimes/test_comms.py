@@ -65,6 +65,12 @@ def test_libraries_find_what_they_look_for_in_a_kernel(serve: Serve, make_cell: 
     assert turn.text == "(True, 'm1', 'm1', True, False, {})"
 
 
+def test_a_callback_that_is_interrupted_shows_it(serve: Serve) -> None:
+    watch = "\ndef stop(c): raise KeyboardInterrupt\ns.observe(stop, 'value')"
+    _, moved = serve(SLIDER + watch, update("s1", value=9))
+    assert [error["ename"] for error in moved.sent("error")] == ["KeyboardInterrupt"]
+
+
 # -- while a cell awaits
 
 CHANGE = """
@@ -129,3 +135,13 @@ def test_other_comms_that_the_front_end_has_closed_end_here_too(serve: Serve) ->
     assert told.reply["comms"] == {}
     assert not told.frames
     assert asked.text == "([1], False)"
+
+
+def test_a_widget_that_cant_give_its_state_keeps_none_from_theirs(serve: Serve) -> None:
+    fail = "\nbad = w.IntSlider(model_id='b1'); bad.get_state = lambda *a, **k: {}['x']\n"
+    _, told = serve(
+        f"{SLIDER}{fail}last = w.IntText(value=8, model_id='t1')",
+        {"op": "comms", "open": ["s1", "b1", "t1"]},
+    )
+    sent = {one: state["value"] for one, state in states(told) if "value" in state}
+    assert sent == {"s1": 3, "t1": 8}

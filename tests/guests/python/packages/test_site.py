@@ -75,6 +75,7 @@ def test_the_host_reads_only_its_own_record_of_packages(folder: Path, make: Make
     site.change(without=["one"])
     assert modules(folder) == {"two.py"}
     assert not [name for name in content(folder) if name.startswith("one")]
+    assert set(site.installed()) == {"two"}
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,7 @@ def test_files_in_the_place_of_its_folders_do_not_stop_it(
     site.change([open_wheel(make("two"))])
     assert modules(folder) == {"one.py", "two.py"}
     assert entries(folder) == ["site-packages"]
+    assert not {"round", "pipe"} & set(entries(folder / "site-packages"))
 
 
 def test_a_change_that_is_not_wanted_any_more_is_taken_back(
@@ -126,9 +128,12 @@ def test_a_bad_wheel_among_good_ones_changes_nothing(
     folder: Path, site: SitePackages, make: Make
 ) -> None:
     bad = open_wheel(make("bad", extra=lambda archive: archive.writestr("extra.py", "x")))
-    with pytest.raises(PackageError):
-        site.change([open_wheel(make("two")), bad], without=["one"])
+    two = open_wheel(make("two", files={"one.py": "another"}))
+    for without in (["one"], []):
+        with pytest.raises(PackageError):
+            site.change([two, bad], without=without)
     assert modules(folder) == {"one.py"}
+    assert (folder / "site-packages" / "one.py").read_text() != "another"
     assert entries(folder) == ["site-packages"]
 
 
