@@ -71,6 +71,17 @@ def test_a_touched_agent_is_found_anew(
     assert files.guest_files(cache) == again
 
 
+def test_programs_that_find_packages_in_different_folders_forget_nothing_by_turns(
+    cache: Cache, small: PythonFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(files, "find", lambda cache: small)
+    files.guest_files(cache)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path / "other-packages")
+        files.guest_files(cache)
+    assert files.remembered(cache) == small
+
+
 @pytest.mark.parametrize("text", ["{", '{"stamp": "", "files": {}}'])
 def test_a_damaged_memory_of_it_is_found_anew(
     cache: Cache, small: PythonFiles, monkeypatch: pytest.MonkeyPatch, text: str

@@ -149,21 +149,26 @@ def _recall(cache: Cache, stamp: str) -> PythonFiles | None:
     return note.files if note.stamp == stamp else None
 
 
+def _installed() -> list[str]:
+    """Returns the folders in which packages are found."""
+    return [entry for entry in sys.path if entry.endswith("-packages")]
+
+
 def _note_name() -> str:
-    return f"guest-files-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]}.json"
+    places = "\n".join((sys.prefix, str(runtimes_folder()), *_installed()))
+    return f"guest-files-{hashlib.sha256(places.encode()).hexdigest()[:16]}.json"
 
 
 def _stamp() -> str:
     """Returns a digest that changes when packages come or go, or a file of the agent changes."""
     parts = [_LAYOUT]
-    installed = [entry for entry in sys.path if entry.endswith("-packages")]
     agent = sorted(
         f"{folder}/{name}"
         for folder, _, names in os.walk(runtimes_folder() / "python")
         for name in names
         if name.endswith(".py")
     )
-    for path in installed + agent:
+    for path in _installed() + agent:
         try:
             status = os.stat(path)  # noqa: PTH116 - a `Path` for each file costs more than the call
         except OSError:
