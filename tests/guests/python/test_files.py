@@ -76,8 +76,9 @@ def test_programs_that_find_packages_in_different_folders_forget_nothing_by_turn
 ) -> None:
     monkeypatch.setattr(files, "find", lambda cache: small)
     files.guest_files(cache)
+    (other := tmp_path / "other-packages").mkdir()
     with monkeypatch.context() as patch:
-        patch.syspath_prepend(tmp_path / "other-packages")
+        patch.syspath_prepend(other)
         files.guest_files(cache)
     assert files.remembered(cache) == small
 
