@@ -67,12 +67,13 @@ def contents_of(workspace: Path) -> Path:
 
 @pytest.fixture
 def parent(tmp_path: Path) -> Path:
-    """A session with a file, a scratch file and two states."""
+    """A session with a file, one in `/tmp`, one of a package, and two states."""
     session = Session(SessionsRoot(tmp_path / "sessions"), "parent")
     session.closed()
     app = session.workspace
     (app / "data.csv").write_text("1,2\n")
     (private_of(app) / "tmp" / "scratch").write_text("x")
+    (private_of(app) / "packages" / "one.py").write_text("x")
     save(app)
     (contents_of(app) / ".5.aside").write_text("half a content")
     return app
@@ -136,6 +137,12 @@ def opened(identities: Sequence[tuple[str, str, str]]) -> list[OpenFile]:
     """Open files, by identity, guest's folder, and path there."""
     numbered = enumerate(identities, start=9)
     return [OpenFile(fd, guest, path, 0, 0, 0, 0, one) for fd, (one, guest, path) in numbered]
+
+
+def test_files_of_tmp_and_packages_are_in_a_fork(parent: Path) -> None:
+    made = private_of(fork(parent))
+    assert (made / "tmp" / "scratch").read_text() == "x"
+    assert (made / "packages" / "one.py").read_text() == "x"
 
 
 def test_open_files_are_called_as_their_copies(parent: Path) -> None:
