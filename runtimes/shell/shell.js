@@ -21,9 +21,8 @@ const UNLIMITED = [
 ]; // the cell's own limits hold instead
 const BY_PYTHON = [
   "python", "python3", "pip", "pip3", "gzip", "gunzip", "zcat", "tar", "zip", "unzip",
-  "md5sum", "sha1sum", "sha256sum", "sha512sum", "sort", "tr", "diff", "uniq", "join", "ls", "stat", "awk", "gawk", "mawk", "date", "od", "shuf", "bc", "realpath", "mktemp", "install",
+  "md5sum", "sha1sum", "sha256sum", "sha512sum", "sort", "tr", "cut", "diff", "uniq", "join", "ls", "stat", "awk", "gawk", "mawk", "date", "od", "shuf", "bc", "realpath", "mktemp", "install",
 ];
-const isUnsorted = (word) => /^(-[cf])?[\d,-]+$/.test(word) && word.match(/\d+/g)?.some((number, at, all) => number - all[at - 1] < 0);
 const isOfSession = (args, { cwd, fs }) =>
   [cwd, ...args.filter((word) => !word.startsWith("-"))].every((word) => {
     const path = fs.resolvePath(cwd, word);
@@ -34,7 +33,6 @@ const PARTLY_BY_PYTHON = {
   ls: isOfSession, // Python has no /bin
   stat: isOfSession,
   head: (args) => args.some((word, at) => /^-[nc]$/.test(args[at - 1]) && word.startsWith("-")),
-  cut: (args) => args.some((word) => /^--(complement|output-delimiter)|^-b/.test(word) || isUnsorted(word)),
   du: (args) => args.some((word) => /^-[a-zA-Z]*b|^--(bytes|apparent-size)$/.test(word)),
 };
 const LEFT_OUT = ["html-to-markdown", "sqlite3"];
@@ -71,10 +69,27 @@ const WITH_VALUE = new Set(["--color", "--colour", "--encoding"]);
 /** Writes `\\+` and `\\?` of basic patterns as intervals, which just-bash knows. */
 const intervals = (pattern) => pattern.replace(/\\([^])/g, (all, letter) => ({ "+": "\\{1,\\}", "?": "\\{0,1\\}" })[letter] ?? all);
 
+const VALUED = /^--(include|exclude|exclude-dir|regexp|file|max-count|context|after-context|before-context)$/;
+
+/** Gives each pattern of `grep` an option of its own, and each long option its value in the same word. */
+function separated(args) {
+  const found = [];
+  for (let at = 0; at < args.length; at += 1) {
+    const word = VALUED.test(args[at]) ? `${args[at]}=${args[(at += 1)] ?? ""}` : args[at];
+    const [, flags, pattern] = /^-([abcEFGhHilLnoqrRsvwxyZ]*)e([^]*)$/.exec(word) ?? [], isGiven = found.some((each) => /^-[ef]$|^--file=/.test(each));
+    if (word === "--") return [...found, ...(isGiven ? [] : ["-e", args[at + 1] ?? ""]), ...args.slice(at + (isGiven ? 1 : 2))];
+    if (word.startsWith("--regexp=")) found.push("-e", word.slice(9));
+    else if (flags === undefined) found.push(word);
+    else found.push(...(flags ? [`-${flags}`] : []), "-e", pattern || (args[(at += 1)] ?? ""));
+    if (/^-[fmABC]$/.test(word)) found.push(args[(at += 1)] ?? "");
+  }
+  return found;
+}
+
 /** Gives `grep` and `rg` several patterns, and options of names and colours, all of which just-bash does not know. */
 const search = (name) =>
-  defineCommand(name, async (args, context) => {
-    const words = [], patterns = [];
+  defineCommand(name, async (given, context) => {
+    const words = [], patterns = [], args = name === "grep" ? separated(given) : given;
     let named = false, isQuiet = false, ends = ":";
     for (let at = 0; at < args.length; at += 1) {
       const word = args[at];
@@ -189,6 +204,7 @@ function runFilesOfPython(node) {
     node.name = literal("python3");
   }
   if (node.type === "Pipeline") tellReader(node);
+  if (nameOf(node) === "local" && node.args.some(({ parts: [option] }) => /^-[a-z]*A/.test(option?.value))) node.name = literal("declare");
   Object.values(node).forEach(runFilesOfPython);
 }
 

@@ -107,6 +107,10 @@ SCRIPTS = {
     """declare -A c; for w in a b a; do c[$w]=$((${c[$w]:-0} + 1)); done; echo ${c[a]} ${c[b]}""": (
         "2 1\n"
     ),
+    """f() { local a=($(seq 3)) b; local -A m=([k]="v w" [n]=$((1 + 2)) [c]=$(echo d e)); b=(z)
+    echo ${#a[@]} "${m[k]}" ${m[n]} ${m[c]}; }; a=(g); f; echo "${a[@]}${m[@]}${b[@]}"
+    declare -A d=([x]="1 2" ["y z"]='3'); echo "${d[x]}${d[y z]}"; w=(ab cd)
+    for x in "${w[@]^}"; do echo $x; done""": "3 v w 3 d e\ng\n1 23\nAb\nCd\n",
     """a=(3 1 2); IFS=$'\\n' s=($(sort <<< "${a[*]}")); IFS=,; x="${s[*]}"; echo "$x"
 """: "1,2,3\n",
     r"printf '%d %x %u %.1f %.0f %05.1f\n' 9007199254740993 -1 18446744073709551615 2.25 2.5 -1": (
@@ -177,6 +181,14 @@ SCRIPTS = {
     ),
     'jq .a <<< \'[1]\' 2>&1; jq -c \'sort_by(.a, .b)\' <<< \'[{"a":1,"b":2},{"a":1,"b":1}]\'': (
         'jq: parse error: Cannot index array with string "a"\n[{"a":1,"b":1},{"a":1,"b":2}]\n'
+    ),
+    "jq -nc '{} | .a.b[1].c = 1 | .d += 1'; expr x.txt : '.*\\.\\(.*\\)'; expr match abc ab": (
+        '{"a":{"b":[null,{"c":1}]},"d":1}\ntxt\n2\n'
+    ),
+    r"""seq 4 > n; sed '2,3c x' n; sed 's/a/b/2g' <<< aaa; sed '4a\  y' n | tail -1
+    sed '4a   z' n | tail -1; grep -c -- 1 n; grep -ne 2 -e 3 n; grep -r --include 'n' 4 .
+    cut -sd, -f2 <<< $'a,b\nc'; cut -d= -f2 <<< $'a=b\nc'""": (
+        "1\nx\n4\nabb\n  y\nz\n1\n2:2\n3:3\n./n:4\nb\nb\nc\n"
     ),
     # awk
     """awk 'BEGIN {print ("10" < "9"), (10 < 9), log(-1), ("a" < 1), (x == 0) (x == ""), 2^53 + 1}'

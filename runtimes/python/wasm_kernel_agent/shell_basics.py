@@ -201,7 +201,7 @@ _CUT = "bytes b characters c fields f delimiter d complement C only-delimited s 
 
 def cut(words: list[str]) -> None:
     """Prints parts of lines: bytes, characters or fields; with `--complement` all others."""
-    values, names = options_of(words, "b:c:f:d:CsO:", _CUT)
+    values, names = options_of(words, "b:c:f:d:CnsO:", _CUT)
     kind = next((letter for letter in "bcf" if letter in values), "")
     if not kind:
         raise Usage("one of -b, -c and -f is needed")

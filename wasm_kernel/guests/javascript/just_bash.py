@@ -43,7 +43,10 @@ _QUOTED = b"""return'"'+i.replace(/"/g,'""')+'"'"""
 _SEGMENTS = b'r=t.split("/").filter((c,k,all)=>c!==""||(k>0&&k===all.length-1))'
 _LAST_SEGMENT = b'r.length===0)return[n];if(r[0]==="")return[`${n}/`];'
 _TEXT = rb"""readTextCommand(t,n,r){
-if(/^\\\S/.test(this.input.slice(this.pos,this.pos+2)))this.advance();"""
+const blanks=()=>{for(;/[ \t]/.test(this.peek()||"");)this.advance()};blanks();
+if(this.peek()==="\\"){this.advance();
+if(/^[ \t]*\n/.test(this.input.slice(this.pos))){blanks();this.advance();
+if(/^\\[ \t]/.test(this.input.slice(this.pos)))this.advance()}}"""
 
 _TESTED = b"""let d=this.ctx.state.inCondition,f;
 this.ctx.state.inCondition=d||c.negated||l<t.pipelines.length-1;
@@ -78,6 +81,41 @@ _NAME = b"""let names=t.name.parts.every(N=>N.type==="Literal")
 ?[await _e(this.ctx,t.name)]:(await dr(this.ctx,t.name)).values,
 u=names[0]??"",f=names.slice(1),d=f.map(()=>!1),p=(N,I)=>"""
 
+_KEYED = rb"""if(E=/^(\[.+?\]=)([^]*)$/.exec(o[S])??o[S],Array.isArray(E))
+A=/^\w*$/.test(E[2])?E[0]:`${E[1]}"${E[2].replace(/[\\"]/g,"\\$&")}"`;else A="""
+_DECLARED = rb"""const known=r?.parts.length===1?r.parts[0].value:"";
+if(/^(declare|local|typeset)$/.test(known)&&!s.some(w=>/^-\w*[inpr]/.test(w.parts[0]?.value))){
+const own=f.replace("+","");(s.own??=[]).push(Y.assignment(own,null,f!==own,d));
+s.push(Y.word([Y.literal(own)]))}
+else{let p=d.map(m=>Gf(e,m)),h=`${f}=(${p.join(" ")})`;s.push(e.parseWordFromString(h,!1,!1,!0))}"""
+_GROUP = b"""let o=Y.simpleCommand(r,s,n,i);o.line=t;if(!s.own)return o;
+const line=c=>Y.pipeline([Object.assign(c,{line:t})]);
+const set=line(Y.simpleCommand(null,[],s.own,[]));
+const ok=line(Y.simpleCommand(Y.word([Y.literal("true")])));
+return{type:"Group",body:[Y.statement([line(o)]),Y.statement([set,ok],["||"])],redirections:[]}"""
+_CASES = rb"""async function dr(e,t){const[q,other]=t.parts[0]?.parts??[],op=q?.operation;
+const m=t.parts.length===1&&!other&&op?.type==="CaseModification"&&/^(\w+)\[@\]$/.exec(q.parameter);
+if(m){const values=[];for(const[,v]of xe(e,m[1]))values.push(await K7(e,v,op,fr,jl));
+return{values,quoted:!0}}"""
+_CASE = rb"""case"CaseModification":{let d;if(/\[[@*]\]$/.test(r)){d=[];
+for(const[,v]of xe(e,r.slice(0,-3)))d.push(await K7(e,v,s,fr,jl));d=d.join(" ")}
+else d=await K7(e,a,s,fr,jl)"""
+_FIELD = b"""case"Field":{if(!qe(c.name))return l;
+return o(l,c.base??{type:"Identity"},f=>{if(f!=null&&!Je(f))throw new Error(
+`Cannot index ${Array.isArray(f)?"array":typeof f} with string "${c.name}"`);
+let d=f==null?Object.create(null):$t(f);
+Ze(d,c.name,u(Object.hasOwn(d,c.name)?d[c.name]:null));return d})}
+case"Index":if(c.base)return o(l,c.base,f=>o(f,{type:"Index",index:c.index},u));
+if(l==null&&typeof te(e,c.index,s)[0]=="string")l=Object.create(null);"""
+_LOOP = b"""case"Iterate":{let f=d=>{if(d==null)throw new Error("Cannot iterate over null");
+if(Array.isArray(d))"""
+_EXPR = b"""{n++;let d=c(),h=ie(`^${fu(d)}`).match(f);
+f=h?h[1]??String(h[0].length):d.includes("\\\\(")?"":"0\""""
+_CHANGE = b"""case"change":{t.deleted=!0;const q=e.address;
+const isInside=q?.end===void 0||q.negated?!1:typeof q.start=="number"&&typeof q.end=="number"
+?t.lineNumber<q.end:t.lineNumber<t.totalLines&&t.rangeStates.get(pu(q))?.active;
+if(!isInside)t.changedText=e.text;break}"""
+_NTH = b"""if(t.substitutionMade=!0,o.nthOccurrence>1||o.nthOccurrence&&!o.global){"""
 _SORTED = b"""case"sort_by":return!Array.isArray(e)||n.length===0?[null]:
 [[...e].sort((f,d)=>{let p=s(f,n[0],r),h=s(d,n[0],r);"""
 _UNIQUE = b"""case"unique_by":{if(!Array.isArray(e)||n.length===0)return[null];
@@ -228,7 +266,7 @@ _PARTS = (
     # `grep -r`: names below `.`, hidden files
     (b'{if(Un(o),h.startsWith("."))continue;let m=e==="."', b"?h:", b'{Un(o);let m=e===""'),
     # `sed`: a text behind `i\\`
-    (b"readTextCommand(t,n,r){", b"let s=!1;", _TEXT),
+    (b"readTextCommand(t,n,r){", b'let i="";for(;', _TEXT),
     # `find`: sizes are rounded up; `{}` inside of a word; a command that fails ends a file's turn
     (b'case"size":{let n=e.value;switch(e.unit)', b'case"perm":{let n=t.mode&511', _SIZES),
     (b"B=P.command.map(z=>", b",F=await", b'B=P.command.map(z=>z.split("{}").join(U))'),
@@ -288,6 +326,22 @@ _PARTS = (
     (b"c=ie(o,`${a}d`).exec(e);if(!c)return[];", b"{return[null]}}case", _MATCHES),
     (b'(n=s,r={type:"Field",name:s})', b"}else if(this.check", _SHORT),
     (b'E==="--join-output")c=!0', b";else if", b'E==="--join-output")c=r=!0'),
+    # `jq`: paths through null
+    (b'case"Field":{if(!qe(c.name))return l;if(c.base)', b"{let d=te(e,c.index,s)[0];", _FIELD),
+    (b'case"Iterate":{let f=d=>{if(Array.isArray(d))', b"{Pt(s,0,d.length)", _LOOP),
+    # `local array=($(command))`, which is made of two commands; `"${array[@]^}"`
+    (b"let p=d.map(m=>Gf(e,m)),h=`${f}=(", b"}else{let f=e.parseWordFromString(l", _DECLARED),
+    (b"let o=Y.simpleCommand(r,s,n,i);return o.line=t,o", b"}function wk(e){", _GROUP),
+    (b"r.set(p,x),c&&i(p)}", b"if(c&&h===void 0)", b"r.set(p,x),i(p),kt(e,p)}"),
+    (b"async function dr(e,t){", b"return $w(e,t,VN())", _CASES),
+    (b'case"CaseModification":{let d=await K7(', b";return ss(d", _CASE),
+    # `declare -A map=([key]="value of words")`
+    (b"E=o[S],A;/^\\[.+\\]=/.test(E)?A=E:", b"E===", b"E,A;" + _KEYED),
+    # `expr text : 'basic \\(pattern\\)'`; `sed`: `c` for a range, `s///2g`
+    (b"{n++;let d=c(),h=ie(`^${d}`).match(f);", b"}return f}function c(){", _EXPR),
+    (b'case"change":t.deleted=!0', b'case"hold":', _CHANGE),
+    (b"if(t.substitutionMade=!0,o.nthOccurrence&&", b"let d=0,p=o.nth", _NTH),
+    (b"if(d++,d===p)", b"{let b=g.slice", b"if(d++,d===p||d>p&&o.global)"),
     # arithmetic in 64 bits
     (b"function qN(e,t,n){", b'switch(n){case"+":', b"function qN(e,t,n){" + _RECKON),
     (b"function Yw(e,t,n){", b'switch(n){case"=":', b"function Yw(e,t,n){" + _RECKON_AND_SET),
