@@ -51,7 +51,7 @@ def test_files_go_on_where_they_were_under_their_numbers(make: Making) -> None:
     reading, again = opened(guest, "read"), opened(guest, "read")
     read(guest, reading, 6)
     read(guest, again, 9)
-    writing = opened(guest, "written", abi.O_CREAT)
+    writing = opened(guest, "written", abi.O_CREAT | abi.O_TRUNC)
     guest.write(writing, b"one ")
     path = guest.text("appended")
     guest.call("path_open", APP, FOLLOW, *path, 0, RIGHTS, RIGHTS, abi.FD_APPEND, 64)
