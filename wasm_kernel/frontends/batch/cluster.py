@@ -55,7 +55,7 @@ ATTEMPTS = 3
 NOTEBOOK_SECONDS = 3600.0
 """The seconds for a notebook without such a budget: a run must not wait for ever for a worker."""
 
-_SPARE_SECONDS = 120.0  # beyond the notebook's own limit, for its kernel to start and to end
+_SPARE_SECONDS = 600.0  # beyond the notebook's own limit, for its kernel to start and to end
 _CONNECT_SECONDS = 60.0
 _POLL_SECONDS = 0.5
 _SAFE_PATH = "PYTHONSAFEPATH"
