@@ -86,8 +86,8 @@ def test_a_sandbox_that_may_install_allows_it_for_its_forks_too(
     with sandbox:
         assert "with pip=True" in sandbox.execute("%pip install one").stderr
         assert "numpy" in sandbox.execute("%pip list").stdout
-        again = get_session_sandbox(session_id, workspace_root=tmp_path, pip=True)
-        (fork,) = again.fork()
+        with get_session_sandbox(session_id, workspace_root=tmp_path, pip=True) as again:
+            (fork,) = again.fork()
         with fork:
             assert value(fork.execute("%pip install one\nimport one; one.version")) == "'1.0'"
         assert not sandbox.execute("import one").success
