@@ -39,7 +39,7 @@ from wasm_kernel.sessions.root import SessionsRoot
 _LOG = logging.getLogger("wasm_kernel.batch")
 _EXECUTED, _MARK = "executed", "run"
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # NFS can't lock folders
-_SPARE_SECONDS = 300.0  # beyond a notebook's own limit, for another worker's kernel to start and end
+_SPARE_SECONDS = 300.0  # beyond a notebook's own limit, for another kernel to start and end
 _POLL_SECONDS = 0.25
 _TAKEN = "Another worker goes on with this notebook in the shared folder. Nothing was changed."
 
