@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,6 +141,24 @@ def test_sessions_that_begin_later_are_hidden_at_once(whole: BaseSandbox, root: 
         assert told == "['mine']\n"
         assert whole.execute("open('/app/other/secret')").error is not None
         assert whole.execute(f"os.listdir('/app/{session_id}')").error is not None
+
+
+def test_a_folder_does_not_become_a_session_and_one_that_has_is_closed(
+    whole: BaseSandbox, root: Path
+) -> None:
+    for name in ("mine/copy", "later"):
+        (root / name).mkdir()
+        (root / name / "secret").write_text("SECRET")
+    (root / "mine" / "copy" / ".metadata.json").write_text("{}")
+    read = "os.read(os.open('secret', os.O_RDONLY, dir_fd=later), 9)"
+    code = f"import os; later = os.open('later', os.O_RDONLY); print({read})"
+    assert whole.execute(code).stdout == "b'SECRET'\n"
+    assert whole.execute("os.rename('mine/copy', 'now')").error is not None
+    (root / "later" / ".metadata.json").write_text("{}")
+    for act in (read, "os.stat('secret', dir_fd=later)", "os.mkdir('new', dir_fd=later)"):
+        assert whole.execute(act).error is not None, act
+    for name in ("mine/copy", "later"):
+        shutil.rmtree(root / name)
 
 
 def test_what_is_hidden_does_not_count(root: Path) -> None:

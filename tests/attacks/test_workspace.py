@@ -114,6 +114,8 @@ SPELLINGS = [
     ".metadata.j\u017fon",
     ".metadata.json ",
     ".metadata.json::$DATA",
+    "\u200c.metadata.json",
+    "\uff0emetadata.json",
 ]
 
 
