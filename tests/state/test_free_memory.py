@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.faces import raising
 from tests.state.session import FIRST, Session
 from wasm_kernel.linux import memory
 from wasm_kernel.state import pages, recorder
+from wasm_kernel.state.index import decode
 from wasm_kernel.state.pages import PAGE, Compare, Pagemap, WriteProtect
 
 MANY = 400
@@ -42,6 +44,7 @@ def test_freed_pages_are_zeros_that_no_commit_holds(peak: Session) -> None:
     commit = peak.cell(p0="v0", p200="written before it was freed")
     assert peak.state == KEPT
     assert (commit.page_bytes <= 3 * PAGE, sum(n for _, n in commit.zeros)) == (True, 280)
+    assert decode(msgspec.json.encode(commit)) == commit
     assert peak.go(2) == KEPT
     assert peak.go(1) == STATE
 
