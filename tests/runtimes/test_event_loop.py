@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from wasm_kernel_agent.event_loop import (
+    Awaiter,
     GuestLoop,
     postpone_interrupt,
     take_postponed_interrupt,
@@ -72,3 +73,33 @@ def test_an_interrupt_while_a_wait_looks_for_work_ends_the_wait(
     finally:
         sys.setprofile(before)
     assert time.monotonic() - began < PATIENCE / 2
+
+
+def test_a_second_interrupt_that_comes_at_once_leaves_no_task_of_the_cell() -> None:
+    """Before, the cell's error could be the `CancelledError` of its wait."""
+    awaiter, causes = Awaiter(), list[BaseException | None]()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    async def cell() -> None:
+        asyncio.get_running_loop().call_later(0.01, interrupt)
+        try:
+            await asyncio.gather(asyncio.sleep(PATIENCE), asyncio.sleep(PATIENCE))
+        finally:
+            causes.append(awaiter.cause)
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is Awaiter._end_wait.__code__:
+            assert postpone_interrupt(frame)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            awaiter(cell())
+    finally:
+        sys.setprofile(before)
+        take_postponed_interrupt()
+        awaiter.loop.close()
+    assert [type(cause) for cause in causes] == [KeyboardInterrupt]

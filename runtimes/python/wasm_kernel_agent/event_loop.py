@@ -351,14 +351,21 @@ class Awaiter:
                     raise
                 note(_EXITED)  # SystemExit has ended the loop's run, but not the cell
 
-    def _end_wait(
-        self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], cause: BaseException
-    ) -> Any:
-        """Ends the wait of a task because of `cause`. Returns the task's value, if it has one."""
+    def _end_wait(self, loop: GuestLoop, task: asyncio.Task[Any], cause: BaseException) -> Any:
+        """Ends the wait of a task because of `cause`. Returns the task's value, if it has one.
+
+        A task that waits on is left behind at the next interrupt.
+        """
         self.cause = cause
         try:
             task.cancel()
-            return loop.run_until_complete(task)
+            try:
+                return loop.run_until_complete(task)
+            except KeyboardInterrupt:  # it may have come before the task had its turn
+                loop.run_ready(_PASSES)
+                if not task.done():
+                    raise
+                return task.result()
         except asyncio.CancelledError as cancelled:
             raise cause.with_traceback(cancelled.__traceback__) from None
         finally:
