@@ -29,8 +29,9 @@ Making = Callable[..., Session]
 
 @pytest.fixture
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes every commit count as a large one."""
+    """Makes every commit count as a large one, which is written in steps."""
     monkeypatch.setattr(recorder, "BACKLOG_BYTES", 0)
+    monkeypatch.setattr(recorder, "_STEP", PAGE)
     monkeypatch.setattr(memory, "available_memory", lambda: 0)
 
 

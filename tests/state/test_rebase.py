@@ -8,15 +8,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.state import rebase
 from wasm_kernel.state.commits import ContentFile, places, write_content
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.pages import PAGE
+from wasm_kernel.state.pages import PAGE, joined
 from wasm_kernel.state.rebase import ImagePair, rebase_commit
 from wasm_kernel.wasi_files.open_files import OpenFile
 
@@ -32,7 +33,7 @@ def memory(kinds: list[int]) -> bytes:
 
 
 def runs_of(pages: list[int]) -> tuple[tuple[int, int], ...]:
-    return tuple((page, 1) for page in sorted(pages))
+    return joined((page, 1) for page in sorted(pages))
 
 
 def moved_from(commit: Commit, source: Path, target: Path, soil: ImagePair) -> Commit:
@@ -72,6 +73,7 @@ def laid(image: list[int], folder: Path, commit: Commit, size: int) -> list[int]
     st.dictionaries(st.integers(0, PAGES - 1), st.integers(1, 5)),
     st.sets(st.integers(0, PAGES - 1)),
 )
+@example([1], [2], {2: 3, 3: 4, 4: 5}, set())
 def test_the_first_commit_gives_the_same_memory_over_any_image(
     theirs: list[int], ours: list[int], written: dict[int, int], emptied: set[int]
 ) -> None:
@@ -87,7 +89,9 @@ def test_the_first_commit_gives_the_same_memory_over_any_image(
         before = laid(theirs, folder, commit, PAGES)
         library = frozenset({"/usr/local/lib"})
         soil = ImagePair(memoryview(memory(theirs)), memoryview(memory(ours)), library)
-        fitted = moved_from(commit, folder, folder / "history", soil)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rebase, "_STEP_PAGES", 2)
+            fitted = moved_from(commit, folder, folder / "history", soil)
         assert laid(ours, folder / "history", fitted, PAGES) == before
 
 
