@@ -5,11 +5,26 @@ const MOST = 500; // patterns that are kept
 const LITERAL = /^[^\\^$.*+?()[\]{}|]+$/;
 const compiled = new Map();
 
+const PART = /\\[^]|(\[\^?)(\](?=[^\]]*\]))?((?:\[:\w+:\]|\\[^]|[^\]])*)\]/g;
+const EDGES = { "\\<": "\\b(?=\\w)", "\\>": "\\b(?<=\\w)" };
+const NAMED = {
+  alpha: "a-zA-Z", digit: "0-9", alnum: "a-zA-Z0-9", upper: "A-Z", lower: "a-z", space: "\\s", blank: " \\t", word: "\\w",
+  punct: "!-\\/:-@\\[-`{-~", xdigit: "0-9A-Fa-f", print: "\\x20-\\x7e", cntrl: "\\x00-\\x1f\\x7f", graph: "\\x21-\\x7e",
+};
+
+/** Writes what JavaScript does not know: edges of words, classes such as `[^]]` and `[[:space:]]`. */
+const translated = (pattern) =>
+  pattern.replace(PART, (all, begin, bracket, inside) => {
+    if (begin === undefined) return EDGES[all] ?? all;
+    return `${begin}${bracket ? "\\]" : ""}${inside.replace(/\[:(\w+):\]/g, (name, key) => NAMED[key] ?? name)}]`;
+  });
+
 /** Returns a compiled pattern, if possible one for which a character is a code point. */
-function compile(pattern, flags) {
-  const key = `${flags}/${pattern}`;
+function compile(given, flags) {
+  const key = `${flags}/${given}`;
   let found = compiled.get(key);
   if (found === undefined) {
+    const pattern = translated(given);
     const known = [...new Set(flags)].filter((flag) => "dgims".includes(flag)).join("");
     try {
       found = new RegExp(pattern, `${known}u`);

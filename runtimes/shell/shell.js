@@ -21,7 +21,7 @@ const UNLIMITED = [
 ]; // the cell's own limits hold instead
 const BY_PYTHON = [
   "python", "python3", "pip", "pip3", "gzip", "gunzip", "zcat", "tar", "zip", "unzip",
-  "md5sum", "sha1sum", "sha256sum", "sha512sum", "sort", "tr", "cut", "diff", "uniq", "join", "ls", "stat", "awk", "gawk", "mawk", "date", "od", "shuf", "bc", "realpath", "mktemp", "install",
+  "md5sum", "sha1sum", "sha256sum", "sha512sum", "sort", "tr", "cut", "diff", "uniq", "join", "du", "ls", "stat", "awk", "gawk", "mawk", "date", "od", "shuf", "bc", "realpath", "mktemp", "install",
 ];
 const isOfSession = (args, { cwd, fs }) =>
   [cwd, ...args.filter((word) => !word.startsWith("-"))].every((word) => {
@@ -33,7 +33,6 @@ const PARTLY_BY_PYTHON = {
   ls: isOfSession, // Python has no /bin
   stat: isOfSession,
   head: (args) => args.some((word, at) => /^-[nc]$/.test(args[at - 1]) && word.startsWith("-")),
-  du: (args) => args.some((word) => /^-[a-zA-Z]*b|^--(bytes|apparent-size)$/.test(word)),
 };
 const LEFT_OUT = ["html-to-markdown", "sqlite3"];
 const MOST = 2 ** 31 - 2; // a larger number would be none for `split` of texts
@@ -66,8 +65,9 @@ const SEARCH_FLAGS = /^-[0abcEFGhHilLnoqrRsvwxyZ]+$/; // each without a value
 const NO_VALUE = new Set(["--no-config", "--no-messages", "--line-buffered"]);
 const WITH_VALUE = new Set(["--color", "--colour", "--encoding"]);
 
-/** Writes `\\+` and `\\?` of basic patterns as intervals, which just-bash knows. */
-const intervals = (pattern) => pattern.replace(/\\([^])/g, (all, letter) => ({ "+": "\\{1,\\}", "?": "\\{0,1\\}" })[letter] ?? all);
+/** Writes `\\+` and `\\?` of basic patterns as intervals, and edges of words as `\\b`, which just-bash knows. */
+const INTERVALS = { "+": "\\{1,\\}", "?": "\\{0,1\\}" }, EDGES = { "<": "\\b", ">": "\\b" };
+const known = (pattern, signs) => pattern.replace(/\\([^])/g, (all, letter) => signs[letter] ?? all);
 
 const VALUED = /^--(include|exclude|exclude-dir|regexp|file|max-count|context|after-context|before-context)$/;
 
@@ -107,10 +107,11 @@ const search = (name) =>
         if (rest !== "-") words.push(rest);
       } else words.push(word);
     }
-    if (name === "grep" && !words.some((word) => /^-[a-zA-Z]*[EFPf]|^--(extended|fixed|perl|file)/.test(word))) {
+    if (name === "grep" && !words.some((word) => /^-[a-zA-Z]*[FPf]|^--(fixed|perl|file)/.test(word))) {
       const at = words.findIndex((word, index) => !word.startsWith("-") && !/^-[mABC]$/.test(words[index - 1] ?? ""));
       if (patterns.length === 0 && at >= 0) patterns.push(...words.splice(at, 1));
-      patterns.forEach((pattern, index) => (patterns[index] = intervals(pattern)));
+      const signs = words.some((word) => /^-[a-zA-Z]*E|^--extended/.test(word)) ? EDGES : { ...INTERVALS, ...EDGES };
+      patterns.forEach((pattern, index) => (patterns[index] = known(pattern, signs)));
     }
     if (name === "grep" && words.some((word) => /^-[a-zA-Z]*[rR]|^--recursive$/.test(word))) {
       const operands = words.filter((word, at) => !/^-./.test(word) && !/^-[efmABC]$/.test(words[at - 1] ?? ""));

@@ -190,6 +190,11 @@ SCRIPTS = {
     cut -sd, -f2 <<< $'a,b\nc'; cut -d= -f2 <<< $'a=b\nc'""": (
         "1\nx\n4\nabb\n  y\nz\n1\n2:2\n3:3\n./n:4\nb\nb\nc\n"
     ),
+    r"""sed -E 's/.*\[([^]]+)\]/\1/;s/[[:space:]]+$//' <<< 'x[a b ]'; sed 's/o\>/0/' <<< 'oo o'
+    grep -E '\<c' a.csv c.txt; awk '{gsub(/[\[\]]/, "")} 1' <<< '[a]'; mkdir d; du -hd1 | cut -f2
+    du -b a.csv; du -c *.csv | tail -1; diff --color=never a.csv a.csv""": (
+        "a b\no0 o\na.csv:a.csv\nc.txt:c.txt\na\n./d\n.\n6\ta.csv\n8\ttotal\n"
+    ),
     # awk
     """awk 'BEGIN {print ("10" < "9"), (10 < 9), log(-1), ("a" < 1), (x == 0) (x == ""), 2^53 + 1}'
     echo '10 9 0x 0.0' | awk '{print ($1 < $2), ($1 < "9"), ($4 ? 1 : 2), ($3 == 0)}'""": (

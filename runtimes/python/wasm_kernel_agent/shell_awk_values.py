@@ -130,11 +130,15 @@ _CLASSES = {
 _TOKEN = re.compile(r"\\[\s\S]|\[\^?\]?(?:\[:\w+:\]|\\[\s\S]|[^\]])*\]|\{\d+(?:,\d*)?\}|[\s\S]")
 
 
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if len(found[0]) > 1 else f"\\{found[0]}"
+
+
 def _translated(token: str) -> str:
     if len(token) > 2 and token[0] == "[":
         begin = 2 if token[1] == "^" else 1
         inside = re.sub(r"\[:(\w+):\]", lambda found: f"\0{found[1]}\0", token[begin:-1])
-        inside = inside.replace("[", r"\[").replace("]", r"\]").replace("&&", r"\&\&")
+        inside = re.sub(r"\\[\s\S]|[\[\]&]", _escaped, inside)
         inside = re.sub("\0(\\w+)\0", lambda found: _CLASSES.get(found[1], ""), inside)
         return f"{token[:begin]}{inside}]"
     if token[0] == "\\" and token[1:] in _SPECIAL:

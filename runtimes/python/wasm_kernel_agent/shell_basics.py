@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, localcontext
 from email.utils import format_datetime
@@ -388,35 +388,6 @@ def install(words: list[str]) -> None:
         shutil.copyfile(name, target / Path(name).name if target.is_dir() else target)
 
 
-_DU = "all a bytes b apparent-size b total c max-depth d summarize s"
-
-
-def sizes(words: list[str]) -> None:
-    """Prints how many bytes files and folders hold: `du -b`."""
-    values, names = options_of(words, "abcd:hks", _DU)
-    depth = 0 if "s" in values else number_of(values, "d")
-    total = 0
-    for name in names or ["."]:
-        for level, path, size in _sizes(Path(name), 0):
-            total += size if level == 0 else 0
-            shown = level == 0 or path.is_dir() or "a" in values
-            if shown and (depth is None or level <= depth):
-                is_inside = name == "." and level > 0
-                print(f"{size}\t{'./' * is_inside}{path}")
-    if "c" in values:
-        print(f"{total}\ttotal")
-
-
-def _sizes(path: Path, level: int) -> Iterator[tuple[int, Path, int]]:
-    size = path.lstat().st_size
-    if path.is_dir() and not path.is_symlink():
-        for each in sorted(path.iterdir()):
-            for found in _sizes(each, level + 1):
-                size += found[2] if found[0] == level + 1 else 0
-                yield found
-    yield level, path, size
-
-
 PROGRAMS = {
     "date": date,
     "od": octal_dump,
@@ -427,6 +398,5 @@ PROGRAMS = {
     "realpath": real_path,
     "mktemp": make_temporary,
     "install": install,
-    "du": sizes,
 }
 """All programs, by name."""

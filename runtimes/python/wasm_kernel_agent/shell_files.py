@@ -1,4 +1,4 @@
-"""Files for the shell's scripts: `ls`, `stat` and `touch`."""
+"""Files for the shell's scripts: `ls`, `stat`, `touch` and `du`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wasm_kernel_agent.shell_basics import described_time
-from wasm_kernel_agent.shell_options import Usage, options_of
+from wasm_kernel_agent.shell_options import Usage, number_of, options_of
 from wasm_kernel_agent.shell_text import version_of
 
 _MODE = 0o755  # the sandbox has no modes
@@ -280,5 +280,41 @@ def _stamped(text: str, now: datetime) -> float:
     return datetime(whole, month, day, hour, minute, int(second or 0), tzinfo=UTC).timestamp()
 
 
-PROGRAMS = {"ls": list_files, "stat": status_of, "touch": touch}
+# -- du
+
+_DU = """
+all a bytes b apparent-size b total c max-depth d summarize s human-readable h
+"""
+
+
+def sizes(words: list[str]) -> None:
+    """Prints how much space files and folders take: `du`."""
+    values, names = options_of(words, "abcd:hksm", _DU)
+    depth = 0 if "s" in values else number_of(values, "d")
+    unit = 1 if "b" in values else 1024**2 if "m" in values else 1024
+    letters = {*values} & {"h"}
+    total = 0
+    for name in names or ["."]:
+        for level, path, size in _sizes(name.rstrip("/") or "/", 0, "b" in values):
+            total += size if level == 0 else 0
+            shown = level == 0 or Path(path).is_dir() or "a" in values
+            if shown and (depth is None or level <= depth):
+                print(f"{_size(size, letters, unit)}\t{path}")
+    if "c" in values:
+        print(f"{_size(total, letters, unit)}\ttotal")
+
+
+def _sizes(name: str, level: int, is_exact: bool) -> Iterator[tuple[int, str, int]]:
+    path = Path(name)
+    one = path.lstat()
+    size = one.st_size if is_exact else _blocks(one)
+    if path.is_dir() and not path.is_symlink():
+        for each in sorted(path.iterdir()):
+            for found in _sizes(f"{name}/{each.name}", level + 1, is_exact):
+                size += found[2] if found[0] == level + 1 else 0
+                yield found
+    yield level, name, size
+
+
+PROGRAMS = {"ls": list_files, "stat": status_of, "touch": touch, "du": sizes}
 """All programs, by name."""

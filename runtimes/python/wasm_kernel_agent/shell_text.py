@@ -270,6 +270,7 @@ def translate(words: list[str]) -> int:
 
 def diff(words: list[str]) -> int:
     """Compares files or folders."""
+    words = [word for word in words if not word.startswith("--color")]
     values, names = options_of(words, "uqrsiwbNaU:", _DIFF)
     if len(names) != 2:
         raise Usage("two files or folders are needed")
