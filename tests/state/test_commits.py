@@ -177,6 +177,7 @@ def test_mapped_and_read_memory_are_the_same(
 ) -> None:
     if not maps:
         monkeypatch.setattr(memory, "map_file", raising(OSError(errno.ENOMEM, "too many mappings")))
+    monkeypatch.setattr(memory, "RANGES_MOST", 10)
     session.grow(40)
     session.cell(**{f"p{page}": f"one {page}" for page in range(200)})
     session.save(**{f"p{page}": f"two {page}" for page in range(0, 200, 3)})
