@@ -129,9 +129,10 @@ def test_a_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     [
         *("data", "", "/", "/data/", "//data", "/data/../app", "/./data"),
         *("/app", "/app/x", "/usr/lib", "/tmp", "/tmp/x"),
+        Path("/data"),
     ],
 )
-def test_a_guest_path_that_is_not_plain_or_not_free_is_refused(guest: str, tmp_path: Path) -> None:
+def test_a_guest_path_that_is_not_plain_or_not_free_is_refused(guest: Any, tmp_path: Path) -> None:
     with pytest.raises(PolicyError) as caught:
         ExecutionPolicy(mounts=(Mount(tmp_path, guest),))
     assert caught.value.field == "mounts"

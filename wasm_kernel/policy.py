@@ -112,8 +112,8 @@ class Mount:
             PolicyError: The guest's path is not plain or is the guest's own, or the host's folder
                 does not exist.
         """
-        parts = self.guest.split("/")
-        if parts[0] != "" or len(parts) < 2 or any(p in ("", ".", "..") for p in parts[1:]):
+        parts = self.guest.split("/") if isinstance(self.guest, str) else ()
+        if len(parts) < 2 or parts[0] or any(p in ("", ".", "..") for p in parts[1:]):
             raise PolicyError("mounts", f"needs an absolute, plain guest path, not {self.guest!r}")
         if "/" + parts[1] in RESERVED_MOUNTS:
             raise PolicyError("mounts", f"can't cover the guest's own {'/' + parts[1]}")
