@@ -35,8 +35,9 @@ from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import Cell
 from wasm_kernel.guests.protocol import CallFunction, Display
-from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest
+from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, EmptyReply
 from wasm_kernel.linux.channel import Channel
+from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import CellResult
 from wasm_kernel.service import calls, messages
@@ -274,6 +275,29 @@ def test_a_workers_requests_are_handled_and_counted_for_each_call(homes: Making)
     for _ in range(3):
         sandbox.query(A_QUERY).result(PATIENCE)
     assert len(home.asked) == 3 * 99
+
+
+def test_a_workers_requests_end_with_the_cell(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, in a kernel, the end of a cell waited for a request to the network: up to 90 s."""
+    ends: list[bool] = []
+
+    def waits(request: EmptyReply, task: Task) -> EmptyReply:
+        ends.append(happens(lambda: task.cancelled, PATIENCE))
+        return request
+
+    def asks(channel: Channel) -> None:
+        request(channel)
+        call = request(channel)
+        channel.send(BrokerRequest(1, "EmptyReply", msgspec.Raw(b"{}")))
+        channel.send(ended(call))
+        answers_pings_alone(channel)
+
+    home = homes(asks)
+    monkeypatch.setattr(home, "handlers", lambda session: {EmptyReply: waits})
+    assert home.session().execute("x").success
+    wait_for(lambda: ends == [True])
 
 
 def test_a_worker_that_answers_and_never_closes_its_session_is_ended(

@@ -347,6 +347,7 @@ class SessionWorker:
         line.renew()
         if pending.is_cell:
             self._offers.end()
+            line.outside.cancel_all()  # a worker that was taken over does not wait for its requests
             self.function_calls.end_cell()
         with self._changed:
             self._calls.remove(report.call)
