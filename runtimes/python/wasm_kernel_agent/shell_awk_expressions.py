@@ -7,6 +7,7 @@ an array `a_x`.
 from __future__ import annotations
 
 from wasm_kernel_agent.shell_awk_tokens import (
+    BUILT_IN,
     KEYWORDS,
     Made,
     computed,
@@ -25,31 +26,6 @@ _ARRAYS_OF = {
     "asorti": 0,
     "match": 2,
 }  # the place of an array
-_BUILT_IN = {
-    **dict.fromkeys(
-        [
-            "length",
-            "split",
-            "match",
-            "index",
-            "int",
-            "sqrt",
-            "sin",
-            "cos",
-            "atan2",
-            "log",
-            "exp",
-            "rand",
-            "srand",
-        ],
-        "n",
-    ),
-    **dict.fromkeys(
-        ["system", "close", "fflush", "systime", "mktime", "strtonum", "asort", "asorti"], "n"
-    ),
-    **dict.fromkeys(["substr", "sprintf", "tolower", "toupper", "gensub", "strftime"], "s"),
-    **dict.fromkeys(["sub", "gsub"], "n"),
-}
 
 
 class Expressions:
@@ -107,14 +83,17 @@ class Expressions:
         return found
 
     def _expression(self) -> Made:
-        found = self._choice()
+        return self._assigned(self._choice())
+
+    def _assigned(self, found: Made) -> Made:
+        """Returns the assignment to `found`, if one follows."""
         sign = self._take("=", "+=", "-=", "*=", "/=", "%=", "^=", "**=") if found.target else ""
         if not sign:
             return found
         self._skip_lines()
         other = self._expression()
         if sign != "=":
-            other = computed(sign[:-1].replace("**", "^"), found, other)
+            other = computed(sign[:-1].replace("**", "^"), found.old, other)
         return Made(f"{found.target}{other.value})", other.kind if other.kind in "ns" else "")
 
     def _choice(self) -> Made:
@@ -134,14 +113,14 @@ class Expressions:
         found = self._and()
         while self._take("||"):
             self._skip_lines()
-            found = Made(f"({found.condition} or {self._and().condition})", "b")
+            found = Made(f"({found.condition} or {self._assigned(self._and()).condition})", "b")
         return found
 
     def _and(self) -> Made:
         found = self._in()
         while self._take("&&"):
             self._skip_lines()
-            found = Made(f"({found.condition} and {self._in().condition})", "b")
+            found = Made(f"({found.condition} and {self._assigned(self._in()).condition})", "b")
         return found
 
     def _in(self) -> Made:
@@ -203,7 +182,7 @@ class Expressions:
 
     def _unary(self) -> Made:
         if self._take("!"):
-            return Made(f"(not {self._unary().condition})", "b")
+            return Made(f"(not {self._assigned(self._unary()).condition})", "b")
         if sign := self._take("-", "+"):
             return Made(f"({sign}{self._unary().number})", "n")
         return self._power()
@@ -228,11 +207,13 @@ class Expressions:
 
     def _primary(self) -> Made:  # noqa: PLR0911 - a line for each kind of word
         kind, word = self._tokens[self._at]
+        kept = f"k{self._at}"
         if self._take("$"):
             step = self._take("++", "--")
             at = self._primary()
             at = stepped(at, step[0], is_after=False) if step else at
-            return Made(f"r.field({at.number})", "", f"r.set_field({at.number}, ")
+            target = f"r.set_field(({kept} := {at.number}), "
+            return Made(f"r.field({at.number})", "", target, again=f"r.field({kept})")
         if self._word == "(":
             return self._group()
         self._at += 1
@@ -266,11 +247,12 @@ class Expressions:
         return Made(f"({found[0].code})", found[0].kind)
 
     def _variable(self) -> Made:
-        name = self._tokens[self._at][1]
+        name, kept = self._tokens[self._at][1], f"k{self._at}"
         self._at += 1
         if self._take("["):
             array, key = self._array(name), self._key("]")
-            return Made(f"at({array}, {key})", "", f"put({array}, {key}, ")
+            target = f"put({array}, ({kept} := {key}), "
+            return Made(f"at({array}, {key})", "", target, again=f"at({array}, {kept})")
         if name == "NF":
             return Made("r.count()", "n", "r.set_count(")
         self._note(name)
@@ -316,7 +298,7 @@ class Expressions:
         self._skip_lines()
         found = self._values(")")
         self._is_redirect = before
-        if name in _BUILT_IN:
+        if name in BUILT_IN:
             return self._built_in(name, found)
         self._called.add(name)
         codes = []
@@ -333,7 +315,7 @@ class Expressions:
         return Made(f"f_{name}({', '.join(codes)})")
 
     def _built_in(self, name: str, found: list[Made]) -> Made:
-        kind = _BUILT_IN[name]
+        kind = BUILT_IN[name]
         if name == "length" and found and found[0].name:
             return Made(f"\2{self._function} {found[0].name}\2", "n")
         if name == "length":

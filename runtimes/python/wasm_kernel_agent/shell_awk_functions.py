@@ -13,6 +13,7 @@ from wasm_kernel_agent.shell_awk_records import Records
 from wasm_kernel_agent.shell_awk_values import UNSET, Input, Value, num
 from wasm_kernel_agent.shell_basics import formatted_time
 
+_FAR = 1e15  # beyond each text
 _DATE = "%a %b %e %H:%M:%S UTC %Y"
 
 
@@ -85,8 +86,9 @@ class Runtime(Records):
         whole, begin = self.text(value), num(start)
         if math.isnan(begin) or (length is not None and math.isnan(num(length))):
             return ""
-        first = round(max(-1e15, min(begin, 1e15)))
-        end = len(whole) + 1 if length is None else first + round(min(num(length), 1e15))
+        first = round(max(-_FAR, min(begin, _FAR)))
+        size = _FAR if length is None else max(-_FAR, min(num(length), _FAR))
+        end = first + round(size)
         return whole[max(first, 1) - 1 : max(end, 1) - 1]
 
     def sprintf(self, form: Value, *rest: Value) -> str:

@@ -10,9 +10,7 @@ import re
 from collections.abc import Callable
 
 from wasm_kernel_agent.shell_awk_expressions import Expressions
-from wasm_kernel_agent.shell_awk_tokens import (
-    Made,
-)
+from wasm_kernel_agent.shell_awk_tokens import Made
 from wasm_kernel_agent.shell_awk_values import Failure
 
 
@@ -31,7 +29,10 @@ class Program(Expressions):
             raise Failure(f"the function {name} is not known here")
         self._spread_arrays()
         self.has_rules, self.reads = bool(parts[""]), bool(parts[""] or parts["END"])
-        self.code = compile(self._whole(parts), "<awk>", "exec")
+        try:
+            self.code = compile(self._whole(parts), "<awk>", "exec")
+        except SyntaxError as problem:  # such as `break` outside of a loop
+            raise Failure(f"syntax error: {problem.msg}") from None
 
     # -- items
 
@@ -56,8 +57,8 @@ class Program(Expressions):
             parts[""] += [f"if {begin.condition}:", *_indented(body)]
         else:
             number, self.ranges = self.ranges, self.ranges + 1
-            test = f"r.in_range({number}, lambda: {begin.condition}, lambda: {end.condition})"
-            parts[""] += [f"if {test}:", *_indented(body)]
+            ends = f"    r.ranges[{number}] = not {end.condition}"
+            parts[""] += [f"if r.ranges[{number}] or {begin.condition}:", ends, *_indented(body)]
 
     def _define(self) -> None:
         name, self._at = self._tokens[self._at][1], self._at + 1

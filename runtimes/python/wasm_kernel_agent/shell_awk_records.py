@@ -13,7 +13,7 @@ from typing import Any
 
 from wasm_kernel_agent import shell_awk_values as values
 from wasm_kernel_agent.shell_awk_parser import Program
-from wasm_kernel_agent.shell_awk_tokens import unescaped
+from wasm_kernel_agent.shell_awk_tokens import check_name, unescaped
 from wasm_kernel_agent.shell_awk_values import UNSET, Failure, Input, Value, num
 from wasm_kernel_agent.shell_options import content_of
 
@@ -61,7 +61,7 @@ class Records:
     def __init__(self, program: Program, settings: list[str], words: list[str]) -> None:
         self._program, self._status = program, 0
         self._line, self._fields, self._is_split, self._is_joined = "", list[str](), True, True
-        self._ranges = [False] * program.ranges
+        self.ranges = [False] * program.ranges
         self._readers: dict[str, Iterator[str]] = {}
         self._writers: dict[str, Any] = {}
         self._pipes: dict[str, list[str]] = {}
@@ -94,7 +94,7 @@ class Records:
     def _set(self, setting: str) -> bool:
         found = _SETTING.fullmatch(setting)
         if found:
-            self._names[f"v_{found[1]}"] = Input(unescaped(found[2]))
+            self._names[f"v_{check_name(found[1])}"] = Input(unescaped(found[2]))
         return found is not None
 
     def run(self) -> int:
@@ -151,11 +151,15 @@ class Records:
                 self._status = 2
                 continue
             self._names |= {"v_FNR": 0.0, "v_FILENAME": Input("" if is_last else name)}
-            self._readers["\0main"] = self._split(content)
+            self._readers["\0main"] = self._counted(self._split(content))
             while (line := next(self._readers["\0main"], None)) is not None:
-                self._names["v_NR"] = num(self._names["v_NR"]) + 1.0
-                self._names["v_FNR"] = num(self._names["v_FNR"]) + 1.0
                 yield line
+
+    def _counted(self, lines: Iterator[str]) -> Iterator[str]:
+        for line in lines:
+            self._names["v_NR"] = num(self._names["v_NR"]) + 1.0
+            self._names["v_FNR"] = num(self._names["v_FNR"]) + 1.0
+            yield line
 
     def _split(self, content: bytes) -> Iterator[str]:
         whole, end = content.decode("utf-8", "surrogateescape"), self.text(self._names["v_RS"])
@@ -169,15 +173,6 @@ class Records:
 
     def _begin(self, line: str) -> None:
         self._line, self._is_split, self._is_joined = Input(line), False, True
-
-    def in_range(self, at: int, begins: Callable[[], Any], ends: Callable[[], Any]) -> bool:
-        """Returns whether a record is in a range of rules."""
-        if not self._ranges[at]:
-            if not begins():
-                return False
-            self._ranges[at] = True
-        self._ranges[at] = not ends()
-        return True
 
     def exit(self, status: float | None) -> None:
         """Ends the program."""
@@ -322,7 +317,7 @@ class Records:
         if text not in self._readers:
             done = subprocess.run(text, shell=True, capture_output=True, check=False)
             sys.stderr.write(done.stderr.decode("utf-8", "surrogateescape"))
-            self._readers[text] = self._split(done.stdout)
+            self._readers[text] = self._counted(self._split(done.stdout))
         return text
 
     def file(self, name: str) -> str:

@@ -12,6 +12,15 @@ KEYWORDS = {
     *("BEGIN", "END", "function", "func", "if", "else", "while", "for", "do", "break", "continue"),
     *("next", "nextfile", "exit", "return", "delete", "in", "getline", "print", "printf"),
 }
+BUILT_IN = {
+    **dict.fromkeys(("length", "split", "match", "index", "int", "sqrt", "sin", "cos"), "n"),
+    **dict.fromkeys(("atan2", "log", "exp", "rand", "srand", "system", "close", "fflush"), "n"),
+    **dict.fromkeys(("systime", "mktime", "strtonum", "asort", "asorti", "sub", "gsub"), "n"),
+    **dict.fromkeys(("substr", "sprintf", "tolower", "toupper", "gensub", "strftime"), "s"),
+}
+"""The functions that each program knows, with the kinds of their results."""
+
+_OF_GAWK = {"IGNORECASE", "FPAT", "FIELDWIDTHS", "PROCINFO", "RT", "BEGINFILE", "ENDFILE"}
 _TOKENS = re.compile(
     r"""(?P<space>(?:[ \t\r]|\\\r?\n|\#[^\n]*)+)|(?P<newline>\n)
     |(?P<number>0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)
@@ -38,6 +47,13 @@ def unescaped(text: str) -> str:
     return _ESCAPE.sub(one, text)
 
 
+def check_name(name: str) -> str:
+    """Returns the name of a variable; raises `Failure` if it means something in `gawk` alone."""
+    if name in _OF_GAWK:
+        raise Failure(f"{name} of gawk is not known here")
+    return name
+
+
 def tokens_of(source: str) -> Iterator[Token]:
     """Yields the words of a program, each with its kind."""
     at, before = 0, ("newline", "\n")
@@ -60,12 +76,10 @@ def tokens_of(source: str) -> Iterator[Token]:
             continue
         else:
             before = (found.lastgroup or "", found[0])
-            if (
-                before[0] == "name"
-                and before[1] not in KEYWORDS
-                and source[found.end() :][:1] == "("
-            ):
-                before = ("call", found[0])
+            if found.lastgroup == "name" and found[0] not in KEYWORDS:
+                gap = r"[ \t]*" if found[0] in BUILT_IN else ""
+                is_call = re.compile(rf"{gap}\(").match(source, found.end())
+                before = ("call" if is_call else "name", check_name(found[0]))
         yield before
         at = found.end()
     yield "newline", "\n"
@@ -80,11 +94,17 @@ class Made(NamedTuple):
     target: str = ""  # the code up to the value that it gets, if it can get one
     name: str = ""  # of the variable, if it is one
     pattern: str | None = None
+    again: str = ""  # the code of the value behind `target`, which finds its place but once
 
     @property
     def number(self) -> str:
         """The code of the value as a number."""
         return self.code if self.kind == "n" else f"num({self.value})"
+
+    @property
+    def old(self) -> Made:
+        """The value before it changes, behind `target`."""
+        return Made(self.again or self.code, self.kind)
 
     @property
     def text(self) -> str:
@@ -130,6 +150,6 @@ def stepped(made: Made, sign: str, *, is_after: bool) -> Made:
     """Returns `++` or `--` before or after a variable."""
     if not made.target:
         raise Failure("syntax error: ++ and -- need a variable")
-    step = f"{made.target}{made.number} {sign} 1.0)"
+    step = f"{made.target}{made.old.number} {sign} 1.0)"
     back = "-" if sign == "+" else "+"
     return Made(f"({step} {back} 1.0)" if is_after else step, "n")

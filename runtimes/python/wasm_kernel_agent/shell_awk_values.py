@@ -15,8 +15,8 @@ from typing import Any
 Value = Any
 
 _PREFIX = re.compile(r"[ \t\n\r]*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+_WORD = re.compile(r"[^ \t\n]+")
 _NUMBER = re.compile(_PREFIX.pattern + r"[ \t\n\r]*")
-_MOST = 1e18  # of whole numbers that are printed as such
 
 
 class Failure(Exception):
@@ -49,7 +49,7 @@ def text(value: Value, form: str = "%.6g") -> str:
     if type(value) is not float:
         found: str = value
         return found
-    if value.is_integer() and abs(value) < _MOST:
+    if value.is_integer():
         return str(int(value))
     return form % value
 
@@ -178,7 +178,7 @@ def split(target: str, separator: str, *, is_pattern: bool = False) -> list[str]
     if not target:
         return []
     if separator == " " and not is_pattern:
-        return target.split()
+        return _WORD.findall(target)
     if separator == "":
         return [*target]
     if len(separator) == 1 and not is_pattern:
@@ -197,6 +197,13 @@ _FORM = re.compile(r"%(%|([-+ #0]*)(\*|\d*)(?:\.(\*|\d*))?[hlLqjzt]*([a-zA-Z]))"
 _FLAGS = re.compile("^-?")
 
 
+def _character(code: float) -> str:
+    try:
+        return chr(int(code))
+    except (ValueError, OverflowError):
+        raise Failure(f"no character has the number {text(code)}") from None
+
+
 def formatted(form: str, values: Sequence[Value]) -> str:
     """Returns a text made by `printf`; missing values are empty."""
     rest = iter(values)
@@ -212,7 +219,8 @@ def formatted(form: str, values: Sequence[Value]) -> str:
         if letter == "s":
             return f"{begin}s" % text(value)
         if letter == "c":
-            return f"%{flags}{width}s" % (chr(int(value)) if type(value) is float else value[:1])
+            code = None if value is UNSET else _as_number(value)
+            return f"%{flags}{width}s" % (value[:1] if code is None else _character(code))
         if letter not in "diouxXeEfFgG":
             raise Failure(f"the format {found[0]} is not known here")
         number = num(value)
