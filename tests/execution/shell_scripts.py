@@ -122,6 +122,8 @@ SCRIPTS = {
     "echo $OSTYPE $HOSTTYPE $MACHTYPE; free -t | tail -1 | cut -c1-6": (
         "wasi wasm32 wasm32-unknown-wasi\nTotal:\n"
     ),
+    """f() { echo x | while read l; do return 3; done; echo $?; x=$(return 4); echo $?; }; f
+    ((d = 3 << 2)); let 'd <<= 1'; echo $d""": "3\n4\n24\n",
     # files
     r"find . -name '*.csv' -exec mv {} {}.x \; ; ls; find . -name 'c*' -printf '%f %y\n'": (
         "a.csv.x\nb.csv.x\nc.txt\nc.txt f\n"

@@ -83,6 +83,9 @@ u=names[0]??"",f=names.slice(1),d=f.map(()=>!1),p=(N,I)=>"""
 
 _KEYED = rb"""if(E=/^(\[.+?\]=)([^]*)$/.exec(o[S])??o[S],Array.isArray(E))
 A=/^\w*$/.test(E[2])?E[0]:`${E[1]}"${E[2].replace(/[\\"]/g,"\\$&")}"`;else A="""
+_RETURNED = b"else if((I instanceof he||I instanceof _t)&&t.commands"
+_SHIFT = b"""this.pendingHeredocDelimiterMode=
+this.dparenDepth>0?void 0:!1,this.make"""
 _DECLARED = rb"""const known=r?.parts.length===1?r.parts[0].value:"";
 if(/^(declare|local|typeset)$/.test(known)&&!s.some(w=>/^-\w*[inpr]/.test(w.parts[0]?.value))){
 const own=f.replace("+","");(s.own??=[]).push(Y.assignment(own,null,f!==own,d));
@@ -329,6 +332,14 @@ _PARTS = (
     # `jq`: paths through null
     (b'case"Field":{if(!qe(c.name))return l;if(c.base)', b"{let d=te(e,c.index,s)[0];", _FIELD),
     (b'case"Iterate":{let f=d=>{if(Array.isArray(d))', b"{Pt(s,0,d.length)", _LOOP),
+    # `return` in a pipe and in `$(...)`, `<<` in `((...))`
+    (
+        b"p instanceof C)throw p;if(p instanceof he",
+        b"){",
+        b"p instanceof C)throw p;if(p instanceof he||p instanceof _t",
+    ),
+    (b"else if(I instanceof he&&t.commands", b".length>1)R=", _RETURNED),
+    (b"this.pendingHeredocDelimiterMode=!1,this.make", b'Token(v.DLESS,"<<"', _SHIFT),
     # `local array=($(command))`, which is made of two commands; `"${array[@]^}"`
     (b"let p=d.map(m=>Gf(e,m)),h=`${f}=(", b"}else{let f=e.parseWordFromString(l", _DECLARED),
     (b"let o=Y.simpleCommand(r,s,n,i);return o.line=t,o", b"}function wk(e){", _GROUP),
