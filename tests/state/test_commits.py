@@ -137,6 +137,27 @@ def test_large_commits_are_checked_at_the_same_time(
     assert sorted(met) == [0, 1]
 
 
+@pytest.mark.parametrize("most", [0, 1])
+def test_large_commits_are_there_where_the_system_gives_too_few_threads(
+    session_of: Making, session: Session, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """A container may have few threads and many processors."""
+    large(session)
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def start_some(thread: threading.Thread) -> None:
+        if thread.name.startswith("ThreadPoolExecutor"):
+            if len(started) == most:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2})
+    assert reopened(session_of, session).state == {page: f"2 {page}" for page in range(1250)}
+    assert len(started) == most
+
+
 @pytest.mark.parametrize("one", [1, 2, 3])
 def test_a_damaged_one_of_several_large_commits_is_named(
     session_of: Making, session: Session, one: int

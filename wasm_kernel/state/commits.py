@@ -304,7 +304,8 @@ class CommitStore:
         if len(large) > 1:
             from concurrent.futures import ThreadPoolExecutor  # few sessions need it
 
-            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+            at_once = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+            with contextlib.suppress(RuntimeError), at_once as threads:  # too few may be allowed
                 for one in large:
                     threads.submit(self._verify, one)
 
