@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from inspect import iscoroutinefunction
 from typing import Any
 
+import anyio
 import pytest
 
 from tests.faces import PATIENCE
@@ -77,16 +78,24 @@ async def test_a_cancelled_await_interrupts_its_cell_alone(session: AsyncSession
 async def test_a_cancelled_await_ends_though_its_cell_catches_the_interrupt(
     session: AsyncSession,
 ) -> None:
-    """Before, it went on for as long as the cell."""
+    """Before, it went on for as long as the cell. A scope of anyio cancels again and again."""
     catches = "n = 0\nwhile True:\n try:\n  print(n, flush=True)\n  while True: pass\n"
     catches += " except KeyboardInterrupt: n += 1"
-    begun = asyncio.Event()
-    call = asyncio.create_task(session.execute(catches, on_output=lambda _: begun.set()))
-    await begun.wait()
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    assert (await session.execute("print('n' in dir())")).stdout == "False\n"
+    begun, scope = asyncio.Event(), anyio.CancelScope()
+
+    async def scoped() -> None:
+        with scope:
+            await session.execute(catches, on_output=lambda _: begun.set())
+
+    for by_scope in (False, True):
+        begun.clear()
+        call = asyncio.create_task(scoped())
+        await begun.wait()
+        (scope if by_scope else call).cancel()
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.wait((call,))
+        assert (await session.execute("print('n' in dir())")).stdout == "False\n"
+    assert scope.cancelled_caught
 
 
 async def test_a_cell_that_is_cancelled_while_it_is_sent_does_not_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -50,16 +51,17 @@ class CellFuture(Future[SandboxResult]):
         """
         import asyncio
 
-        result, cancelled = asyncio.wrap_future(self), None
+        result, cancelled, due = asyncio.wrap_future(self), None, 0.0
         while not result.done():
+            left = due - time.monotonic() if cancelled else None
             try:
-                await asyncio.wait((result,), timeout=self._grace if cancelled else None)
-                if cancelled is not None:
-                    self.interrupt()
+                await asyncio.wait((result,), timeout=left)
             except asyncio.CancelledError as request:
-                if cancelled is None:  # anyio cancels again and again until the task has ended
-                    self.interrupt()
                 cancelled = request
+            # anyio cancels again and again until the task has ended
+            if cancelled is not None and time.monotonic() >= due:
+                self.interrupt()
+                due = time.monotonic() + self._grace
         if cancelled is not None:
             result.exception()  # marks it as retrieved: no caller reads it any more
             raise cancelled
