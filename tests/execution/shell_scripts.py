@@ -199,11 +199,12 @@ SCRIPTS = {
     ),
     # awk
     r"""awk 'BEGIN {while (i < 60) c[int(6 * rand())] += i++ < 60; for (k in c) s += c[k]; a[n++]++
-    print s, n, int (7 / 2), 2^100; if (n && m = 2) print m; "echo x" | getline; print NR, $0}'
+    print s, n, int (7 / 2), 2^100; if (n && m = 2) print m; "echo x" | getline; print NR, $0
+    while (("seq 2" | getline l[i++]) > 0); print i, l[60] l[61]}'
     printf 's\n1\ne\ns\n2\n' | awk '/s/ && !n++, /e/'
     printf '65\u00a0b c\r\n' | awk '{print NF, length($2); printf "%c", substr($1, 1, 2) + 0}'
     awk 'BEGIN {IGNORECASE = 1}' 2>&1; awk 'BEGIN {break}' 2>&1""": (
-        "60 1 3 1267650600228229401496703205376\n2\n1 x\ns\n1\ne\n2 2\n"
+        "60 1 3 1267650600228229401496703205376\n2\n1 x\n63 12\ns\n1\ne\n2 2\n"
         "Aawk: IGNORECASE of gawk is not known here\nawk: syntax error: 'break' outside loop\n"
     ),
     """awk 'BEGIN {print ("10" < "9"), (10 < 9), log(-1), ("a" < 1), (x == 0) (x == ""), 2^53 + 1}'

@@ -279,18 +279,17 @@ class Expressions:
         return joined(found)
 
     def _getline(self, command: str) -> Made:
-        target = ""
+        made, source = None, command
         if self._word == "$" or (self._kind == "name" and self._word not in KEYWORDS):
-            target = self._primary().target
-        source = command
+            made = self._primary()
         if not command and self._take("<"):
             source = f"r.file({self._primary().text})"
-        if ":=" not in target:
-            store = f"lambda value: {target}value)" if target else "None"
-            return Made(f"r.get({source or None}, {store})", "n")
-        # a name of a function can't be set by a lambda
+        if made is None:
+            return Made(f"r.get({source or None})", "n")
+        # the place is found first, as in `a[n++]`, and keeps its value if there is no line
         read = f"isinstance(line := r.getline({source or None}), str)"
-        return Made(f"((1.0, {target}line))[0] if {read} else 0.0 if line is None else -1.0)", "n")
+        taken = f"{made.target}line if {read} else {made.old.value})"
+        return Made(f"({taken}, r.outcome(line))[1]", "n")
 
     def _call(self, name: str) -> Made:
         self._need("(")

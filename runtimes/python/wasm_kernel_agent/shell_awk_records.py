@@ -7,7 +7,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -340,13 +340,16 @@ class Records:
         line = next(lines, None)
         return None if line is None else Input(line)
 
-    def get(self, name: str | None, store: Callable[[Value], Any] | None) -> float:
-        """Reads the next line for the record, or for a place; returns what `getline` does."""
+    def get(self, name: str | None) -> float:
+        """Reads the next line for the record; returns what `getline` does."""
         line = self.getline(name)
-        if line is None or isinstance(line, int):
-            return 0.0 if line is None else -1.0
-        (store or self._begin)(line)
-        return 1.0
+        if isinstance(line, str):
+            self._begin(line)
+        return self.outcome(line)
+
+    def outcome(self, line: Input | int | None) -> float:
+        """Returns what `getline` does, by what it has read."""
+        return 1.0 if isinstance(line, str) else 0.0 if line is None else -1.0
 
 
 def _pieces(whole: str, end: str) -> list[str]:
