@@ -43,6 +43,7 @@ _FOLLOWS = {
 }
 _RANGES_MOST = 50_000  # the map of these ranges still fits into the headers
 _PERMISSIONS = 0o777
+_GZIP = 31  # what zlib calls the format of gzip, with its largest window
 _STEPS = 100_000
 _STEPS_EACH = 64  # for each member: in a tree's order it takes three, a link some dozens
 
@@ -55,7 +56,9 @@ class ArchiveWriter:
     """Writes an archive; used by one thread."""
 
     def __init__(self, target: IO[bytes]) -> None:
-        self._zip = gzip.GzipFile(fileobj=target, mode="wb", compresslevel=LEVEL, mtime=0)
+        self._target = target
+        # a `GzipFile` that is given up after a failure would still write to the target
+        self._zip = zlib.compressobj(LEVEL, wbits=_GZIP)
 
     def text(self, name: str, content: bytes) -> None:
         """Adds a file with this content."""
@@ -89,15 +92,18 @@ class ArchiveWriter:
         self._add(info, itertools.chain([head], _read(descriptor, ranges)))
 
     def _add(self, info: tarfile.TarInfo, content: Iterable[bytes] = ()) -> None:
-        self._zip.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+        self._write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
         for piece in content:
-            self._zip.write(piece)
-        self._zip.write(bytes(-info.size % _BLOCK))
+            self._write(piece)
+        self._write(bytes(-info.size % _BLOCK))
+
+    def _write(self, data: bytes) -> None:
+        self._target.write(self._zip.compress(data))
 
     def close(self) -> None:
         """Writes the archive's end and the last compressed bytes."""
-        self._zip.write(bytes(2 * _BLOCK))
-        self._zip.close()
+        self._write(bytes(2 * _BLOCK))
+        self._target.write(self._zip.flush())
 
 
 def _info(name: str, status: os.stat_result, kind: bytes) -> tarfile.TarInfo:
