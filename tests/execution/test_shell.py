@@ -173,6 +173,9 @@ CALLS = {
     "print(sp.getoutput(f'{sys.executable} -c \"print(2)\"'))": "2\n",
     "print(sp.run(['python', '-uB', '-OOc', 'print(1)'], stdout=-1).stdout)": "b'1\\n'\n",
     "print(os.waitstatus_to_exitcode(os.system('exit 3')))": "3\n",
+    "p = sp.run(['python', '-c', 'import os; os._exit([])'], stderr=-1)\nprint(p.stderr[-8:])": (
+        "b'integer\\n'\n"
+    ),
     "sp.run('echo e >&2', shell=True, stderr=sp.DEVNULL)\nprint('on')": "on\n",
     "p = sp.Popen('cat', stdin=-1, stdout=-1)\np.stdin.write(b'x')\nprint(*p.stdout)": "b'x'\n",
     "sp.run(['x', 'hi'], executable='echo', cwd=b'/tmp', env={b'a': b'b'})": "hi\n",

@@ -7,6 +7,7 @@ import builtins
 import gc
 import io
 import logging
+import operator
 import os
 import random
 import signal
@@ -155,7 +156,7 @@ class Process:
 
 def _leave(status: int) -> NoReturn:
     """`os._exit` of a program: ends the program alone."""
-    raise Left(status)
+    raise Left(operator.index(status) & 0xFF)
 
 
 def _leave_out_session_modules() -> None:

@@ -54,7 +54,7 @@ def run_program(asked: Mapping[str, Any], running: list[Any]) -> dict[str, Any]:
             status = 1
         process.call_exit_functions()
     except Left as end:
-        status = end.args[0] & 0xFF
+        status = end.args[0]
     finally:
         process.end()
         running.remove(process)
