@@ -203,9 +203,11 @@ SCRIPTS = {
     while (("seq 2" | getline l[i++]) > 0); print i, l[60] l[61]}'
     printf 's\n1\ne\ns\n2\n' | awk '/s/ && !n++, /e/'
     printf '65\u00a0b c\r\n' | awk '{print NF, length($2); printf "%c", substr($1, 1, 2) + 0}'
-    awk 'BEGIN {IGNORECASE = 1}' 2>&1; awk 'BEGIN {break}' 2>&1""": (
+    awk 'BEGIN {IGNORECASE = 1}' 2>&1; awk 'BEGIN {break}' 2>&1
+    awk 'function f(a) {} BEGIN {f(1, 2)}' 2>&1""": (
         "60 1 3 1267650600228229401496703205376\n2\n1 x\n63 12\ns\n1\ne\n2 2\n"
         "Aawk: IGNORECASE of gawk is not known here\nawk: syntax error: 'break' outside loop\n"
+        "awk: the function f is called with more values than it takes\n"
     ),
     """awk 'BEGIN {print ("10" < "9"), (10 < 9), log(-1), ("a" < 1), (x == 0) (x == ""), 2^53 + 1}'
     echo '10 9 0x 0.0' | awk '{print ($1 < $2), ($1 < "9"), ($4 ? 1 : 2), ($3 == 0)}'""": (

@@ -37,7 +37,7 @@ class Expressions:
         self.names: set[str] = set()
         self._given: dict[tuple[str, int], set[str]] = {}
         self._functions: dict[str, list[str]] = {}
-        self._called: set[str] = set()
+        self._called: dict[str, int] = {}  # with the most values that a call gives
         self._function = ""
         self._is_redirect = False
 
@@ -299,7 +299,7 @@ class Expressions:
         self._is_redirect = before
         if name in BUILT_IN:
             return self._built_in(name, found)
-        self._called.add(name)
+        self._called[name] = max(len(found), self._called.get(name, 0))
         codes = []
         for place, each in enumerate(found):
             if each.name:

@@ -25,8 +25,11 @@ class Program(Expressions):
         self._bodies: list[str] = []
         while self._skip_ends() and self._kind != "end":
             self._item(parts)
-        for name in self._called - self._functions.keys():
-            raise Failure(f"the function {name} is not known here")
+        for name, count in self._called.items():
+            if name not in self._functions:
+                raise Failure(f"the function {name} is not known here")
+            if count > len(self._functions[name]):
+                raise Failure(f"the function {name} is called with more values than it takes")
         self._spread_arrays()
         self.has_rules, self.reads = bool(parts[""]), bool(parts[""] or parts["END"])
         try:
