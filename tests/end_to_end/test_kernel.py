@@ -25,8 +25,7 @@ from tests.ports import write_connection
 from tests.sampled import sampled
 
 LATER = (
-    "import os, time\nwhile not os.path.exists('/app/go'): time.sleep(0.01)\n"
-    "os.remove('/app/go')\n"
+    "import os, time\nwhile not os.path.exists('/app/go'): time.sleep(0.01)\nos.remove('/app/go')\n"
 )
 """A cell that waits until the test has sent the messages behind it."""
 
