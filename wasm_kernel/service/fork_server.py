@@ -39,7 +39,8 @@ from wasm_kernel.service.fork_process import ForkProcess
 from wasm_kernel.service.messages import PACKET, CleanerRequest, ForkReply, ForkRequest
 from wasm_kernel.service.open_message import Open
 
-_SECONDS = 60.0  # for an answer of the process, as far as it computes nothing and reads no disk
+_SECONDS = 60.0  # for an answer of the process, while it neither computes nor reads
+_BUSY = 0.1  # the share of the time that counts while it computes or reads
 _LOOK_SECONDS = 0.1  # between two checks of the awaited process
 _END_SECONDS = 120  # for the system to end a process, which may wait for the disk
 _TRIES = 3
@@ -399,7 +400,7 @@ class ForkServer:
             if left <= 0 or self._is_closed:
                 raise TimeoutError
             state = self._process.state
-            left -= _LOOK_SECONDS * (state == "S")
+            left -= _LOOK_SECONDS * (1.0 if state == "S" else _BUSY)
             if state == "T":
                 self._process.go_on()
                 _LOG.warning(_STOPPED)
