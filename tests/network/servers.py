@@ -64,8 +64,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> Iterator[bytes]:
         left = int(self.headers.get("Content-Length") or 0)
-        while left:
-            data = self.rfile.read(min(left, _PIECE))
+        while left and (data := self.rfile.read(min(left, _PIECE))):  # the client may leave
             left -= len(data)
             yield data
         while "Transfer-Encoding" in self.headers:
