@@ -151,7 +151,7 @@ def _no_flushing() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """What runs tests that are coroutines."""
+    """The library that runs tests that are coroutines."""
     return "asyncio"
 
 
@@ -236,7 +236,7 @@ def heard() -> Iterator[Heard]:
 
 @pytest.fixture
 def ending() -> Iterator[ExitStack]:
-    """Closes after the test what it was given to."""
+    """A stack whose objects are closed after the test."""
     with ExitStack() as held:
         yield held
 

@@ -53,7 +53,7 @@ class Heard:
         self.logger = SandboxLogger(self._capturing)
 
     def clear(self) -> None:
-        """Forgets what it has heard."""
+        """Forgets all events."""
         self._capturing.calls.clear()
 
     @property

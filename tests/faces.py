@@ -99,7 +99,7 @@ def ends(process: int) -> None:
 
 
 def completed(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end, and keeps what it writes."""
+    """Runs a program to its end, and keeps its output."""
     given: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 2 * PATIENCE}
     return subprocess.run(command, check=False, **{**given, **options})
 

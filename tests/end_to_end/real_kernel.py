@@ -82,11 +82,11 @@ class RealKernel:
         sessions: The folder of the sessions' folders; by default that of the environment.
         notebook: The path of its notebook, as the server passes it.
         name: The name of its kernelspec.
-        manager: What starts it, in place of a manager for `name`.
+        manager: The manager that starts it, in place of one for `name`.
         words: Other words for the command line.
         variables: Environment variables.
         cwd: The folder that it is started in.
-        log: A file for what it writes itself.
+        log: A file for the kernel's own output.
         traits: Settings of `WasmKernel` for the command line.
     """
 
@@ -168,7 +168,7 @@ class RealKernel:
                 return dict(message["content"])
 
     def heard(self, sent: str) -> Shown:
-        """What is published under a request, up to idle."""
+        """Returns the messages published under a request, up to idle."""
         found: list[dict[str, Any]] = []
         while True:
             message = self.client.get_iopub_msg(timeout=self.seconds)

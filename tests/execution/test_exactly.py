@@ -13,7 +13,7 @@ from wasm_kernel.folders.locks import Resume
 
 @dataclass(frozen=True)
 class Thing:
-    """The code of a test: `made` makes an object, `used` uses it up, `told` prints what stays."""
+    """The code of a test: `made` makes an object, `used` uses it up, `told` prints the rest."""
 
     made: str
     used: str

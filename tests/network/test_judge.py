@@ -1,4 +1,4 @@
-"""What rules allow: hosts, paths and methods in all their spellings."""
+"""The requests that rules allow: hosts, paths and methods in all their spellings."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Page:
         return passed
 
     def lets(self, message: CommMessage) -> CommMessage:
-        """What becomes of a message that passes."""
+        """Returns the message that passes in place of a given one."""
         passed = self.out(message)
         assert passed is not None
         return passed

@@ -1,4 +1,4 @@
-"""ATTACKS 25: what links between widgets may pass on."""
+"""ATTACKS 25: the values that links between widgets may pass on."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -10,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +301,23 @@ def test_a_process_that_loads_slowly_is_not_replaced(monkeypatch: pytest.MonkeyP
         process = server.process
         server.spawn("python", [UNCHECKED], lambda text: None).close()
         assert server.process == process
+
+
+def test_a_process_that_computes_for_ever_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, ending: ExitStack
+) -> None:
+    monkeypatch.setattr(fork_server, "_SECONDS", 0.3)
+    monkeypatch.setattr(fork_server, "_BUSY", 1.0)
+    ours, _ = map(ending.enter_context, socket.socketpair(type=socket.SOCK_SEQPACKET))
+    spins = ending.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+    ending.callback(spins.kill)
+    hung = fork_process.ForkProcess(spins.pid, ours, os.getpid(), is_shared=True)
+    pool = ending.enter_context(ThreadPoolExecutor(1))
+    server = ending.enter_context(closing(fork_server.ForkServer(hung)))
+    asked = pool.submit(server.spawn, "python", [UNCHECKED], lambda text: None)
+    wait_for(lambda: server.process != spins.pid, "the replacement")
+    with contextlib.suppress(WasmKernelError):  # another process has as little time
+        asked.result(PATIENCE).close()
 
 
 def test_a_shared_process_that_is_gone_is_replaced_by_an_own_one() -> None:

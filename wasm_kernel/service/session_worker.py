@@ -466,9 +466,12 @@ class SessionWorker:
         """
         if (leaving := self._leaving) is None or threading.current_thread() is self._thread:
             return
+
+        def is_gone() -> bool:
+            return self._leaving is not leaving or self._line is None
+
         while leaving.passed < leaving.seconds + _LEAVE_SECONDS:
             with self._changed:
-                is_gone = lambda: self._leaving is not leaving or self._line is None  # noqa: E731
                 if self._changed.wait_for(is_gone, _LOOK_SECONDS):
                     return
             self.look_after()

@@ -216,7 +216,7 @@ class _Worker:
             threading.Thread(target=self._hear_on, daemon=True).start()
         except (EOFError, OSError):
             is_crash = True
-            self._guest.folders.leave()  # who opens the session next waits for this process
+            self._guest.folders.leave()  # the next opening of the session waits for this process
             self._answers.put(None)
         self._offers.close()
         self._guest.close(discard_variables=discard, crashed=is_crash, asleep=is_asleep)

@@ -15,7 +15,7 @@ from wasm_kernel_agent.shell_awk_values import Failure
 
 
 class Program(Expressions):
-    """A program as Python's code: of its functions, its rules, and what runs before and after."""
+    """A program as Python's code: its functions, its rules, and the code before and after them."""
 
     def __init__(self, source: str) -> None:
         super().__init__(source)

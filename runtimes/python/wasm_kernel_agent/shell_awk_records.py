@@ -1,4 +1,4 @@
-"""What a program of `awk` works on: its records, fields, files and commands."""
+"""The records, fields, files and commands that a program of `awk` works on."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ class Records:
         return float(self._ran(self.text(command)))
 
     def fflush(self, name: Value = UNSET) -> float:
-        """Writes what waits for it."""
+        """Writes the text that waits in memory to its files and commands."""
         for file in self._writers.values():
             file.flush()
         return 0.0
@@ -341,14 +341,14 @@ class Records:
         return None if line is None else Input(line)
 
     def get(self, name: str | None) -> float:
-        """Reads the next line for the record; returns what `getline` does."""
+        """Makes the next line the record; returns the result of `getline`, as in `outcome`."""
         line = self.getline(name)
         if isinstance(line, str):
             self._begin(line)
         return self.outcome(line)
 
     def outcome(self, line: Input | int | None) -> float:
-        """Returns what `getline` does, by what it has read."""
+        """Returns the result of `getline`: 1 for a line, 0 at the end, -1 without a file."""
         return 1.0 if isinstance(line, str) else 0.0 if line is None else -1.0
 
 

@@ -87,7 +87,7 @@ def tokens_of(source: str) -> Iterator[Token]:
 
 
 class Made(NamedTuple):
-    """The code of an expression, and what it is."""
+    """The code of an expression, and its kind."""
 
     code: str
     kind: str = ""  # n: a number, s: a text, b: true or false, else any value

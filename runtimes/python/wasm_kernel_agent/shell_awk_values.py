@@ -20,7 +20,7 @@ _NUMBER = re.compile(_PREFIX.pattern + r"[ \t\n\r]*")
 
 
 class Failure(Exception):
-    """A program of `awk` is wrong, or did what can't be done; `str()` says why."""
+    """The error of a wrong program, or of a step that can't be done; `str()` says why."""
 
 
 class Input(str):

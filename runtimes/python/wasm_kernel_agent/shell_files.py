@@ -183,7 +183,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "0": "\0", "\\": "\\", '"': '"'}
 
 
 def status_of(words: list[str]) -> int:
-    """Prints what is known of files: `stat`."""
+    """Prints the facts of files: `stat`."""
     values, names = options_of(words, "c:Lp:t", "format c printf p dereference L terse t")
     if not names:
         raise Usage("missing operand")
