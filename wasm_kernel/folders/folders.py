@@ -159,10 +159,7 @@ class SandboxFolders:
 
     @classmethod
     def of_workspace(
-        cls,
-        path: Path,
-        private_root: Path | str | None = None,
-        guards: Guards | None = None,
+        cls, path: Path, private_root: Path | str | None = None, guards: Guards | None = None
     ) -> Self:
         """Opens a workspace outside of sessions, and makes it if it is missing.
 

@@ -25,14 +25,7 @@ from msgspec import Struct
 
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.errors import PolicyError, WasmKernelError
-from wasm_kernel.folders.places import (
-    ELSEWHERE,
-    LOOK_SECONDS,
-    ROOTS,
-    named,
-    notes,
-    state_folder,
-)
+from wasm_kernel.folders.places import ELSEWHERE, LOOK_SECONDS, ROOTS, named, notes, state_folder
 from wasm_kernel.linux.folders import Folder, PlantedLinkError, closing_fd, inode_of, open_named
 from wasm_kernel.policy import Mount
 from wasm_kernel.wasi_files.preopens import (
@@ -177,10 +170,7 @@ def check_mounts(
 
 
 def check_opening(
-    workspace: Path,
-    root: Path | None,
-    mounts: Sequence[Mount],
-    private_root: Path | str | None,
+    workspace: Path, root: Path | None, mounts: Sequence[Mount], private_root: Path | str | None
 ) -> Guards:
     """Checks that a workspace may be opened, before anything is made for it.
 

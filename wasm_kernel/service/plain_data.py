@@ -13,13 +13,7 @@ from typing import Any
 
 import msgspec
 
-from wasm_kernel.service.arrow_tables import (
-    Json,
-    NotPlainError,
-    Take,
-    stream_of,
-    table_of_records,
-)
+from wasm_kernel.service.arrow_tables import Json, NotPlainError, Take, stream_of, table_of_records
 
 _MARK = "$"
 _EXACT_MOST = 2**53  # a larger number would lose digits in JavaScript

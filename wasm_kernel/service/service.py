@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
-from wasm_kernel.errors import (
-    LimitReached,
-    SandboxClosed,
-    describe,
-)
+from wasm_kernel.errors import LimitReached, SandboxClosed, describe
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.execution.interfaces import check_type

@@ -30,13 +30,7 @@ from wasm_kernel.guests.broker_handlers import FetchedBytes
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Handlers, log_failure
 from wasm_kernel.service import messages
 from wasm_kernel.service.call_queue import CallQueue
-from wasm_kernel.service.calls import (
-    LAST_KEPT,
-    START_SECONDS,
-    PendingCall,
-    most_memory,
-    stuck,
-)
+from wasm_kernel.service.calls import LAST_KEPT, START_SECONDS, PendingCall, most_memory, stuck
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.messages import FromCell, Report
 from wasm_kernel.service.open_message import Open

@@ -88,10 +88,7 @@ class OpenSandboxes:
             self._open[workspace] = _Open(sandbox, is_only)
 
     def get(
-        self,
-        workspace: Path,
-        make: Callable[[], AnySandbox],
-        found: Callable[[AnySandbox], None],
+        self, workspace: Path, make: Callable[[], AnySandbox], found: Callable[[AnySandbox], None]
     ) -> AnySandbox:
         """Returns the open sandbox of a workspace, or makes one, which adds itself here.
 

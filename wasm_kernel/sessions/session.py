@@ -15,12 +15,7 @@ from wasm_kernel.engine.cache import INSTALLED, default_folder
 from wasm_kernel.errors import SessionInUse, describe
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.folders.hiding import (
-    FolderAncestry,
-    Guards,
-    OverlapError,
-    check,
-)
+from wasm_kernel.folders.hiding import FolderAncestry, Guards, OverlapError, check
 from wasm_kernel.folders.locks import PresenceLock
 from wasm_kernel.folders.places import notes
 from wasm_kernel.folders.private import Owner, discard, is_seen_whole, lies_in_session

@@ -45,14 +45,7 @@ from wasm_kernel.state.image import BaseImage
 from wasm_kernel.state.index import Commit, ForkOrigin, IndexContents, decode
 from wasm_kernel.state.rebase import ImagePair, rebase_commit
 from wasm_kernel.state.stored import StoredState, write_state
-from wasm_kernel.state.tar import (
-    NAME_MOST,
-    ArchiveBudget,
-    ArchiveError,
-    Member,
-    members,
-    unpack,
-)
+from wasm_kernel.state.tar import NAME_MOST, ArchiveBudget, ArchiveError, Member, members, unpack
 from wasm_kernel.state.tree import Tree
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 

@@ -19,14 +19,7 @@ from wasm_kernel.linux.files import file_identity
 from wasm_kernel.linux.folders import READ, closing_fd, inode_of
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.file_contents import ContentChanged, checksum_of
-from wasm_kernel.state.file_journal import (
-    Absent,
-    KeptFile,
-    KeptFolder,
-    KeptLink,
-    NotKept,
-    PreImage,
-)
+from wasm_kernel.state.file_journal import Absent, KeptFile, KeptFolder, KeptLink, NotKept, PreImage
 from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.state.index import GONE
 from wasm_kernel.wasi_files.file_history import Change, is_unlinked_name

@@ -171,12 +171,7 @@ class FileVersions(FileHistory):
         self._own_bytes -= self._own.pop(number, 0)
 
     def before_change(
-        self,
-        path: str | None,
-        folder: int,
-        name: str,
-        found: os.stat_result | None,
-        change: Change,
+        self, path: str | None, folder: int, name: str, found: os.stat_result | None, change: Change
     ) -> bool:
         """Does as `FileHistory` says."""
         if not self.keeps:

@@ -27,12 +27,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Ran
 from wasm_kernel.state import folding, texts
 from wasm_kernel.state.commits import Unreadable
-from wasm_kernel.state.file_restore import (
-    RestoredFiles,
-    as_at_commit,
-    left_files,
-    restore_files,
-)
+from wasm_kernel.state.file_restore import RestoredFiles, as_at_commit, left_files, restore_files
 from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.state.history import History
 from wasm_kernel.state.image import BaseImage
@@ -68,12 +63,7 @@ class SessionState:
     """
 
     def __init__(
-        self,
-        folders: SandboxFolders,
-        policy: ExecutionPolicy,
-        *,
-        resume: Resume,
-        notices: Notices,
+        self, folders: SandboxFolders, policy: ExecutionPolicy, *, resume: Resume, notices: Notices
     ) -> None:
         self._folders = folders
         self.is_untried = False

@@ -30,11 +30,7 @@ _ADVICE_MOST = 5
 _STATUS = struct.Struct("<QQB7xQQQQQ")
 _DESCRIPTION = struct.Struct("<BxH4xQQ")
 _PREOPENED = struct.Struct("<B3xI")
-_TYPES = {
-    stat.S_IFREG: abi.FILE_TYPE,
-    stat.S_IFDIR: abi.FOLDER_TYPE,
-    stat.S_IFLNK: abi.LINK_TYPE,
-}
+_TYPES = {stat.S_IFREG: abi.FILE_TYPE, stat.S_IFDIR: abi.FOLDER_TYPE, stat.S_IFLNK: abi.LINK_TYPE}
 
 
 class WasiFiles:

@@ -36,12 +36,7 @@ class FileHistory:
         return False
 
     def before_change(
-        self,
-        path: str | None,
-        folder: int,
-        name: str,
-        found: os.stat_result | None,
-        change: Change,
+        self, path: str | None, folder: int, name: str, found: os.stat_result | None, change: Change
     ) -> bool:
         """Keeps the file `name`, with status `found`, before a change; False if it was kept.
 

@@ -12,13 +12,7 @@ from wasm_kernel.linux.files import open_file_identity
 from wasm_kernel.linux.folders import Inode, inode_of
 from wasm_kernel.wasi_files.bookkeeping import NameInFolder
 from wasm_kernel.wasi_files.changes import FileChanges
-from wasm_kernel.wasi_files.preopens import (
-    FIRST_DESCRIPTOR,
-    GuestOSError,
-    Parts,
-    Preopen,
-    Preopens,
-)
+from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, GuestOSError, Parts, Preopen, Preopens
 from wasm_kernel.wasi_files.quota import OpenFileSize, Quota
 
 _ANOTHER = "another"  # an identity that no file has

@@ -35,13 +35,7 @@ class OpeningOperations(FileContext):
     """The operations that open and close files."""
 
     def open(
-        self,
-        at: PathAt,
-        how: int,
-        rights: int,
-        *,
-        fdflags: int = 0,
-        follow: bool = True,
+        self, at: PathAt, how: int, rights: int, *, fdflags: int = 0, follow: bool = True
     ) -> int:
         """Opens or makes a file, or opens a folder; returns the guest's descriptor.
 

@@ -72,10 +72,7 @@ class FileOperations(ContentOperations, EditOperations, OpeningOperations, Reope
         """Returns the status of an open file or folder."""
         opened = self.open_files.get(fd)
         if opened.is_merged and not opened.gone:
-            with (
-                contextlib.suppress(OSError),
-                resolve(opened.preopen, ".", start=opened) as place,
-            ):
+            with contextlib.suppress(OSError), resolve(opened.preopen, ".", start=opened) as place:
                 return place.required_status()
         return os.fstat(opened.fd)
 

@@ -25,13 +25,7 @@ from wasm_kernel.linux.folders import READ, closing_fd, inode_of, link_text
 from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, NameInFolder
 from wasm_kernel.wasi_files.copy_up import NEW, copy_file, make_folder, remove
 from wasm_kernel.wasi_files.listing import FolderEntry, read_folder
-from wasm_kernel.wasi_files.path_walk import (
-    Follow,
-    GuestPath,
-    HiddenName,
-    Layer,
-    PathWalk,
-)
+from wasm_kernel.wasi_files.path_walk import Follow, GuestPath, HiddenName, Layer, PathWalk
 from wasm_kernel.wasi_files.preopens import (
     COVER,
     NOTHING_HIDDEN,
