@@ -38,16 +38,6 @@ def test_an_invalid_number_of_hours_is_refused(tmp_path: Path, hours: Any) -> No
     assert old.exists()
 
 
-def test_an_old_session_whose_id_was_chosen_is_skipped_with_a_word(tmp_path: Path) -> None:
-    for name, hours in (("my-thesis", 48), ("yesterday", 1)):
-        aged_session(tmp_path, hours, name=name)
-    (tmp_path / "no-session").mkdir()
-    result = prune_sessions(24, tmp_path)
-    assert (result.deleted_sessions, result.skip_reasons) == ([], {"my-thesis": "not_a_uuid"})
-    assert (tmp_path / "my-thesis").exists()
-    assert "skipped my-thesis: not_a_uuid" in str(result)
-
-
 def test_a_session_that_was_used_since_it_was_found_is_kept(tmp_path: Path) -> None:
     used, unused, gone = (aged_session(tmp_path, hours) for hours in (50, 49, 48))
 

@@ -458,8 +458,7 @@ def test_a_link_to_a_session_is_that_session(get: Getting, root: Path, heard: He
 def test_prevent_deletion_of_non_session_directories(root: Path, heard: Heard) -> None:
     old = a_session(root, 48)
     for name in ("notes", "abc-123", old[:-1], old + "-copy", f"{{{old}}}", old.replace("-", "")):
-        (root / name).mkdir()
-        (root / name / ".metadata.json").write_bytes((root / old / ".metadata.json").read_bytes())
+        aged_session(root, 48, name=name)  # also a session whose id a person chose
     result = prune_sessions(0, logger=heard.logger)
     assert result.deleted_sessions == [old]
     assert result.skipped_sessions == []

@@ -2,8 +2,8 @@
 
 The age of a session is that of `updated_at` in its metadata: the end of its last cell, successful
 or not. A session without metadata is never deleted, nor one that another process has open or that a
-cell runs in. An idle sandbox of this process is closed. Only sessions named by a UUID are deleted;
-an old one whose id a person chose is skipped. A link to a session is another name of it
+cell runs in. An idle sandbox of this process is closed. Only sessions named by a UUID are looked
+at: a person who chose an id may rely on the session. A link to a session is another name of it
 (`root.py`): the session counts once, by its own id, and its links are removed with it. No other
 link is followed.
 
@@ -45,7 +45,6 @@ from wasm_kernel.sessions.root import SessionsRoot
 
 _HOUR = 3600.0
 _NO_METADATA, _CORRUPTED = "no_metadata", "corrupted_metadata"
-_CHOSEN_ID = "not_a_uuid"  # the person who chose the id may rely on the session
 _RUNNING_CELL, _ANOTHER_PROCESS = "running_cell", "another_process"
 _PRUNED = (
     "This sandbox was closed because prune_sessions was to delete its session: no cell had run in "
@@ -69,14 +68,12 @@ class PruneResult:
     Attributes:
         deleted_sessions: The ids of the deleted sessions, the oldest first; in a dry run, of those
             that would be deleted.
-        skipped_sessions: The ids of sessions that were left alone: they have no readable metadata,
-            or an id that a person chose.
+        skipped_sessions: The ids of sessions that were left alone, without readable metadata.
         reclaimed_bytes: The size of all files in the deleted sessions' workspaces; a file with two
             names counts once.
         errors: Why a session could not be deleted, by its id. The next pruning tries again.
         dry_run: True if nothing was really deleted.
-        skip_reasons: Why a session was skipped, by its id: `no_metadata`, `corrupted_metadata`, or
-            `not_a_uuid` for an old session whose id a person chose.
+        skip_reasons: Why a session was skipped, by its id: `no_metadata` or `corrupted_metadata`.
         in_use: The users of old sessions that were spared, by the sessions' ids: `running_cell` in
             this process, or `another_process`.
         reclaimed_private_bytes: The size of the deleted sessions' private files, such as variables
@@ -128,11 +125,12 @@ def prune_sessions(
 ) -> PruneResult:
     """Deletes the sessions in which no cell, successful or not, has run for long.
 
-    Sessions without metadata, with corrupted metadata, or with an id that is not a UUID are
-    skipped. A session is spared if another process has it open or a cell of this process runs in
-    it. Idle sandboxes of this process on old sessions are closed, and later calls on them say why.
-    If a session can't be deleted, it keeps its id, and the others are deleted. If the clock went
-    back, a session that seems to come from the future is not old.
+    Sessions without metadata, or with corrupted metadata, are skipped. Folders whose name is not a
+    UUID, such as sessions with an id that you chose, are ignored. A session is spared if another
+    process has it open or a cell of this process runs in it. Idle sandboxes of this process on old
+    sessions are closed, and later calls on them say why. If a session can't be deleted, it keeps
+    its id, and the others are deleted. If the clock went back, a session that seems to come from
+    the future is not old.
 
     Args:
         older_than_hours: Sessions that were last used longer ago are deleted; 0 means all.
@@ -231,15 +229,14 @@ class _Pruning:
     def _names(self) -> list[str]:
         with os.scandir(self._folder.fd) as listing:
             names = [entry.name for entry in listing if entry.is_dir(follow_symlinks=False)]
-        return sorted(filter(ids.is_id, names))
+        return sorted(filter(ids.uuid_in, names))
 
     def _judged(self, name: str) -> float | None:
         """Returns the age of a session to delete; None for others, whose skip reasons are noted.
 
-        A folder that is not named by a UUID is a session's if it has metadata. An unreadable
-        session is as old as its folder, which every cell changes.
+        An unreadable session is as old as its folder, which every cell changes.
         """
-        is_uuid, reason = bool(ids.uuid_in(name)), _NO_METADATA
+        reason = _NO_METADATA
         try:
             with self._folder.enter(name) as folder:
                 age = self._rule.age(name, folder)
@@ -248,20 +245,15 @@ class _Pruning:
         except OSError as problem:
             self._unread[name] = problem
             status = self._folder.status(name)
-            if status is None or not is_uuid:
+            if status is None:
                 return None
             age = time.time() - status.st_mtime
         except MetadataCorrupted:
             age, reason = None, _CORRUPTED
-        if self._rule.is_due(age):
-            if is_uuid:
-                return age
-            reason = _CHOSEN_ID
-        elif not is_uuid or age is not None:
-            return None
-        self._result.skip_reasons[name] = reason
-        self._log(events.PRUNE_SKIPPED, session_id=name, reason=reason)
-        return None
+        if age is None:
+            self._result.skip_reasons[name] = reason
+            self._log(events.PRUNE_SKIPPED, session_id=name, reason=reason)
+        return age if self._rule.is_due(age) else None
 
     def _prune(self, name: str, age: float) -> None:
         try:
