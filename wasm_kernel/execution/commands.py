@@ -24,12 +24,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.errors import FrameError, HistoryError, TravelError, WasmKernelError
-from wasm_kernel.execution.functions import (
-    NOT_FINISHED,
-    Offered,
-    TurnFunctions,
-    sends,
-)
+from wasm_kernel.execution.functions import NOT_FINISHED, Offered, TurnFunctions, sends
 from wasm_kernel.guests.base import (
     ActionContext,
     AfterCellAction,

@@ -34,14 +34,7 @@ from wasm_kernel.guests.base import GuestLanguage, switched_off
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.result import (
-    CellResult,
-    Checkpoint,
-    CommMessage,
-    Ran,
-    Travelled,
-    VariableChanges,
-)
+from wasm_kernel.result import CellResult, Checkpoint, CommMessage, Ran, Travelled, VariableChanges
 from wasm_kernel.state.history import NOT_SAVED
 from wasm_kernel.state.tree import checked_name
 

@@ -44,12 +44,7 @@ from wasm_kernel.state import texts
 
 _LOG = logging.getLogger("wasm_kernel.execution")
 _LOGGED_BYTES = 400  # bytes of each frame and answer that are logged, at level DEBUG
-_FOR_RUNNING_CODE = (
-    protocol.Input,
-    protocol.Limit,
-    CommandLine,
-    *get_args(protocol.FunctionFrame),
-)
+_FOR_RUNNING_CODE = (protocol.Input, protocol.Limit, CommandLine, *get_args(protocol.FunctionFrame))
 _BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, NeverBegan)
 _BEGIN_FUEL = 10**8  # an empty cell burns a thirtieth of that
 _NOT_COUNTED = (

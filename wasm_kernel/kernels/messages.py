@@ -68,11 +68,7 @@ def of_comm(message: CommMessage) -> Message:
 
 def error_fields(error: Error | CellError) -> Content:
     """The three fields of an error in Jupyter's messages."""
-    return {
-        "ename": error.ename,
-        "evalue": error.evalue,
-        "traceback": list(error.traceback),
-    }
+    return {"ename": error.ename, "evalue": error.evalue, "traceback": list(error.traceback)}
 
 
 def own_error(ename: str, sentence: str) -> Error:

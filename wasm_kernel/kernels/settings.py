@@ -15,18 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from jupyter_core.paths import jupyter_config_dir, jupyter_data_dir, jupyter_runtime_dir
-from traitlets import (
-    Bool,
-    Dict,
-    Enum,
-    Float,
-    Int,
-    List,
-    TraitError,
-    TraitType,
-    Unicode,
-    default,
-)
+from traitlets import Bool, Dict, Enum, Float, Int, List, TraitError, TraitType, Unicode, default
 from traitlets.config import Config, Configurable
 
 from wasm_kernel.errors import Door, PolicyError

@@ -290,10 +290,7 @@ class Connection:
         yield exchange.secrets.hide(b"", is_last=True)
 
     async def _recorded(
-        self,
-        exchange: _Exchange,
-        head: tuple[int, bytes, Headers],
-        parts: AsyncGenerator[bytes],
+        self, exchange: _Exchange, head: tuple[int, bytes, Headers], parts: AsyncGenerator[bytes]
     ) -> AsyncGenerator[bytes]:
         """Records an answer, and yields its body; records the first part if it ends early."""
         recording = self._exchanges.record(exchange.cell)

@@ -36,12 +36,7 @@ _MANY = f"{_CONNECTIONS_MOST} connections are open and busy; close some"
 class Network:
     """The connections of a session. Only the loop's thread uses it."""
 
-    def __init__(
-        self,
-        policy: ExecutionPolicy,
-        log: Log,
-        exchanges: Exchanges,
-    ) -> None:
+    def __init__(self, policy: ExecutionPolicy, log: Log, exchanges: Exchanges) -> None:
         self._write_log = log
         self._last: deque[str] = deque(maxlen=_LAST_MOST)
         self._exchanges = exchanges

@@ -249,10 +249,7 @@ def _source(workspace: FileTree, path: str) -> int:
 
 
 def _for_each(
-    paths: Collection[str],
-    act: Callable[[str], object],
-    task: Task,
-    into: tuple[str, ...] = (),
+    paths: Collection[str], act: Callable[[str], object], task: Task, into: tuple[str, ...] = ()
 ) -> WriteOutcome:
     """Calls `act` for each path; the links are those for which it returns True.
 

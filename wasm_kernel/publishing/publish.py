@@ -13,13 +13,7 @@ from msgspec import Struct
 
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError, describe
-from wasm_kernel.guests.base import (
-    ActionContext,
-    CommandContext,
-    CommandLine,
-    CommandRefused,
-    Json,
-)
+from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine, CommandRefused, Json
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.publishing.names import PublishableNames, is_too_long

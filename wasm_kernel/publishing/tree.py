@@ -124,10 +124,7 @@ class FileTree:
         `PublishError` if the file changed during the copy.
         """
         before, name = os.fstat(source), own_name()
-        with (
-            closing_fd(here.open_regular(name, _NEW, _ALL_MAY_READ)) as fd,
-            discarding(here, name),
-        ):
+        with closing_fd(here.open_regular(name, _NEW, _ALL_MAY_READ)) as fd, discarding(here, name):
             FileCopier(self._task).copy(source, fd, before.st_size)
             # a clone has the size that the file had at that moment
             if os.fstat(fd).st_size != before.st_size or not _is_same(os.fstat(source), before):

@@ -37,11 +37,7 @@ class WriteBack:
     """
 
     def __init__(
-        self,
-        session: LastUse,
-        folder: Folder,
-        names: PublishableNames,
-        note: Callable[[str], None],
+        self, session: LastUse, folder: Folder, names: PublishableNames, note: Callable[[str], None]
     ) -> None:
         self._session = session
         self._note = note

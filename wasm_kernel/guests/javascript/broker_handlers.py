@@ -18,11 +18,7 @@ from msgspec import Struct
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests.broker_handlers import FetchedBytes, FetchedPackages, FetchPackages
 from wasm_kernel.guests.fetcher import plain, run_fetcher
-from wasm_kernel.guests.javascript.npm import (
-    MODULES,
-    checked,
-    name_of,
-)
+from wasm_kernel.guests.javascript.npm import MODULES, checked, name_of
 from wasm_kernel.linux.broker import tied_command
 from wasm_kernel.linux.folders import Folder, TooLong
 from wasm_kernel.linux.task import Task

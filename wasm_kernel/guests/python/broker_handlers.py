@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wasm_kernel.guests.broker_handlers import (
-    FetchedBytes,
-    FetchedPackages,
-    FetchPackages,
-)
+from wasm_kernel.guests.broker_handlers import FetchedBytes, FetchedPackages, FetchPackages
 from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Task
