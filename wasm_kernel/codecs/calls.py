@@ -111,8 +111,7 @@ class CodecCalls:
             with module.instance.turn(guest.fuel_left):
                 yield module
         finally:
-            if (left := module.instance.fuel_left) is not None:
-                guest.lower_fuel(left)
+            guest.lower_fuel(module.instance.fuel_left)
             module.instance.close()
 
     def _hand_over(

@@ -84,7 +84,7 @@ class Interruptible(Protocol):
 
 
 class Clock:
-    """The deadline of the running turn, and the interrupts of that turn."""
+    """The deadline of the running turn, and the interrupts of that turn; `closed` by `close`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -109,7 +109,7 @@ class Clock:
         self.reason: StopReason | None = None
         self._cell: Interruptible | None = None  # the cell that is served
         self._early = False  # the cell was interrupted before its own turn
-        self._closed = False
+        self.closed = False
 
     @contextmanager
     def serving(self, cell: Interruptible) -> Iterator[None]:
@@ -156,7 +156,7 @@ class Clock:
                 self._asked, self._early = int(self._early), False
             self._grace_until, self._second_interrupt = None, False
             self._woken, self._kill_at, self._late = False, None, 0
-            self.reason = StopReason("closed", 0.0) if self._closed else None
+            self.reason = StopReason("closed", 0.0) if self.closed else None
 
     def disarm(self) -> None:
         """Ends the turn; takes back an interrupt that came too late."""
@@ -183,14 +183,9 @@ class Clock:
     def close(self) -> None:
         """Stops the running turn now, and every later one before it begins."""
         with self._changed:
-            self._closed = True
+            self.closed = True
             self.reason = self.reason or StopReason("closed", 0.0)
             self._changed.notify_all()
-
-    @property
-    def closed(self) -> bool:
-        """Returns whether `close` was called."""
-        return self._closed
 
     @property
     def interrupted(self) -> bool:
@@ -248,22 +243,19 @@ class Clock:
         While the guest waits for the host nothing calls `watch`, so the deadline is checked here.
         """
         with self._changed:
-            return self._should_stop()
+            if self.reason is None:
+                self._look_at_ends(time.monotonic())
+            return self.interrupted
 
     def wait_in_host(self, seconds: float) -> bool:
         """Waits for `seconds` in the guest's place. Returns True early if `should_stop` does."""
         until = time.monotonic() + seconds
         with self._changed:
             self._busy_at = 0.0  # a guest that waits is not starved
-            while not self._should_stop() and (left := until - time.monotonic()) > 0:
+            while not self.should_stop() and (left := until - time.monotonic()) > 0:
                 ends = [t - time.monotonic() for t in self._ends]
                 self._changed.wait(max(0.0, min([left, *ends])))
-            return self._should_stop()
-
-    def _should_stop(self) -> bool:
-        if self.reason is None:
-            self._look_at_ends(time.monotonic())
-        return self.interrupted
+            return self.should_stop()
 
     @property
     def _ends(self) -> list[float]:

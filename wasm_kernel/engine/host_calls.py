@@ -113,8 +113,8 @@ class BoundGuest(Protocol):
     def fuel_left(self) -> int | None:
         """The fuel that is left of this turn, or None if code is unmetered."""
 
-    def lower_fuel(self, most: int) -> int:
-        """Lowers the running turn's fuel to `most`; returns how much was taken away."""
+    def lower_fuel(self, most: int | None) -> int:
+        """Lowers the turn's fuel to `most`, unless it is None; returns how much was taken away."""
 
 
 class HostFunctions(Protocol):

@@ -246,13 +246,13 @@ class Instance:
         """The fuel that is left of this turn, or None if code is unmetered."""
         return self._store.get_fuel() if self._flavour.fuel else None
 
-    def lower_fuel(self, most: int) -> int:
+    def lower_fuel(self, most: int | None) -> int:
         """Lowers the running turn's fuel to `most`; returns how much was taken away.
 
-        Nothing happens if code is unmetered.
+        Nothing happens if code is unmetered, or `most` is None.
         """
         left = self.fuel_left
-        if left is None or left <= most:
+        if left is None or most is None or left <= most:
             return 0
         self._store.set_fuel(most)
         return left - most

@@ -55,15 +55,10 @@ class OverflowFiles:
 
     def __init__(self, workspace: Folder, most: int) -> None:
         self._workspace = workspace
-        self._most = most
+        self.most = most
         self._cell = 0
         self._files: dict[str, BinaryIO] = {}
         self._left: dict[str, int] = {}
-
-    @property
-    def wanted(self) -> bool:
-        """Returns whether the text beyond the shown part is kept."""
-        return self._most > 0
 
     def begin(self, cell: int) -> None:
         """Begins the cell with this number."""
@@ -71,8 +66,8 @@ class OverflowFiles:
         self._cell = cell
 
     def open(self, name: str) -> str:
-        """Begins the file of a stream; returns its name, or an empty string if that failed."""
-        for number in range(1, _TRIES):
+        """Begins the file of a stream; returns its name, or an empty string if there is none."""
+        for number in range(1, _TRIES) if self.most else ():
             again = f"-{number}" if number > 1 else ""
             file = f"output-{self._cell}-{name}{again}.txt"
             try:
@@ -81,7 +76,7 @@ class OverflowFiles:
                 continue
             except OSError:
                 return ""
-            self._files[name], self._left[name] = os.fdopen(made, "wb"), self._most
+            self._files[name], self._left[name] = os.fdopen(made, "wb"), self.most
             return file
         return ""
 
@@ -113,6 +108,9 @@ class OverflowFiles:
             self._files.pop(name).close()
 
 
+NO_OVERFLOW = OverflowFiles(Folder(-1), 0)
+
+
 class OutputStreams:
     """The two streams of one sandbox. The guest's thread owns it; it outlives instances.
 
@@ -122,22 +120,19 @@ class OutputStreams:
     waits for it before it hands on anything itself.
     """
 
-    def __init__(self, overflow: OverflowFiles | None = None) -> None:
+    def __init__(self, overflow: OverflowFiles = NO_OVERFLOW) -> None:
         self._sink: Callable[[str, str], None] = lambda name, text: None
         self._limits: dict[str, StreamLimit] = {}
         self._left: dict[str, int] = {}
-        self._overflow = overflow if overflow is not None and overflow.wanted else None
+        self._overflow = overflow
         self._shown: dict[str, list[bytes]] = {}
-        self._decoders = {name: self._decoder() for name in NAMES.values()}
+        decoder = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {name: decoder("replace") for name in NAMES.values()}
         self._held: list[str] = []
         self._held_chars = 0
         self._held_name = "stdout"
         self._due = 0.0
         self._using = threading.RLock()
-
-    @staticmethod
-    def _decoder() -> codecs.IncrementalDecoder:
-        return codecs.getincrementaldecoder("utf-8")("replace")
 
     def begin(
         self, sink: Callable[[str, str], None], limits: Mapping[str, StreamLimit], cell: int = 0
@@ -146,8 +141,7 @@ class OutputStreams:
         self._sink, self._limits = sink, dict(limits)
         self._left = {name: limit.bytes for name, limit in limits.items()}
         self._shown = {name: [] for name in limits}
-        if self._overflow is not None:
-            self._overflow.begin(cell)
+        self._overflow.begin(cell)
 
     def end(self) -> None:
         """Ends the turn: hands on held text, with a replacement sign for half a character."""
@@ -155,8 +149,7 @@ class OutputStreams:
             self._hold(name, decoder.decode(b"", True))
         self.flush()
         self._sink, self._left, self._shown = lambda name, text: None, {}, {}
-        if self._overflow is not None:
-            self._overflow.end()
+        self._overflow.end()
 
     @property
     def cut(self) -> set[str]:
@@ -165,9 +158,7 @@ class OutputStreams:
 
     def wants(self, name: str) -> bool:
         """Returns whether anything that is written to a stream is still shown or kept."""
-        if self._left.get(name, -1) >= 0:
-            return True
-        return self._overflow is not None and self._overflow.takes(name)
+        return self._left.get(name, -1) >= 0 or self._overflow.takes(name)
 
     def feed(self, name: str, data: bytes) -> None:
         """Takes bytes from the guest."""
@@ -175,11 +166,11 @@ class OutputStreams:
             return
         left = self._left[name]
         if left < 0:
-            self._keep(name, data)
+            self._overflow.write(name, data)
             return
         self._left[name] = left - len(data)
         if len(data) <= left:
-            if self._overflow is not None:
+            if self._overflow.most:
                 self._shown[name].append(data)
             self._hold(name, self._decoders[name].decode(data))
             return
@@ -195,14 +186,10 @@ class OutputStreams:
 
     def _kept_in(self, name: str, data: bytes) -> str:
         """Begins the overflow file of a stream with its text so far; returns its name, if any."""
-        file = self._overflow.open(name) if self._overflow is not None else ""
+        file = self._overflow.open(name)
         for piece in (*self._shown.pop(name, []), data):
-            self._keep(name, piece)
+            self._overflow.write(name, piece)
         return file
-
-    def _keep(self, name: str, data: bytes) -> None:
-        if self._overflow is not None:
-            self._overflow.write(name, data)
 
     def _hold(self, name: str, text: str) -> None:
         if not text:

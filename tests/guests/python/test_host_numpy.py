@@ -52,7 +52,7 @@ class GuardedGuest:
     counted: list[int] = field(default_factory=list)
     fuel_left: int | None = None
 
-    def lower_fuel(self, most: int) -> int:
+    def lower_fuel(self, most: int | None) -> int:
         raise AssertionError(most)
 
     def call(self, export: str, *args: int) -> int:

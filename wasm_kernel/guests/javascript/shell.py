@@ -165,8 +165,7 @@ class Shells:
             ends = _op.decode(said).op == "done"
             return said
         finally:
-            if (left := shell.guest.instance.fuel_left) is not None:
-                self._guest.lower_fuel(left)
+            self._guest.lower_fuel(shell.guest.instance.fuel_left)
             if ends:
                 shell.close()
             else:

@@ -42,18 +42,15 @@ class StripperFactory:
         """
         options = InstanceOptions(self._memory_bytes)
         instance = Instance(self._compiled(), (), options, self._clock, OutputStreams())
-        fuel = cell.fuel_left
         try:
-            with instance.turn(fuel):
+            with instance.turn(cell.fuel_left):
                 return _stripped(instance, source.encode("utf-8", "replace"))
         except (StackExhausted, GuestExited):
             raise TypeScriptError("it is nested too deeply") from None
         except GuestCrashed:
             raise TypeScriptError("it is too large or nested too deeply") from None
         finally:
-            left = instance.fuel_left
-            if left is not None:
-                cell.lower_fuel(left)
+            cell.lower_fuel(instance.fuel_left)
             instance.close()
 
 
