@@ -7,27 +7,17 @@ import re
 from collections.abc import Callable
 
 from wasm_kernel.outputs import media
+from wasm_kernel.outputs import removals as phrases
 from wasm_kernel.outputs.css import ID_PREFIX, style_attribute
 from wasm_kernel.outputs.limits import check_stopped
-from wasm_kernel.outputs.removals import (
-    LINKS,
-    PICTURES,
-    RECORDINGS,
-    SOURCES,
-    STYLES,
-    NotShowable,
-    Removals,
-    words,
-)
+from wasm_kernel.outputs.removals import NotShowable, Removals, words
 from wasm_kernel.result import DATA_SUFFIXES
 
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,200}\Z")
-_IDS = frozenset(
-    {"id", "headers", "for", "aria-labelledby", "aria-describedby", "aria-controls"}
-)  # attributes that name elements by id
-_FREE = frozenset(
-    {"title", "alt", "aria-label", "summary", "abbr", "lang", "hreflang", "datetime", "value"}
-)  # text that is never read as code, an address or a name
+# attributes that name elements by id
+_IDS = words("id headers for aria-labelledby aria-describedby aria-controls")
+# text that is never read as code, an address or a name
+_FREE = words("title alt aria-label summary abbr lang hreflang datetime value")
 _FRAGMENT = re.compile(r"\s*#(?P<id>[A-Za-z0-9_.:-]{1,200})\s*\Z")
 _WEB = re.compile(
     r"https?://[^\s\x00-\x20<>\"'\\^`{|}]{1,8000}\Z|mailto:[\w.+@%?=&-]{1,500}\Z", re.IGNORECASE
@@ -95,7 +85,7 @@ class Attributes:
     def _style(self, value: str) -> str | None:
         self._styles += len(value)
         if self._styles > STYLES_MOST:
-            self._removals.add(STYLES)
+            self._removals.add(phrases.STYLES)
             return None
         return style_attribute(value, self._removals) or None
 
@@ -108,7 +98,7 @@ class Attributes:
                 return value.strip()
             if _is_data_beside(value):
                 return value
-            self._removals.add(LINKS)
+            self._removals.add(phrases.LINKS)
             return None
         return self._source(element, value)
 
@@ -125,7 +115,7 @@ class Attributes:
         is_medium = element in ("audio", "video", "source") and encoded
         if is_medium and media.is_recording(kind, content):
             return f"data:{kind};base64,{''.join(content.split())}"
-        self._removals.add(RECORDINGS if is_medium else SOURCES)
+        self._removals.add(phrases.RECORDINGS if is_medium else phrases.SOURCES)
         return None
 
     def _picture(self, kind: str, content: str, encoded: bool) -> str | None:
@@ -136,7 +126,7 @@ class Attributes:
             clean = self._nested_svg(svg, self._removals) if svg else ""
             if clean:
                 return f"data:{kind};base64,{base64.b64encode(clean.encode()).decode()}"
-        self._removals.add(PICTURES)
+        self._removals.add(phrases.PICTURES)
         return None
 
 
@@ -161,16 +151,12 @@ def _decoded(content: str, encoded: bool) -> str:
 def _source_phrase(address: str) -> str:
     """The phrase for content from elsewhere, with the host that it would be loaded from."""
     host = re.match(r"\s*(?:https?:)?//([A-Za-z0-9.-]{1,80})", address, re.IGNORECASE)
-    return f"{SOURCES} ({host[1]})" if host else SOURCES
+    return f"{phrases.SOURCES} ({host[1]})" if host else phrases.SOURCES
 
 
 def _classes(value: str) -> str | None:
-    kept = [
-        name
-        for name in value[:CLASS_CHARACTERS].split()
-        if _ID.match(name) and not FOREIGN_CLASS.match(name)
-    ]
-    return " ".join(kept) or None
+    names = filter(_ID.match, value[:CLASS_CHARACTERS].split())
+    return " ".join(name for name in names if not FOREIGN_CLASS.match(name)) or None
 
 
 def _ids(value: str) -> str | None:
@@ -189,9 +175,7 @@ def _plain(name: str, value: str) -> str | None:
     local = _LOCAL.match(value)
     if local:
         return f"url(#{ID_PREFIX}{local['id']})"
-    if not _PLAIN.match(value):
-        return None
-    if "(" in value and len(value) > CALLS_LONG:
+    if not _PLAIN.match(value) or ("(" in value and len(value) > CALLS_LONG):
         return None
     if "(" in value and any(call.lower() not in _CALLS for call in _CALL.findall(value)):
         return None

@@ -71,7 +71,7 @@ def clean(
             _keep(kept, kind, content, removals)
     if data and not kept:
         kept["text/plain"] = _NOTHING_LEFT
-    return CleanOutput(kept, _metadata_of(metadata, kept, mode), removals.phrases)
+    return CleanOutput(kept, _metadata_of(metadata, kept), removals.phrases)
 
 
 def _trusted(mime: str, content: Any) -> Any:
@@ -103,15 +103,11 @@ def _named(mime: str) -> str:
     return "".join(c for c in mime[:TYPE_CHARACTERS] if c.isalnum() or c in "/.+-")
 
 
-def _metadata_of(
-    metadata: Mapping[str, Any], kept: Mapping[str, Any], mode: Mode
-) -> dict[str, Any]:
+def _metadata_of(metadata: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
     """The harmless metadata of the contents in `kept`, such as sizes and whether a tree is open.
 
     `isolated` is dropped: it makes the front end parse the content again, as a separate document.
     """
-    if mode is Mode.TRUSTED:
-        return dict(metadata)
     found: dict[str, Any] = {}
     for mime in kept:
         fields = metadata.get(mime)

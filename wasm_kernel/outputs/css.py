@@ -461,25 +461,20 @@ def _media(rule: Any, scope: str, removals: Removals, depth: int) -> list[str]:
     import tinycss2
 
     query = " ".join("".join(token.serialize() for token in rule.prelude).split())
-    if rule.content is None or not _QUERY.match(query) or not _is_plain_query(rule.prelude):
+    if rule.content is None or not _QUERY.match(query) or not all(map(_is_plain, rule.prelude)):
         return []
     inner = tinycss2.parse_rule_list(rule.content, skip_comments=True, skip_whitespace=True)
     rules = _rules(inner, scope, removals, depth + 1)
     return [f"@media {query} {{", *rules, "}"] if rules else []
 
 
-def _is_plain_query(tokens: Sequence[Any]) -> bool:
-    """Returns whether a media query is made of words, numbers and brackets only."""
-    for token in tokens:
-        if token.type == "() block":
-            if not _is_plain_query(token.content):
-                return False
-        elif token.type == "ident":
-            if not IDENTIFIER.match(token.value):
-                return False
-        elif token.type == "literal":
-            if token.value not in (":", ",", "/"):
-                return False
-        elif token.type not in ("whitespace", "number", "dimension"):
-            return False
-    return True
+def _is_plain(token: Any) -> bool:
+    """Returns whether a part of a media query is a word, a number, or brackets around such."""
+    match token.type:
+        case "() block":
+            return all(map(_is_plain, token.content))
+        case "ident":
+            return IDENTIFIER.match(token.value) is not None
+        case "literal":
+            return token.value in (":", ",", "/")
+    return token.type in ("whitespace", "number", "dimension")

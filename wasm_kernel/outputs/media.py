@@ -39,8 +39,7 @@ def is_image(kind: str, content: str) -> bool:
     signature = IMAGE_SIGNATURES.get(kind)
     if signature is None or not is_base64(content):
         return False
-    head = _decoded_head(content, _IMAGE_HEAD)
-    return head is not None and signature(head)
+    return signature(_decoded_head(content, _IMAGE_HEAD))
 
 
 FORMATS = words("""
@@ -64,14 +63,10 @@ def is_recording(kind: str, content: str) -> bool:
     family, _, subtype = kind.partition("/")
     if family not in ("audio", "video") or subtype not in FORMATS or not is_base64(content):
         return False
-    head = _decoded_head(content, _SOUND_HEAD)
-    return head is not None and is_recorded(head)
+    return is_recorded(_decoded_head(content, _SOUND_HEAD))
 
 
-def _decoded_head(content: str, characters: int) -> bytes | None:
-    """The bytes that a base64 text begins with; None if they can't be decoded."""
+def _decoded_head(content: str, characters: int) -> bytes:
+    """The bytes that a base64 text begins with."""
     head = "".join(content[: 2 * characters].split())[:characters]
-    try:
-        return base64.b64decode(head[: len(head) // 4 * 4])
-    except ValueError:
-        return None
+    return base64.b64decode(head[: len(head) // 4 * 4])

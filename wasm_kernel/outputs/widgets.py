@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from itertools import islice
 from typing import Any
 
 from wasm_kernel.outputs import media, widget_models
@@ -98,7 +97,7 @@ class WidgetGate:
         if not self._register(comm_id, state, removals):
             return _instead_of(self._refused[comm_id]), []
         placed = _placed(data.get("buffer_paths"), buffers)
-        return clean_state(self._models[comm_id], state, placed, self._find, removals)
+        return clean_state(self._models[comm_id], state, placed, self._models.get, removals)
 
     def _register(self, comm_id: str, state: Mapping[str, Any], removals: Removals) -> bool:
         try:
@@ -112,9 +111,6 @@ class WidgetGate:
         self._refused.pop(comm_id, None)
         self._models[comm_id] = model
         return True
-
-    def _find(self, comm_id: str) -> Model | None:
-        return self._models.get(comm_id)
 
     def _closed(self, message: CommMessage) -> CommMessage | None:
         known = self._models.pop(message.comm_id, None) is not None
@@ -134,15 +130,13 @@ class WidgetGate:
             return None
         state = _mapping(data.get("state"))
         model = self._models.get(message.comm_id)
-        if model is None and not all(name in state for name in IDENTITY):
-            return None  # its comm was refused
-        if model is None or message.comm_id in self._refused:
-            if message.comm_id in self._refused and not all(name in state for name in IDENTITY):
-                return None
+        if model is not None and message.comm_id not in self._refused:
+            placed = _placed(data.get("buffer_paths"), message.buffers)
+            clean, buffers = clean_state(model, state, placed, self._models.get, removals)
+        elif all(name in state for name in IDENTITY):
             clean, buffers = self._entered(message.comm_id, data, message.buffers, removals)
         else:
-            placed = _placed(data.get("buffer_paths"), message.buffers)
-            clean, buffers = clean_state(model, state, placed, self._find, removals)
+            return None  # its comm was refused
         return _with_buffers(message, {"method": method, "state": clean}, buffers)
 
     def _custom(self, message: CommMessage) -> CommMessage | None:
@@ -160,26 +154,19 @@ class WidgetGate:
         listed = _mapping(message.data.get("states"))
         fresh = max(0, COMMS_MOST - len(self._models))  # no more comms are allowed
         named = [comm_id for comm_id in listed if ID.match(comm_id)]
-        new = set(islice((comm_id for comm_id in named if comm_id not in self._models), fresh))
-        states = {
-            comm_id: _mapping(listed[comm_id])
-            for comm_id in named
-            if comm_id in self._models or comm_id in new
-        }
-        known = {comm_id: _mapping(it.get("state")) for comm_id, it in states.items()}
-        fine = {
-            comm_id for comm_id, state in known.items() if self._register(comm_id, state, removals)
-        }
+        new = [comm_id for comm_id in named if comm_id not in self._models][:fresh]
+        mine = self._models.keys() | new
+        states = {each: _mapping(listed[each]).get("state") for each in named if each in mine}
+        known = {comm_id: _mapping(state) for comm_id, state in states.items()}
+        fine = {each for each, state in known.items() if self._register(each, state, removals)}
         placed = _by_widget(_placed(message.data.get("buffer_paths"), message.buffers))
         shown: dict[str, Any] = {}
         every: Buffers = []
         for comm_id, state in stoppable(known.items()):
             clean, buffers = _instead_of(self._refused.get(comm_id, "")), list[Any]()
             if comm_id in fine:
-                own = placed.get(comm_id, [])
-                clean, buffers = clean_state(
-                    self._models[comm_id], state, own, self._find, removals
-                )
+                model, own = self._models[comm_id], placed.get(comm_id, [])
+                clean, buffers = clean_state(model, state, own, self._models.get, removals)
             shown[comm_id] = _entry(clean)
             every += [([comm_id, "state", *path], data) for path, data in buffers]
         return _with_buffers(message, {"method": "update_states", "states": shown}, every)
