@@ -71,31 +71,24 @@ class SessionSettings(Configurable):
     language = Enum(
         [runtime.value for runtime in RuntimeType],
         RuntimeType.PYTHON.value,
-        config=True,
         help="The language of the cells. Each kernelspec of wasm-kernel names its own.",
     )
     session_id = Unicode(
-        "",
-        config=True,
         help="The session to open. By default it is the notebook's, if Jupyter's server names the "
         "notebook. Otherwise it comes from the connection file's name, so that a restarted kernel "
         "finds its files again.",
     )
     reopen = Bool(
         True,
-        config=True,
         help="Whether a notebook that is opened again with another kernel finds its session: its "
         "files, and its variables if `resume` says so. This needs Jupyter's server, which names "
         "the notebook's file. Without it each kernel begins with an empty session.",
     )
     workspace_root = Unicode(
-        config=True,
         help="The folder that holds the sessions' folders. By default "
         "$WASM_KERNEL_WORKSPACE_ROOT, or wasm-kernel/sessions in Jupyter's data folder.",
     )
     private_root = Unicode(
-        "",
-        config=True,
         help="The folder for the parts of sessions that no cell sees: saved variables, earlier "
         "versions of files, packages. It must lie outside of `workspace_root`. By default "
         "wasm-kernel in the user's state folder (XDG_STATE_HOME), or a folder beside "
@@ -104,7 +97,6 @@ class SessionSettings(Configurable):
     folder = Enum(
         ["none", "read", "write"],
         "read",
-        config=True,
         help="What cells see of the notebook's folder, in which the kernel was started. read: its "
         "files, as /notebook, where cells begin; what cells write or delete there changes the "
         "session alone. write: the same, and when a cell is over, the files that it wrote, "
@@ -113,8 +105,6 @@ class SessionSettings(Configurable):
         "none: nothing; cells begin in /app.",
     )
     publish_folder = Unicode(
-        "",
-        config=True,
         help="The folder that `%session_publish` copies results into, such as results: a path "
         "below the folder that the kernel is started in. By default the folder beside the "
         "notebook that is named after it (orders.files for orders.ipynb), if Jupyter's server "
@@ -124,7 +114,6 @@ class SessionSettings(Configurable):
     publish_suffixes = List(
         Unicode(),
         list(DATA_SUFFIXES),
-        config=True,
         help="The suffixes of files that may be published, or written with `folder=write`: data, "
         "which no program runs. With `folder=write`, .json and .txt files land only in folders "
         "for results (results, output, NAME.files), because tools obey some files with these "
@@ -134,7 +123,6 @@ class SessionSettings(Configurable):
     resume = Enum(
         [resume.value for resume in Resume],
         Resume.CRASH.value,
-        config=True,
         help="When a kernel continues with the variables that an earlier kernel left in the "
         "session: never, after a crash of that kernel, or always, also tomorrow in the same "
         "notebook. A restart that you ask for begins with no variables. Files and named "
@@ -143,7 +131,6 @@ class SessionSettings(Configurable):
     confinement = Enum(
         [OFF, AUTO, REQUIRED],
         AUTO,
-        config=True,
         help="Whether the kernel's processes give up access to files, new connections and "
         "programs. The one with the guest keeps Python's files, the cache, its session's, the "
         "mounts and the shown folder; the one with Jupyter's keys none of the session's. A flaw "
@@ -153,7 +140,6 @@ class SessionSettings(Configurable):
     outputs = Enum(
         [mode.value for mode in Mode],
         Mode.SAFE.value,
-        config=True,
         help="How much of rich outputs is shown. safe: HTML, SVG, Markdown, LaTeX and charts, "
         "without anything that runs, loads something or reaches out of its output; widgets of "
         "ipywidgets itself. static: text and raster images. trusted: everything unchanged; its "
@@ -161,13 +147,11 @@ class SessionSettings(Configurable):
     )
     tell_notebook = Bool(
         False,
-        config=True,
         help="Whether cells see the path of their notebook in $JPY_SESSION_NAME, if Jupyter's "
         "server names it. The path may contain names of the host's folders.",
     )
     pass_env = List(
         Unicode(),
-        config=True,
         help="The names of environment variables of the kernel's process that cells see. A "
         "variable that is not set is left out. Names that begin with JPY_ or JUPYTER are refused, "
         "because some hold Jupyter's keys. Values are saved with the session's variables. `env` "
@@ -175,20 +159,17 @@ class SessionSettings(Configurable):
     )
     pip = Bool(
         True,
-        config=True,
         help="Whether cells may install packages: pure Python with %pip, pure JavaScript with "
         "%npm. The pip beside this kernel, or npm, fetches them with the user's configuration. "
         "None of their code runs outside of the sandbox.",
     )
     fork = Bool(
         True,
-        config=True,
         help="Whether cells may make further sessions with %fork. `wasm-kernel run` turns it off, "
         "because the new sessions would stay, with their variables and files.",
     )
     prune_sessions = Bool(
         False,
-        config=True,
         help="Whether %prune_sessions in a cell may delete other sessions that were not used for "
         "long. Off by default, because otherwise a notebook from another person could delete your "
         "sessions when you run it.",
@@ -196,7 +177,6 @@ class SessionSettings(Configurable):
     sessions_bytes = Int(
         10 * 1024**3,
         min=0,
-        config=True,
         help="The most disk space that all sessions in `workspace_root` may take together, in "
         "bytes (by default 10 GiB); 0 for no limit. Above it, saved variables and earlier "
         "versions of files are removed, from the largest and oldest sessions first. A session "
@@ -206,28 +186,22 @@ class SessionSettings(Configurable):
     sessions_days = Float(
         90.0,
         min=0.0,
-        config=True,
         help="The number of days without use after which a session's saved variables and earlier "
         "versions of files are removed. If its notebook is gone, its files go, too, two weeks "
         "after a cell has said so. 0 for never.",
     )
     allow_unsigned = Bool(
         False,
-        config=True,
         help="Whether to run with a connection file that holds no key. Every program that reaches "
         "the kernel's ports can then run code in its sandbox.",
     )
 
     policy_file = Unicode(
-        "",
-        config=True,
         help="A TOML file with limits, as an absolute path. Its keys are the names of the limits. "
         "A limit that is set on the command line or in a config file wins.",
     )
 
     event_log = Unicode(
-        "",
-        config=True,
         help="A file for the events of the kernel and its session, one JSON object a line, as an "
         "absolute path. It is created readable by its owner alone, and appended to. None by "
         "default.",
@@ -321,6 +295,10 @@ class SessionSettings(Configurable):
             raise PolicyError(f"{SECTION}.policy_file", rule) from problem
         said = self._find_my_config(self.config)
         return {name: getattr(limits, name) for name in read_toml(file) if name not in said}
+
+
+for _setting in SessionSettings.class_own_traits().values():
+    _setting.tag(config=True)  # so that config files and the command line can set it
 
 
 def _named(text: str) -> Path:
