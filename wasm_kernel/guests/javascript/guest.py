@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from wasm_kernel.engine.clock import Signals
+from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import, OutOfBounds
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import GuestStopped
@@ -24,11 +25,7 @@ from wasm_kernel.guests.dlmalloc import Dlmalloc
 from wasm_kernel.guests.javascript.host_functions import RUNS_CODE, AgentCalls
 from wasm_kernel.guests.javascript.modules import NAME_BYTES_MOST, ModuleLoader
 from wasm_kernel.guests.javascript.quickjs import FAILED, NAME_BYTES, OK, QuickJs
-from wasm_kernel.guests.javascript.stripper import (
-    StripperFactory,
-    TypeScriptError,
-    first_unexpected,
-)
+from wasm_kernel.guests.javascript.stripper import TypeScriptError, first_unexpected, strip
 from wasm_kernel.state.pages import Heap
 
 _T = TypeVar("_T")
@@ -104,18 +101,19 @@ class HostImports:
         (_MODULE, "host_module_load"): "iii",
     }
 
+    loader: ModuleLoader
+
     def __init__(self, interrupts: Interrupts) -> None:
         self.calls: AgentCalls | None = None
-        self.loader: ModuleLoader | None = None
         self.stopped: GuestStopped | None = None
-        self._interrupts = interrupts
+        self.interrupts = interrupts
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for a guest."""
         self._memory, self._guest = guest.memory, guest
         return {
             (_MODULE, "host_call"): self._safely(self._call, _HOST_ERROR),
-            (_MODULE, "host_interrupt"): self._interrupts.pop_pending,
+            (_MODULE, "host_interrupt"): self.interrupts.pop_pending,
             (_MODULE, "host_module_normalize"): self._safely(self._normalize, 0),
             (_MODULE, "host_module_load"): self._safely(self._load, 0),
         }
@@ -142,23 +140,19 @@ class HostImports:
             return 0
         name = self._name(name_at, length)
         handles = [self._memory.read_word(handles_at + 4 * index) for index in range(min(count, 8))]
-        was_held = self._interrupts.is_held
+        was_held = self.interrupts.is_held
         # the interpreter panics if it is interrupted while it reads a typed array for the host
-        self._interrupts.is_held = name not in RUNS_CODE
+        self.interrupts.is_held = name not in RUNS_CODE
         try:
             return self.calls.answer(name, handles)
         finally:
-            self._interrupts.is_held = was_held
+            self.interrupts.is_held = was_held
 
     def _normalize(self, base: int, base_length: int, at: int, length: int, out: int) -> int:
-        if self.loader is None:
-            return 0
         found = self.loader.resolve(self._name(base, base_length), self._name(at, length))
         return self._lent(found.encode(), out)
 
     def _load(self, at: int, length: int, out: int) -> int:
-        if self.loader is None:
-            return 0
         return self._lent(self.loader.load(self._name(at, length)), out)
 
     def _name(self, at: int, length: int) -> str:
@@ -182,17 +176,15 @@ class JavaScriptGuest:
         addresses: JavaScriptAddresses,
         host: HostImports,
         setup: GuestSetup,
-        *,
-        strippers: StripperFactory,
-        interrupts: Interrupts,
+        stripper: Callable[[], Compiled],
     ) -> None:
         self.instance, self.files, self.flavour = instance, setup.files, setup.flavour
-        self.interrupts = interrupts
-        self.signals: Signals = interrupts
+        self.interrupts = host.interrupts
+        self.signals: Signals = host.interrupts
         self.heap: Heap = Dlmalloc(addresses.allocator, instance.memory)
-        self._engine = QuickJs(instance, addresses.slot, addresses.script_name)
+        self.engine = QuickJs(instance, addresses.slot, addresses.script_name)
         self._addresses, self._host = addresses, host
-        self._setup, self._strippers = setup, strippers
+        self._setup, self._stripper = setup, stripper
 
     def run_turn(self, fuel: int | None) -> bool:
         """Runs one turn; as `Guest` has it."""
@@ -220,17 +212,17 @@ class JavaScriptGuest:
                 return self._step("placed", self._number(self._first_unexpected(action[1:])))
             case "w":
                 return self._wait(float(action[1:]))
-        return self._step("jobs", self._number(self._checked(self._engine.run_jobs)))
+        return self._step("jobs", self._number(self._checked(self.engine.run_jobs)))
 
     def _evaluate(self, name: str, source: str) -> str | None:
-        status, value = self._checked(lambda: self._engine.evaluate(source.encode() or b" ", name))
+        status, value = self._checked(lambda: self.engine.evaluate(source.encode() or b" ", name))
         if status == OK:
             return self._step("promise", value)
-        return self._step("uncompiled", self._engine.exception() or self._engine.new_undefined())
+        return self._step("uncompiled", self.engine.exception() or self.engine.new_undefined())
 
     def _strip(self, source: str) -> str | None:
         try:
-            text = self._strippers.strip(source, self.instance)
+            text = self._stripped(source)
         except TypeScriptError as problem:
             self.interrupts.pop_pending()
             return self._step("unstripped", self._text(str(problem)))
@@ -243,7 +235,7 @@ class JavaScriptGuest:
         """
         marked = self._laid("mark", source)
         try:
-            stripped = self._strippers.strip(marked, self.instance)
+            stripped = self._stripped(marked)
         except TypeScriptError as problem:
             told = [source, self._first_unexpected(source), str(problem)]
             raise TypeScriptError(self._laid("place", json.dumps(told))) from None
@@ -261,15 +253,16 @@ class JavaScriptGuest:
             ends = msgspec.json.decode(told, type=list[int])
         except (TypeScriptError, msgspec.MsgspecError):
             return -1
-        return first_unexpected(
-            source, ends, lambda text: self._strippers.strip(text, self.instance)
-        )
+        return first_unexpected(source, ends, self._stripped)
+
+    def _stripped(self, source: str) -> str:
+        return strip(source, self._stripper(), self._setup, self.instance)
 
     def _laid(self, event: str, text: str) -> str:
         arguments = [self._text(event), self._text(text)]
-        status, result = self._engine.call_function(self._addresses.step, arguments)
-        laid = self._engine.text(result) if status == OK else None
-        self._engine.free(result)
+        status, result = self.engine.call_function(self._addresses.step, arguments)
+        laid = self.engine.text(result) if status == OK else None
+        self.engine.free(result)
         if laid is None:
             raise TypeScriptError("it is too large")
         return laid
@@ -282,17 +275,17 @@ class JavaScriptGuest:
     def _step(self, event: str, value: int = 0) -> str | None:
         """Calls the agent; returns the next action, empty at the turn's end, None if it failed."""
         if self.interrupts.taken:
-            self._engine.free(value)
+            self.engine.free(value)
             event, value, self.interrupts.taken = "interrupted", 0, False
-            self._engine.free(self._engine.exception())
-        arguments = [self._text(event), value or self._engine.new_undefined()]
+            self.engine.free(self.engine.exception())
+        arguments = [self._text(event), value or self.engine.new_undefined()]
         status, result = self._checked(
-            lambda: self._engine.call_function(self._addresses.step, arguments)
+            lambda: self.engine.call_function(self._addresses.step, arguments)
         )
         if status == FAILED:
             return self._step("interrupted") if self.interrupts.taken else None
-        action = self._engine.text(result)
-        self._engine.free(result)
+        action = self.engine.text(result)
+        self.engine.free(result)
         return action
 
     def _checked(self, call: Callable[[], _T]) -> _T:
@@ -303,7 +296,7 @@ class JavaScriptGuest:
         return result
 
     def _text(self, text: str) -> int:
-        return self._engine.new_text(text.encode("utf-8", "replace"))
+        return self.engine.new_text(text.encode("utf-8", "replace"))
 
     def _number(self, number: int) -> int:
         return self._text(str(number))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from wasm_kernel.engine.streams import OutputStreams
+from wasm_kernel.guests.base import GuestSetup
 from wasm_kernel.guests.javascript.modules import ModuleLoader, ModuleProblem
 from wasm_kernel.guests.javascript.quickjs import OK, PENDING, QuickJs
 from wasm_kernel.wasi_files.access import text
@@ -40,24 +40,18 @@ _ESCAPED = "surrogateescape"
 class AgentCalls:
     """Answers the agent of one guest. Only the guest's thread uses it.
 
-    `send` answers a frame of the protocol. The guest prints to `streams`. The files are the
-    loader's, and so is the end of long work.
+    The files are the loader's, and so is the end of long work.
     """
 
     def __init__(
         self,
         engine: QuickJs,
-        send: Callable[[bytes], bytes],
-        *,
-        streams: OutputStreams,
+        setup: GuestSetup,
         loader: ModuleLoader,
         random: Callable[[int], bytes],
     ) -> None:
-        self._engine = engine
-        self._send = send
-        self._streams = streams
-        self._loader = loader
-        self._draw = random
+        self._engine, self._loader, self._draw = engine, loader, random
+        self._send, self._streams = setup.answer, setup.streams
         self._rejected: dict[int, int] = {}
 
     def answer(self, name: str, handles: Sequence[int]) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import struct
 from collections.abc import Iterator
+from typing import NoReturn
 
 import msgspec
 
@@ -24,7 +25,6 @@ from wasm_kernel.guests.javascript.modules import ModuleLoader
 from wasm_kernel.guests.javascript.quickjs import FULFILLED, OK, REJECTED, QuickJs
 from wasm_kernel.state import image
 from wasm_kernel.state.image import ImageRecord
-from wasm_kernel.wasi_files.access import FileAccess
 
 BOOT = "1"
 """Changes with how a guest is booted; a part of the image's name."""
@@ -58,11 +58,13 @@ class JavaScriptImageBuilder:
         with self._raw() as (instance, host), instance.turn():
             slot = QuickJs.new_slot(instance)
             engine, memory = QuickJs(instance, slot), instance.memory
-            engine.free(engine.evaluate_quick(_DRAW)[1])
+            engine.free(engine.evaluate_quick(_DRAW))
             random = self._find_random(engine, memory)
             track_rejections(memory, limit_stack(memory))
             _try_tracker(engine)
-            script_name = _find_once(memory, _SCRIPT_NAME, "the name of scripts")
+            script_name = memory.read(0, memory.size).find(_SCRIPT_NAME)
+            if script_name < 0:
+                raise ImageError("the name of scripts was not found in the guest")
             step = self._load_agent(engine, host, memory, script_name)
             cache.write(name, lambda path: image.save(instance, path))
             addresses = JavaScriptAddresses(step, slot, script_name, random, allocator)
@@ -73,7 +75,7 @@ class JavaScriptImageBuilder:
         self, engine: QuickJs, host: HostImports, memory: GuestMemory, script_name: int
     ) -> int:
         """Loads the agent, and returns a handle of its function `step`."""
-        host.loader = ModuleLoader(self._files.modules, _no_files, _no_types, lambda: False)
+        host.loader = ModuleLoader(self._files.modules, _nothing_else, _nothing_else, lambda: False)
         everything = engine.global_object()
         for name in FUNCTIONS:
             function = engine.new_function(name.encode())
@@ -85,17 +87,17 @@ class JavaScriptImageBuilder:
         state, reason = engine.promise(promise) if status == OK else (REJECTED, engine.exception())
         if state != FULFILLED:
             engine.set(everything, b"problem", reason)
-            told = engine.text(engine.evaluate_quick(b"`${problem}\\n${problem?.stack}`")[1])
+            told = engine.text(engine.evaluate_quick(b"`${problem}\\n${problem?.stack}`"))
             raise ImageError(f"the JavaScript guest could not be prepared: {told}")
         step = engine.get(everything, b"wasmKernel_step")
-        for handle in (reason, promise, everything, engine.evaluate_quick(_FORGET)[1]):
+        for handle in (reason, promise, everything, engine.evaluate_quick(_FORGET)):
             engine.free(handle)
         return step
 
     def _find_random(self, engine: QuickJs, memory: GuestMemory) -> int:
         """Returns the address of `Math.random`'s state, a word of 64 bits that no call seeds."""
         before = memory.read(0, memory.size)
-        engine.free(engine.evaluate_quick(_DRAW)[1])
+        engine.free(engine.evaluate_quick(_DRAW))
         found = find_random(before, memory.read(0, len(before)))
         if len(found) != 1:
             raise ImageError("the generator of random numbers was not found in the guest")
@@ -161,25 +163,12 @@ def _next(state: int) -> int:
 
 def _try_tracker(engine: QuickJs) -> None:
     try:
-        engine.free(engine.evaluate_quick(_REJECT)[1])
+        engine.free(engine.evaluate_quick(_REJECT))
     except GuestStopped:
         raise ImageError(
             "the JavaScript guest's files are of another version. Reinstall wasm-kernel."
         ) from None
 
 
-def _find_once(memory: GuestMemory, text: bytes, what: str) -> int:
-    """Returns the address of the last copy of a text in memory, which is the binary's own."""
-    whole = memory.read(0, memory.size)
-    at = whole.find(text)
-    if at < 0:
-        raise ImageError(f"{what} was not found in the guest")
-    return at
-
-
-def _no_files() -> FileAccess:
-    raise ImageError("the agent asks for files before it runs")
-
-
-def _no_types(_text: str) -> str:
-    raise ImageError("the agent is JavaScript")
+def _nothing_else(*_: object) -> NoReturn:
+    raise ImageError("the agent asks for other files than its own modules")

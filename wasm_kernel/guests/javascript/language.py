@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 
 import msgspec
 from msgspec import Struct
 
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.compiler import Compiler, Progress
+from wasm_kernel.engine.compiler import Compiled, Compiler, GuestBinary, Progress
 from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.errors import BundleError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
@@ -37,8 +37,6 @@ from wasm_kernel.guests.javascript.guest import (
 from wasm_kernel.guests.javascript.host_functions import AgentCalls
 from wasm_kernel.guests.javascript.image import BOOT, JavaScriptImageBuilder
 from wasm_kernel.guests.javascript.modules import ModuleLoader
-from wasm_kernel.guests.javascript.quickjs import QuickJs
-from wasm_kernel.guests.javascript.stripper import StripperFactory
 from wasm_kernel.guests.prepared import PreparedFiles
 from wasm_kernel.linux.broker import Broker, EmptyReply
 from wasm_kernel.linux.task import Reporting
@@ -153,29 +151,19 @@ class JavaScriptLanguage:
     def start(self, setup: GuestSetup) -> JavaScriptGuest:
         """Returns a booted guest."""
         addresses = msgspec.convert(setup.image.record.extra, JavaScriptAddresses, str_keys=True)
-        interrupts = self._interrupts(setup)
-        host = HostImports(interrupts)
-        interpreter, quietly = self.files.interpreter, lambda text: None
-        instance = setup.instance(self.compiler.module(interpreter, setup.flavour, quietly), host)
-        strippers = StripperFactory(
-            lambda: self.compiler.module(self.files.stripper, setup.flavour, quietly),
-            setup.clock,
-            setup.memory_bytes,
-        )
-        guest = JavaScriptGuest(
-            instance, addresses, host, setup, strippers=strippers, interrupts=interrupts
-        )
+        host = HostImports(self._interrupts(setup))
+
+        def compiled(binary: GuestBinary) -> Compiled:
+            return self.compiler.module(binary, setup.flavour, lambda text: None)
+
+        instance = setup.instance(compiled(self.files.interpreter), host)
+        stripper = partial(compiled, self.files.stripper)
+        guest = JavaScriptGuest(instance, addresses, host, setup, stripper)
         files, should_stop = FileAccess(setup.files), setup.clock.should_stop
         host.loader = ModuleLoader(
             self.files.modules, lambda: files, guest.without_types, should_stop
         )
-        host.calls = AgentCalls(
-            QuickJs(instance, addresses.slot, addresses.script_name),
-            setup.answer,
-            streams=setup.streams,
-            loader=host.loader,
-            random=instance.random,
-        )
+        host.calls = AgentCalls(guest.engine, setup, host.loader, instance.random)
         return guest
 
     def _interrupts(self, setup: GuestSetup) -> Interrupts:

@@ -8,9 +8,10 @@ reads stay inside its memory, whatever the handle.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from wasm_kernel.engine.host_calls import GuestMemory, OutOfBounds
+from wasm_kernel.engine.host_calls import OutOfBounds
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import GuestCrashed
 
@@ -45,7 +46,7 @@ class QuickJs:
     @staticmethod
     def new_slot(instance: Instance) -> int:
         """Returns the address of memory in the guest to which exports write their results."""
-        return _given(instance.call("qjs_alloc", _SLOT_BYTES))
+        return _allocated(instance.call("qjs_alloc", _SLOT_BYTES))
 
     def evaluate(self, source: bytes, name: str) -> tuple[int, int]:
         """Evaluates a script that may use `await`; its name in stacks has `NAME_BYTES`.
@@ -53,7 +54,7 @@ class QuickJs:
         Returns `OK` and a promise of `{value}`, or `FAILED` (see `exception`).
         """
         self._memory.write(self._script_name, name.encode()[:NAME_BYTES])
-        with _Given(self._call, self._memory, source) as at:
+        with self._given(source) as at:
             return self._result("eval_async", at, len(source), self._slot)
 
     def evaluate_function(self, source: bytes, name: str) -> tuple[int, int]:
@@ -71,13 +72,9 @@ class QuickJs:
 
     def evaluate_module(self, source: bytes, name: bytes) -> tuple[int, int]:
         """Evaluates a module; returns `OK` and a promise of its end, or `FAILED`."""
-        with (
-            _Given(self._call, self._memory, source) as at,
-            _Given(self._call, self._memory, name) as name_at,
-        ):
-            return self._result(
-                "eval_module_async", at, len(source), name_at, len(name), self._slot
-            )
+        with self._given(source) as at, self._given(name) as name_at:
+            given = (at, len(source), name_at, len(name))
+            return self._result("eval_module_async", *given, self._slot)
 
     def call_function(self, function: int, arguments: Sequence[int]) -> tuple[int, int]:
         """Calls a function; frees the arguments. Returns `OK` and its value, or `FAILED`."""
@@ -136,23 +133,22 @@ class QuickJs:
     def new_text(self, text: bytes) -> int:
         """Returns a string, made from UTF-8."""
         if not text:  # the guest takes no empty input
-            status, handle = self.evaluate_quick(b"''")
-            return handle if status == OK else 0
-        with _Given(self._call, self._memory, text) as at:
+            return self.evaluate_quick(b"''")
+        with self._given(text) as at:
             return self._call("new_string", at, len(text))
 
     def new_data(self, data: bytes) -> int:
         """Returns a new `Uint8Array`."""
         if not data:
-            status, handle = self.evaluate_quick(b"new Uint8Array()")
-            return handle if status == OK else 0
-        with _Given(self._call, self._memory, data) as at:
+            return self.evaluate_quick(b"new Uint8Array()")
+        with self._given(data) as at:
             return self._result("new_uint8array", at, len(data), self._slot)[1]
 
-    def evaluate_quick(self, source: bytes) -> tuple[int, int]:
-        """Evaluates an expression at once; returns `OK` and its value, or `FAILED`."""
-        with _Given(self._call, self._memory, source) as at:
-            return self._result("eval_code", at, len(source), self._slot)
+    def evaluate_quick(self, source: bytes) -> int:
+        """Evaluates an expression at once; returns its value, 0 if that failed."""
+        with self._given(source) as at:
+            status, handle = self._result("eval_code", at, len(source), self._slot)
+        return handle if status == OK else 0
 
     def new_undefined(self) -> int:
         """Returns `undefined`."""
@@ -168,17 +164,17 @@ class QuickJs:
 
     def new_function(self, name: bytes) -> int:
         """Returns a function that calls the host's function of this name."""
-        with _Given(self._call, self._memory, name) as at:
+        with self._given(name) as at:
             return self._call("new_function", at, len(name))
 
     def get(self, holder: int, name: bytes) -> int:
         """Returns a property; 0 if it can't be read."""
-        with _Given(self._call, self._memory, name) as at:
+        with self._given(name) as at:
             return self._result("get_prop", holder, at, len(name), self._slot)[1]
 
     def set(self, holder: int, name: bytes, value: int) -> None:
         """Sets a property, and frees the value."""
-        with _Given(self._call, self._memory, name) as at:
+        with self._given(name) as at:
             self._call("set_prop", holder, at, len(name), value)
         self.free(value)
 
@@ -204,27 +200,19 @@ class QuickJs:
         self._call("qjs_result_free")
         return data
 
-
-class _Given:
-    """Bytes in the guest's memory for the time of a `with` block."""
-
-    def __init__(self, call: Callable[..., int], memory: GuestMemory, data: bytes) -> None:
-        self._call, self._memory, self._data = call, memory, data
-
-    def __enter__(self) -> int:
-        self._at = _given(self._call("qjs_alloc", len(self._data)))
+    @contextmanager
+    def _given(self, data: bytes) -> Iterator[int]:
+        """Puts bytes into the guest's memory for the time of a block; yields their address."""
+        at = _allocated(self._call("qjs_alloc", len(data)))
         try:
-            self._memory.write(self._at, self._data)
+            self._memory.write(at, data)
         except OutOfBounds:
             raise GuestCrashed("a broken allocator") from None
-        return self._at
-
-    def __exit__(self, problem: object, *_: object) -> None:
-        if problem is None:
-            self._call("qjs_free", self._at, len(self._data))
+        yield at
+        self._call("qjs_free", at, len(data))
 
 
-def _given(address: int) -> int:
+def _allocated(address: int) -> int:
     if address == 0:
         raise GuestCrashed("out of memory")
     return address

@@ -38,9 +38,6 @@ class _ShellFrame(Struct, frozen=True):
     op: str
 
 
-_op = msgspec.json.Decoder(_ShellFrame)
-
-
 Depth = Annotated[int, Meta(ge=0, le=_MOST_SHELLS)]
 
 
@@ -61,9 +58,6 @@ class _Result(Struct, frozen=True, tag_field="op", tag="result"):
     stdout: str
     stderr: str
     exitCode: int  # noqa: N815 - just-bash's name
-
-
-_decoder = msgspec.json.Decoder(_Script | _Result)
 
 
 class CellInterrupts(Interrupts):
@@ -120,10 +114,6 @@ class _Shell:
             raise GuestCrashed("the shell broke")
         return self._said
 
-    def close(self) -> None:
-        """Frees the shell's memory."""
-        self.guest.close()
-
 
 class Shells:
     """Runs the scripts of one guest. Only the guest's thread uses it; close it."""
@@ -137,7 +127,7 @@ class Shells:
     def answer(self, request: bytes) -> bytes:
         """Runs a script until it ends or needs a program; returns the shell's frame about that."""
         try:
-            asked = _decoder.decode(request)
+            asked = msgspec.json.decode(request, type=_Script | _Result)
             self._close_from(asked.depth)
             return self._run(asked)
         except msgspec.MsgspecError:
@@ -162,12 +152,12 @@ class Shells:
         ends = True
         try:
             said = shell.run(msgspec.json.encode(request), self._guest)
-            ends = _op.decode(said).op == "done"
+            ends = msgspec.json.decode(said, type=_ShellFrame).op == "done"
             return said
         finally:
             self._guest.lower_fuel(shell.guest.instance.fuel_left)
             if ends:
-                shell.close()
+                shell.guest.close()
             else:
                 self._waiting.append(shell)
 
@@ -195,7 +185,7 @@ class Shells:
     def _close_from(self, depth: int) -> None:
         """Closes the shells whose scripts were given up, as when a program was interrupted."""
         while len(self._waiting) > depth:
-            self._waiting.pop().close()
+            self._waiting.pop().guest.close()
 
     def close(self) -> None:
         """Closes all shells. Safe to call twice."""

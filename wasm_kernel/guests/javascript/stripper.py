@@ -11,11 +11,11 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import GuestCrashed, GuestExited, StackExhausted
+from wasm_kernel.guests.base import GuestSetup
 
 _OK, _UNCHANGED = 0, 1
 _TYPESCRIPT = 1 | 1 << 8  # the source is TypeScript; take the types out
@@ -28,30 +28,24 @@ class TypeScriptError(Exception):
     """A text is not TypeScript; `str()` says why."""
 
 
-class StripperFactory:
-    """Takes types out of the texts of one guest, in a second one of at most `memory_bytes`."""
+def strip(source: str, compiled: Compiled, setup: GuestSetup, cell: Instance) -> str:
+    """Returns a text of a guest without its types; comments in front of statements stay.
 
-    def __init__(self, compiled: Callable[[], Compiled], clock: Clock, memory_bytes: int) -> None:
-        self._compiled, self._clock, self._memory_bytes = compiled, clock, memory_bytes
-
-    def strip(self, source: str, cell: Instance) -> str:
-        """Returns a text without its types; comments in front of statements stay.
-
-        The fuel and the time are those of the waiting cell. Raises `TypeScriptError` if the text
-        can't be parsed, `GuestStopped` if time or fuel are over.
-        """
-        options = InstanceOptions(self._memory_bytes)
-        instance = Instance(self._compiled(), (), options, self._clock, OutputStreams())
-        try:
-            with instance.turn(cell.fuel_left):
-                return _stripped(instance, source.encode("utf-8", "replace"))
-        except (StackExhausted, GuestExited):
-            raise TypeScriptError("it is nested too deeply") from None
-        except GuestCrashed:
-            raise TypeScriptError("it is too large or nested too deeply") from None
-        finally:
-            cell.lower_fuel(instance.fuel_left)
-            instance.close()
+    The fuel and the time are those of the waiting cell. Raises `TypeScriptError` if the text can't
+    be parsed, `GuestStopped` if time or fuel are over.
+    """
+    options = InstanceOptions(setup.memory_bytes)
+    instance = Instance(compiled, (), options, setup.clock, OutputStreams())
+    try:
+        with instance.turn(cell.fuel_left):
+            return _stripped(instance, source.encode("utf-8", "replace"))
+    except (StackExhausted, GuestExited):
+        raise TypeScriptError("it is nested too deeply") from None
+    except GuestCrashed:
+        raise TypeScriptError("it is too large or nested too deeply") from None
+    finally:
+        cell.lower_fuel(instance.fuel_left)
+        instance.close()
 
 
 def first_unexpected(source: str, ends: Sequence[int], strip: Callable[[str], str]) -> int:
