@@ -4,6 +4,7 @@ from __future__ import annotations
 
 SCRIPTS = {
     "echo $(ls | wc -l) $((6 * 7))": "3 42\n",
+    "ls -a; ls ../tmp; cat ../app/a.csv; ls -la | wc -l": ".\n..\na.csv\nb.csv\nc.txt\na.csv\n6\n",
     "echo 'é 漢' | wc -c; echo '漢'": "7\n漢\n",
     "timeout 0.1 sleep 5; echo $?": "124\n",
     """printf 'a 1\\nb 2\\n' | awk '{print $2 > "out_" $1}'; cat out_a; cat out_b""": "1\n2\n",

@@ -39,14 +39,14 @@ class FileContext(Bookkeeping):
     def find(self, at: PathAt, follow: Follow = Follow.NEVER, *, looks: bool = False) -> GuestPath:
         """Resolves a path in its mount or folder; the caller closes the place.
 
-        Above a preopened folder, the path leads on to mounts alone: `../data` in `/notebook` is
+        Above a preopened folder, the path leads on below the guest's `/`: `../data` in `/app` is
         `/data`. With `looks`, a path outside of the guest's folders is missing, as programs expect.
         """
         while True:
             try:
                 return self._walk(*at, follow)
             except Outside as left:
-                if self._root is None or self.preopens.mount_of(left.path) is None:
+                if self._root is None or left.path is None:
                     if looks:
                         raise GuestOSError(errno.ENOENT) from None
                     raise
@@ -56,10 +56,10 @@ class FileContext(Bookkeeping):
         if not path:
             raise GuestOSError(errno.ENOENT)
         if fd == self._root:
-            found = self.preopens.mount_of(path)
+            found = self.preopens.below_root(path)
             if found is not None:
-                mount, used = found
-                return resolve(mount, path[used:] or ".", follow=follow)
+                preopen, used = found
+                return resolve(preopen, path[used:] or ".", follow=follow)
         opened = self.open_files.get(fd)
         if not opened.is_folder:
             raise GuestOSError(errno.ENOTDIR)

@@ -35,11 +35,11 @@ class Follow(Enum):
 class Outside(GuestOSError):
     """A path leaves its preopened folder.
 
-    `path` is the path below the guest's `/` that leads on; empty if links or an open folder led
+    `path` is the path below the guest's `/` that leads on; None if links or an open folder led
     here, so that walking on could go round for ever, or the folder may have been moved.
     """
 
-    def __init__(self, path: str = "") -> None:
+    def __init__(self, path: str | None = None) -> None:
         super().__init__(errno.EPERM)
         self.path = path
 
@@ -299,15 +299,15 @@ class PathWalk(Closing):
             raise Outside
         return _names(target)
 
-    def _above(self, left: list[str], *, is_folder: bool) -> str:
+    def _above(self, left: list[str], *, is_folder: bool) -> str | None:
         """Returns the path that goes up from the walk's beginning, where these names are left."""
         if self._base or self._hops:
-            return ""
+            return None
         above = self.preopen.guest.split("/")[1:-1]
         while left and left[-1] == "..":
             left.pop()
             above = above[:-1]
-        return "/".join([*above, *reversed(left)]) + "/" * is_folder
+        return ("/".join([*above, *reversed(left)]) or ".") + "/" * is_folder
 
 
 def _names(path: str) -> list[str]:

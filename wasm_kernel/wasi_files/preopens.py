@@ -153,7 +153,7 @@ class Preopens(Struct, frozen=True):
 
     The guest's C library reads the list of preopened folders once, before the base image is taken,
     so it knows the fixed ones only. A path below a mount reaches the host as a path below the
-    guest's `/`, and the host finds the mount (`mount_of`). `home` is a second guest path of the
+    guest's `/`, and the host finds the mount (`below_root`). `home` is a second guest path of the
     workspace, which is found in the same way; it is empty if there is none.
     """
 
@@ -187,14 +187,18 @@ class Preopens(Struct, frozen=True):
             found.setdefault(self.home, next(each for each in self.fixed if each.guest == APP))
         return found
 
-    def mount_of(self, path: str) -> tuple[Preopen, int] | None:
-        """Returns the mount of a path below `/`, and the number of characters that lead to it."""
-        for guest, mount in sorted(self.named.items(), key=lambda pair: -len(pair[0])):
+    def below_root(self, path: str) -> tuple[Preopen, int] | None:
+        """Returns the folder of a path below `/`, and the number of characters that lead to it.
+
+        None stands for the folder `/` itself.
+        """
+        found = {each.guest: each for each in self.fixed if each.guest != "/"} | self.named
+        for guest, preopen in sorted(found.items(), key=lambda pair: -len(pair[0])):
             prefix = guest[1:]
             if path == prefix:
-                return mount, len(prefix)
+                return preopen, len(prefix)
             if path.startswith(prefix + "/"):
-                return mount, len(prefix) + 1
+                return preopen, len(prefix) + 1
         return None
 
     def at(self, guest: str) -> Preopen | None:
