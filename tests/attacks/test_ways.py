@@ -172,8 +172,8 @@ def test_case_10_no_open_folder_and_no_call_leads_out(session: Victim, code: str
 def test_case_09_no_descriptor_shows_a_hidden_name_or_the_host(session: Victim) -> None:
     """Tries every descriptor number; folders that the guest's C library keeps are among them."""
     session.says("os.symlink('.', 'here')")
-    names = [".metadata.json", ".METADATA.json/tmp", "../other", "../../etc", "../app/.metadata.json"]
-    names += ["here/.metadata.json", "here/here/../.metadata.json", "/etc"]
+    names = [".METADATA.json/tmp", "../app/.metadata.json", "../other", "../../etc"]
+    names += [".metadata.json", "here/.metadata.json", "here/here/../.metadata.json", "/etc"]
     code = f"""
     seen = []
     for fd in range(-1, 80):
