@@ -360,5 +360,5 @@ def test_an_action_that_fails_keeps_no_other_from_its_end(
         commands.cell_lost(driven.turn, Clock())
     commands.run_actions(driven.turn, Clock())  # a lost cell has left no action to run
     internal = "[wasm-kernel] internal error; the kernel's log says more.\n"
-    assert driven.ear.text == ("put back" if is_lost else f"{internal}run")
+    assert driven.ear.text == internal + ("put back" if is_lost else "run")
     assert "Traceback (most recent call last)" in caplog.text

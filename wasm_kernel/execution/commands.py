@@ -17,7 +17,7 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -108,8 +108,7 @@ class HostCommands:
         self.travel = PendingTravel(state)
         self.listener: ChangedFiles | None = None
         self.functions: Offered = ()
-        self._handlers: dict[str, CommandHandler] = {}
-        self._from_anywhere: frozenset[str] = frozenset()
+        self._handlers: dict[str, tuple[CommandHandler, bool]] = {}
         self._actions: list[AfterCellAction] = []
 
     def add(self, name: str, handler: CommandHandler, *, from_anywhere: bool = False) -> None:
@@ -118,21 +117,18 @@ class HostCommands:
         With `from_anywhere`, guest code may send the command in any way, and as often as it likes.
         Such a handler must return only facts that the guest may know, and change nothing.
         """
-        others = self._from_anywhere - {name}
-        self._from_anywhere = others | {name} if from_anywhere else others
-        self._handlers = {**self._handlers, name: handler}
+        self._handlers = {**self._handlers, name: (handler, from_anywhere)}
 
     @property
     def names(self) -> frozenset[str]:
         """The names of all commands."""
         return frozenset(self._handlers)
 
-    def offered(self, handlers: Mapping[str, CommandHandler]) -> list[str]:
-        """Returns the names of the handlers in `handlers` that were added."""
-        return [name for name in handlers if self._handlers.get(name) is handlers[name]]
+    def handler(self, name: str) -> tuple[CommandHandler, bool]:
+        """Returns a command's handler, and whether it may be asked for `from_anywhere`.
 
-    def handler(self, name: str) -> CommandHandler:
-        """Returns the handler of a command, or raises `CommandRefused`."""
+        Raises `CommandRefused` if there is none.
+        """
         if name in self._handlers:
             return self._handlers[name]
         if name in _OF_KERNELS:
@@ -143,10 +139,6 @@ class HostCommands:
         names = (each for each in self.names | TRAVELS if not each.startswith("_"))  # ours
         known = ", ".join(f"%{each}" for each in sorted(names))
         raise CommandRefused(f"There is no command %{name[:80]} here. There are {known}.")
-
-    def may_come_from_anywhere(self, name: str) -> bool:
-        """Returns whether guest code may send a command that is not in the cell's text."""
-        return name in self._from_anywhere
 
     def begin_cell(self, number: int) -> None:
         """Forgets an earlier cell's requests; `number` is the default name of checkpoints."""
@@ -167,55 +159,32 @@ class HostCommands:
 
         An interrupt, or the sandbox's end, cancels the action that runs.
         """
-        if not self._actions:
-            return
-        context = _CellActionContext(turn, self.broker, clock)
-        clock.arm(NO_SIGNALS, None, 0.0)
-        try:
-            for action in self._actions:
-                try:
-                    action.run(context)
-                except Exception as problem:  # the cell has succeeded, and its effects are kept
-                    log_failure(type(action).__name__, problem)
-                    context.say(f"[wasm-kernel] {INTERNAL_ERROR}.\n", "stderr")
-        finally:
-            clock.disarm()
+        if self._actions:
+            with _acting(turn, self.broker, clock, "running actions") as context:
+                for action in self._actions:
+                    with context.logging_failure(type(action).__name__):
+                        action.run(context)
 
     def cell_begins(self, turn: RunningTurn, clock: Clock) -> bool:
         """Tells the listener that a cell is about to run; returns False if it was interrupted."""
         if self.listener is None:
             return True
-        clock.arm(NO_SIGNALS, None, 0.0)
-        try:
-            self.listener.cell_begins(_CellActionContext(turn, self.broker, clock))
-        except Exception as problem:  # the cell runs all the same
-            log_failure("looking at files before a cell", problem)
-        finally:
-            is_wanted = not clock.interrupted
-            clock.disarm()
-        return is_wanted
+        with _acting(turn, self.broker, clock, "looking at files before a cell") as context:
+            self.listener.cell_begins(context)
+        return not clock.interrupted
 
     def files_changed(self, changes: FileChanges, turn: RunningTurn, clock: Clock) -> None:
         """Tells the listener which files the turn changed. An interrupt cancels its work."""
-        if self.listener is None:
-            return
-        context = _CellActionContext(turn, self.broker, clock)
-        clock.arm(NO_SIGNALS, None, 0.0)
-        try:
-            self.listener.files_changed(changes.paths(), context)
-        except Exception as problem:  # the turn has ended, and its effects are kept
-            log_failure("hearing of changed files", problem)
-            context.say(f"[wasm-kernel] {INTERNAL_ERROR}.\n", "stderr")
-        finally:
-            clock.disarm()
+        if self.listener is not None:
+            with _acting(turn, self.broker, clock, "hearing of changed files") as context:
+                self.listener.files_changed(changes.paths(), context)
 
     def cell_lost(self, turn: RunningTurn, clock: Clock) -> None:
         """Drops the cell's requests, as the guest was lost in it."""
+        context = _CellActionContext(turn, self.broker, clock)
         for action in self._actions:
-            try:
-                action.cell_lost(_CellActionContext(turn, self.broker, clock))
-            except Exception as problem:  # the guest must be restarted even if this fails
-                log_failure("dropping what a cell asked for", problem)
+            with context.logging_failure("dropping what a cell asked for"):
+                action.cell_lost(context)
         self.begin_cell(1)
 
 
@@ -237,6 +206,29 @@ class _CellActionContext:
     def say(self, text: str, stream: str = "stdout") -> None:
         if text:
             self._turn.on_text(stream, text)
+
+    @contextlib.contextmanager
+    def logging_failure(self, what: str) -> Iterator[None]:
+        """Logs an error of a block, and says so. What follows the block happens all the same."""
+        try:
+            yield
+        except Exception as problem:
+            log_failure(what, problem)
+            self.say(f"[wasm-kernel] {INTERNAL_ERROR}.\n", "stderr")
+
+
+@contextlib.contextmanager
+def _acting(
+    turn: RunningTurn, broker: Broker, clock: Clock, what: str
+) -> Iterator[_CellActionContext]:
+    """Yields the context of actions in the block, which an interrupt cancels."""
+    context = _CellActionContext(turn, broker, clock)
+    clock.arm(NO_SIGNALS, None, 0.0)
+    try:
+        with context.logging_failure(what):
+            yield context
+    finally:
+        clock.disarm()
 
 
 class TurnCommands:
@@ -296,8 +288,7 @@ class TurnCommands:
             if line.name not in LISTS and self._turn.text is None:
                 raise CommandRefused(f"%{line.name} works in a cell: a callback can't ask for it.")
             return self._commands.travel.plan(line)
-        handler = self._commands.handler(line.name)
-        is_free = self._commands.may_come_from_anywhere(line.name)
+        handler, is_free = self._commands.handler(line.name)
         return handler(line if is_free else self._take(line), self)
 
     def _take(self, asked: CommandLine) -> CommandLine:
