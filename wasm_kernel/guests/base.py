@@ -287,10 +287,6 @@ class GuestLanguage(Protocol):
     def prepared(self) -> PreparedFiles[Any]:
         """The files in the cache that `prepare` makes."""
 
-    @property
-    def info(self) -> LanguageInfo:
-        """Facts about the language."""
-
     def examine(self) -> Iterator[Finding]:
         """Yields findings about the language's files and its cache; changes nothing."""
 

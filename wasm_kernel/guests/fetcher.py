@@ -44,7 +44,7 @@ def run_fetcher(
     *,
     fetched: FetchedBytes,
     env: Mapping[str, str],
-    on_line: Callable[[str], None],
+    on_line: Callable[[str], None] = lambda line: None,
 ) -> tuple[str, int]:
     """Runs a program that fetches packages; returns its output, and its exit status.
 

@@ -12,9 +12,9 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.mcp import variables
 from wasm_kernel.frontends.mcp.mounts import MountedFiles
 from wasm_kernel.frontends.mcp.sessions import AgentSession
-from wasm_kernel.guests.base import GuestLanguage, languages
+from wasm_kernel.guests.base import info_of, load
 from wasm_kernel.guests.python.language import PythonLanguage
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.result import readable
 from wasm_kernel.service.registry import SessionInfo
 from wasm_kernel.service.service import Service
@@ -138,11 +138,11 @@ def _network(policy: ExecutionPolicy, info: SessionInfo) -> str:
 
 def runtimes() -> str:
     """Returns the languages and their built-in packages."""
-    return "\n".join(_runtime(each) for each in languages())
+    return "\n".join(map(_runtime, RuntimeType))
 
 
-def _runtime(language: GuestLanguage) -> str:
-    line = f"{language.name}: {language.info.title}"
+def _runtime(runtime: RuntimeType) -> str:
+    language, line = load(runtime), f"{runtime.value}: {info_of(runtime).title}"
     if not isinstance(language, PythonLanguage):
         return f"{line}. install_packages adds packages of npm that are JavaScript alone."
     built_in = ", ".join(f"{name} {version}" for name, version in language.files.packages.items())

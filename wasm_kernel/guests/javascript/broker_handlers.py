@@ -59,12 +59,7 @@ def install(
     (folder / "package.json").write_text('{"private": true}')
     task.report(f"Fetching {', '.join(wanted)}")
     said, code = run_fetcher(
-        [*tied_command(_NPM), *_INSTALL, "--", *wanted],
-        folder,
-        task,
-        fetched=fetched,
-        env=_QUIET,
-        on_line=lambda line: None,
+        [*tied_command(_NPM), *_INSTALL, "--", *wanted], folder, task, fetched=fetched, env=_QUIET
     )
     if "FileNotFoundError" in said:
         raise PackageError("npm is not installed beside the kernel. Install it to use %npm.")

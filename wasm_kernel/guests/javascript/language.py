@@ -20,13 +20,11 @@ from wasm_kernel.guests.base import (
     CommandLine,
     Finding,
     GuestSetup,
-    LanguageInfo,
     code_lines,
     examine_code,
 )
 from wasm_kernel.guests.broker_handlers import PrepareGuest
 from wasm_kernel.guests.javascript import files as guest_files
-from wasm_kernel.guests.javascript import info
 from wasm_kernel.guests.javascript.files import JavaScriptFiles
 from wasm_kernel.guests.javascript.guest import (
     HostImports,
@@ -79,11 +77,6 @@ class JavaScriptLanguage:
         made_of = f"javascript {self.files.key} {image.FORMAT} {BOOT}"
         binaries = (self.files.interpreter, self.files.stripper)
         return PreparedFiles(self.compiler, binaries, made_of, JavaScriptAddresses)
-
-    @property
-    def info(self) -> LanguageInfo:
-        """Facts about the language that are known without a running guest."""
-        return info.info()
 
     def examine(self) -> Iterator[Finding]:
         """Yields findings about the language's files and its cache; changes nothing."""

@@ -16,10 +16,10 @@ _HELP_LINKS = (
 )
 
 
-def info(cache: Cache | None = None) -> LanguageInfo:
+def info() -> LanguageInfo:
     """Returns the facts; the version is that of the guest's files."""
     try:
-        version = guest_files(cache or Cache()).python_version
+        version = guest_files(Cache()).python_version
     except (BundleError, OSError):
         version = "unknown"  # the first cell says which file is missing
     language = {

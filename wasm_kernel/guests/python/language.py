@@ -24,14 +24,12 @@ from wasm_kernel.guests.base import (
     CommandLine,
     Finding,
     GuestSetup,
-    LanguageInfo,
     code_lines,
     examine_code,
 )
 from wasm_kernel.guests.broker_handlers import CompileInBackground, PrepareCodec, PrepareGuest
 from wasm_kernel.guests.prepared import PreparedFiles
 from wasm_kernel.guests.python import files as guest_files
-from wasm_kernel.guests.python import info
 from wasm_kernel.guests.python.files import GuestFolders, PythonFiles
 from wasm_kernel.guests.python.guest import (
     ARGV,
@@ -128,11 +126,6 @@ class PythonLanguage:
         """
         is_whole = not flavour.is_baseline or self.prepared.image_at_hand() is not None
         return self.prepared if is_whole else self.small
-
-    @property
-    def info(self) -> LanguageInfo:
-        """Facts about the language that are known without a running guest."""
-        return info.info(self.cache)
 
     def examine(self) -> Iterator[Finding]:
         """Yields findings about the language's files and its cache; changes nothing."""
