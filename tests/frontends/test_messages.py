@@ -10,7 +10,7 @@ import pytest
 from wasm_kernel.errors import CompileError
 from wasm_kernel.frontends.jupyter.page import header_of
 from wasm_kernel.kernels import messages
-from wasm_kernel.outputs.bundle import Mode, never_stop
+from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.result import CellError, SandboxResult
 
@@ -57,13 +57,13 @@ def test_a_malformed_user_expression_does_no_harm(value: Any) -> None:
     "item", [1, {}, {"source": "edit_magic", "filename": "x"}, {"source": ["page"]}]
 )
 def test_an_unknown_payload_is_dropped(item: Any) -> None:
-    assert messages.payloads([item], SAFELY, never_stop) == []
+    assert messages.payloads([item], SAFELY, lambda: False) == []
 
 
 def test_payloads_are_capped_in_number_and_size() -> None:
     text = "x" * (messages.PAYLOAD_CHARACTERS + 1)
     many = [{"source": "set_next_input", "text": text}] * 100
-    found = messages.payloads(many, SAFELY, never_stop)
+    found = messages.payloads(many, SAFELY, lambda: False)
     assert len(found) == messages.PAYLOADS
     assert found[0]["text"].endswith("[cut: it is longer than a cell may send]")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from tests.outputs.payloads import PAYLOADS
 from tests.outputs.strict import problems_in
 from wasm_kernel.outputs import widget_models
 from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.outputs.widget_models import BASE, CONTROLS, OUTPUT, VIEWS
 from wasm_kernel.outputs.widgets import CONTROL, WIDGETS
 from wasm_kernel.result import CommMessage
@@ -271,6 +273,15 @@ def test_a_description_that_becomes_html_later_is_cleaned_then(page: Page) -> No
 def test_tex_in_a_label_only_typesets(page: Page) -> None:
     value = page.make("Label", value=r"$\href{javascript:alert(1)}{x}$")["value"]
     assert r"\href" not in value
+
+
+def test_the_check_of_outputs_in_a_widget_ends_with_the_cell() -> None:
+    asked = itertools.count()
+    html = "<b style='color: red'>x</b>" * 100
+    outputs = [{"output_type": "display_data", "data": {"text/html": html}}]
+    message = opening("w1", identity("Output", OUTPUT) | {"outputs": outputs, "msg_id": "m"})
+    passed = Cleaner(Mode.SAFE).comm(message, lambda: next(asked) > 50)
+    assert passed.removed == ("a part that was still being checked when the cell ended",)
 
 
 def test_outputs_in_a_widget_are_cleaned_like_a_cells(page: Page) -> None:

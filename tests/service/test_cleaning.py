@@ -13,7 +13,7 @@ import pytest
 from tests.linux.inside import needs_walls
 from tests.sampled import but_for
 from wasm_kernel.engine.cache import default_folder
-from wasm_kernel.outputs.bundle import Mode, never_stop
+from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.result import CommMessage
 from wasm_kernel.service import cleaning, fork_process
@@ -24,6 +24,10 @@ ROOT = Path(__file__).parents[2]
 PAGE = {"text/html": "<b>bold</b><script>run()</script>", "text/plain": "bold"}
 ORDERS = ("end", "hang", "deaf", "half", "another type", "too deep")
 OPENED = CommMessage("open", "a" * 32, {"state": {}}, target_name="elsewhere")
+
+
+def never_stop() -> bool:
+    return False
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +67,14 @@ def test_a_program_whose_first_folder_is_gone_has_cleaners(
     with closing(ForkServer(fork_process.start())) as server:
         (tmp_path / "gone").rmdir()
         with closing(WalledCleaner(server, Mode.SAFE, "auto")) as walled:
-            assert walled.bundle(PAGE, {}).data["text/plain"] == "bold"
+            assert walled.bundle(PAGE, {}, never_stop).data["text/plain"] == "bold"
 
 
 @pytest.mark.parametrize("mode", Mode)
 def test_outputs_are_cleaned_as_in_this_process(server: ForkServer, mode: Mode) -> None:
     with closing(WalledCleaner(server, mode, "auto")) as walled:
         own = Cleaner(mode)
-        assert walled.bundle(PAGE, {}) == own.bundle(PAGE, {})
+        assert walled.bundle(PAGE, {}, never_stop) == own.bundle(PAGE, {}, never_stop)
         assert walled.comm(OPENED, never_stop) == own.comm(OPENED, never_stop)
 
 
@@ -80,7 +84,7 @@ def test_what_waits_to_be_cleaned_when_the_cell_is_interrupted_is_left_out(
     with closing(WalledCleaner(server, Mode.SAFE, "auto")) as walled:
         shown = walled.bundle({"text/html": "<p>" * 10**6}, {}, lambda: True)
         assert "text/html" not in shown.data and shown.removed == cleaning.STOPPED
-        assert walled.bundle(PAGE, {}).data["text/plain"] == "bold"
+        assert walled.bundle(PAGE, {}, never_stop).data["text/plain"] == "bold"
 
 
 @needs_walls
@@ -89,7 +93,7 @@ def test_a_cleaner_that_was_taken_over_reaches_nothing(
     obeying: ForkServer, confinement: str
 ) -> None:
     with closing(WalledCleaner(obeying, Mode.SAFE, confinement)) as walled:
-        found = walled.bundle({"text/plain": "probe"}, {}).data
+        found = walled.bundle({"text/plain": "probe"}, {}, never_stop).data
     reached = {name for name, came in found.items() if came == "done"}
     if confinement == "off":  # this shows that the same probe would notice
         assert reached >= {"secret", "passwords", "program", "tcp"}
@@ -107,15 +111,15 @@ def test_the_end_of_a_cleaner_is_told_in_words(
         if order in ("hang", "deaf", "half"):
             monkeypatch.setattr(cleaning, "ANSWER_SECONDS", 1.0)
         with pytest.raises(CleanerLost, match=r"Outputs up to now are kept\. Run the notebook"):
-            walled.bundle({"text/plain": order}, {})
+            walled.bundle({"text/plain": order}, {}, never_stop)
             time.sleep(0.5)
-            walled.bundle({"text/plain": "x" * 2**23}, {})  # more than waits in a socket
+            walled.bundle({"text/plain": "x" * 2**23}, {}, never_stop)  # larger than a socket
 
 
 def test_an_output_that_is_too_large_once_it_is_cleaned_is_named_and_others_are_shown(
     obeying: ForkServer,
 ) -> None:
     with closing(WalledCleaner(obeying, Mode.SAFE, "auto")) as walled:
-        shown = walled.bundle({"text/plain": "too large"}, {})
+        shown = walled.bundle({"text/plain": "too large"}, {}, never_stop)
         assert not shown.data and "more than 64 MiB" in shown.removed[0]
-        assert walled.bundle({"text/plain": "well"}, {}).data == {"text/plain": "well"}
+        assert walled.bundle({"text/plain": "well"}, {}, never_stop).data == {"text/plain": "well"}

@@ -41,22 +41,17 @@ class CleanOutput(msgspec.Struct, frozen=True):
     removed: tuple[str, ...] = ()
 
 
-def never_stop() -> bool:
-    """Returns False, for callers that wait until an output is checked, however long it takes."""
-    return False
-
-
 def clean(
     data: Mapping[str, Any],
     metadata: Mapping[str, Any],
     mode: Mode,
-    should_stop: Callable[[], bool] = never_stop,
+    should_stop: Callable[[], bool] | None = None,
 ) -> CleanOutput:
     """Returns the part of a bundle that may be shown. Any thread; raises nothing.
 
     In mode `safe` contents are cleaned; `static` keeps text and raster images, `trusted` everything
     but terminal control. Contents whose check has not ended when `should_stop` returns True are
-    left out.
+    left out; by default, that of the check around this one counts, if there is one.
     """
     if mode is Mode.TRUSTED:
         return CleanOutput({mime: _trusted(mime, data[mime]) for mime in data}, dict(metadata))

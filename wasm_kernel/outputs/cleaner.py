@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from wasm_kernel.outputs import bundle
-from wasm_kernel.outputs.bundle import CleanOutput, Mode, never_stop
+from wasm_kernel.outputs.bundle import CleanOutput, Mode
 from wasm_kernel.outputs.limits import stopping_if
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.result import CommMessage
@@ -36,10 +36,7 @@ class OutputCleaner(Protocol):
     mode: Mode
 
     def bundle(
-        self,
-        data: Mapping[str, Any],
-        metadata: Mapping[str, Any],
-        should_stop: ShouldStop = never_stop,
+        self, data: Mapping[str, Any], metadata: Mapping[str, Any], should_stop: ShouldStop
     ) -> CleanOutput:
         """Returns the part of a bundle that may be shown, as `bundle.clean` does."""
 
@@ -64,10 +61,7 @@ class Cleaner:
         return self._gate.admits(message)
 
     def bundle(
-        self,
-        data: Mapping[str, Any],
-        metadata: Mapping[str, Any],
-        should_stop: ShouldStop = never_stop,
+        self, data: Mapping[str, Any], metadata: Mapping[str, Any], should_stop: ShouldStop
     ) -> CleanOutput:
         """Cleans a bundle."""
         return bundle.clean(data, metadata, self.mode, should_stop)

@@ -19,9 +19,9 @@ _should_stop: ContextVar[Callable[[], bool] | None] = ContextVar("should_stop", 
 
 
 @contextmanager
-def stopping_if(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """Ends the checks in this block as soon as `should_stop` returns True."""
-    token = _should_stop.set(should_stop)
+def stopping_if(should_stop: Callable[[], bool] | None) -> Iterator[None]:
+    """Ends the checks in this block as soon as `should_stop`, if it is given, returns True."""
+    token = _should_stop.set(should_stop or _should_stop.get())
     try:
         yield
     finally:

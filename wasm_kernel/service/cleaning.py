@@ -8,7 +8,7 @@ reaches no file, no network and no other process, and has only the outputs of on
 
 import gc
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -21,8 +21,8 @@ from wasm_kernel.linux.broker import BrokerServer, Handlers, OwnAnswers, RemoteB
 from wasm_kernel.linux.channel import FRAME_BYTES, Channel, check_size
 from wasm_kernel.linux.confinement import Confinement, KeptPaths, import_places
 from wasm_kernel.linux.task import Cancelled, OfCell, Task
-from wasm_kernel.outputs.bundle import CleanOutput, Mode, never_stop
-from wasm_kernel.outputs.cleaner import Cleaner, CleanMessage
+from wasm_kernel.outputs.bundle import CleanOutput, Mode
+from wasm_kernel.outputs.cleaner import Cleaner, CleanMessage, ShouldStop
 from wasm_kernel.policy import MIB
 from wasm_kernel.result import CommMessage
 from wasm_kernel.service.fork_server import ForkServer, Worker
@@ -111,16 +111,13 @@ class WalledCleaner:
         self._broker = RemoteBroker(channel, OwnAnswers(channel), _GONE)
 
     def bundle(
-        self,
-        data: Mapping[str, Any],
-        metadata: Mapping[str, Any],
-        should_stop: Callable[[], bool] = never_stop,
+        self, data: Mapping[str, Any], metadata: Mapping[str, Any], should_stop: ShouldStop
     ) -> CleanOutput:
         """Has a bundle cleaned."""
         asked = CleanBundle(data, metadata)
         return self._ask(asked, CleanOutput, should_stop) or CleanOutput({}, removed=STOPPED)
 
-    def comm(self, message: CommMessage, should_stop: Callable[[], bool]) -> CleanMessage:
+    def comm(self, message: CommMessage, should_stop: ShouldStop) -> CleanMessage:
         """Has a message to a widget cleaned."""
         asked = CleanComm(message)
         return self._ask(asked, CleanMessage, should_stop) or CleanMessage(None, STOPPED)
@@ -129,9 +126,7 @@ class WalledCleaner:
         """Ends the process, even in the middle of its work."""
         self.process.close()
 
-    def _ask(
-        self, asked: Struct, reply: type[Reply], should_stop: Callable[[], bool]
-    ) -> Reply | None:
+    def _ask(self, asked: Struct, reply: type[Reply], should_stop: ShouldStop) -> Reply | None:
         """Returns the answer; None if the cell was interrupted before the work began."""
         late = threading.Timer(ANSWER_SECONDS, self.process.kill)  # it may also read nothing
         late.daemon = True
