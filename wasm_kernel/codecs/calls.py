@@ -48,9 +48,6 @@ class _CodecRequest(Struct, frozen=True):
     numbers: Annotated[tuple[Word, ...], Meta(max_length=8)] = ()
 
 
-_decoder = msgspec.json.Decoder(_CodecRequest)
-
-
 class CodecCalls:
     """Runs codecs for one guest. Only the guest's thread uses it.
 
@@ -77,7 +74,7 @@ class CodecCalls:
         The address is 0 if the guest has no room for it.
         """
         try:
-            asked = _decoder.decode(request)
+            asked = msgspec.json.decode(request, type=_CodecRequest)
             codec = CODECS[asked.codec]
             function = codec.functions[asked.function]
             data = self._guest.memory.view(asked.at, asked.length)

@@ -82,6 +82,9 @@ def text_at(memory: GuestMemory, at: int, length: int) -> str:
 class CodecModule:
     """One instance of a codec; its maker closes `instance`.
 
+    `call` calls a function with one result, `call_for` one with several; both raise `GuestStopped`
+    if it does not return.
+
     Args:
         compiled: The compiled module.
         imports: Answers its imports.
@@ -95,11 +98,8 @@ class CodecModule:
         self.imports = imports
         options = InstanceOptions(memory_bytes, refuses_others=True, memory=imports.memory)
         self.instance = Instance(compiled, (imports,), options, clock, OutputStreams())
-
-    @property
-    def memory(self) -> GuestMemory:
-        """The codec's memory."""
-        return self.instance.memory
+        self.memory = self.instance.memory
+        self.call, self.call_for = self.instance.call, self.instance.call_for
 
     def put(self, data: memoryview) -> int:
         """Begins the codec, and copies its input into its memory; returns the address."""
@@ -112,18 +112,10 @@ class CodecModule:
     def allocate(self, length: int) -> int:
         """Returns the address of `length` free bytes of the codec's memory."""
         export, more = self.imports.allocator
-        at = self.instance.call(export, length, *more)
+        at = self.call(export, length, *more)
         if not at:
             raise CodecError
         return at
-
-    def call(self, export: str, *args: int) -> int:
-        """Calls a function with one result. Raises `GuestStopped` if it does not return."""
-        return self.instance.call(export, *args)
-
-    def call_for(self, results: int, export: str, *args: int) -> tuple[int, ...]:
-        """Calls a function with several results. Raises `GuestStopped` if it does not return."""
-        return self.instance.call_for(results, export, *args)
 
 
 Function = Callable[[CodecModule, int, int, tuple[int, ...]], CodecResult]
