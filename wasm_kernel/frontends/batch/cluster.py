@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -167,68 +168,61 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@dataclass
 class _ClusterBatch:
     """One run of many notebooks on a cluster."""
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        words: tuple[str, ...],
-        progress: Progress,
-        address: str,
-        security: distributed.Security | None,
-    ) -> None:
-        self._settings = settings
-        self._words = words
-        self._progress = progress
-        self._address = address
-        self._security = security
-        self._topic = f"wasm-kernel-{uuid.uuid4()}"
-        self._guard = threading.Lock()
-        self._attempts: dict[str, _Attempt] = {}
-        self._outcomes: dict[str, Outcome] = {}
-        self._client: Any = None
+    settings: RunSettings
+    words: tuple[str, ...]
+    progress: Progress
+    address: str
+    security: distributed.Security | None
+    topic: str = field(default_factory=lambda: f"wasm-kernel-{uuid.uuid4()}")
+    guard: threading.Lock = field(default_factory=threading.Lock)
+    attempts: dict[str, _Attempt] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    client: Any = None
 
     def run(self, sources: Sequence[Source]) -> list[Outcome]:
         """Runs the notebooks; Ctrl-C makes those without an outcome `cancelled`."""
-        self._attempts = {source.name: _Attempt(source) for source in sources}
+        self.attempts = {source.name: _Attempt(source) for source in sources}
         with _interrupted_by_sigterm():
             try:
                 self._connect()
                 self._begin()
-                while self._attempts:
+                while self.attempts:
                     self._look()
             except KeyboardInterrupt:
-                for name in [*self._attempts]:
+                for name in [*self.attempts]:
                     self._end(name, Outcome(name, "cancelled", "The run was cancelled."))
             finally:
-                if self._client is not None:
-                    self._client.close()
-        return [self._outcomes[source.name] for source in sources]
+                if self.client is not None:
+                    self.client.close()
+        return [self.outcomes[source.name] for source in sources]
 
     # -- the cluster
 
     def _connect(self) -> None:
         """Connects or reconnects to the scheduler; `BatchError` if it does not answer."""
-        if self._client is not None:
-            self._client.close()
+        if self.client is not None:
+            self.client.close()
         try:
-            self._client = distributed.Client(
-                self._address,
+            self.client = distributed.Client(
+                self.address,
                 timeout=_CONNECT_SECONDS,
-                security=self._security,
+                security=self.security,
                 set_as_default=False,
             )
-            self._client.register_plugin(WarmGuest())
-            self._client.subscribe_topic(self._topic, self._heard)
+            self.client.register_plugin(WarmGuest())
+            self.client.subscribe_topic(self.topic, self._heard)
         except (OSError, TimeoutError) as problem:
             raise BatchError(
-                f"The scheduler at {self._address} does not answer. Nothing was run."
+                f"The scheduler at {self.address} does not answer. Nothing was run."
             ) from problem
 
     def _begin(self) -> None:
         """Submits all notebooks that no worker has."""
-        for name, attempt in [*self._attempts.items()]:
+        for name, attempt in [*self.attempts.items()]:
             if attempt.future is None:
                 try:
                     data = self._task_of(attempt)
@@ -236,14 +230,14 @@ class _ClusterBatch:
                     self._end(name, Outcome(name, "error", str(problem)))
                     continue
                 if data is not None:
-                    attempt.future = self._client.submit(run_task, data, pure=False)
+                    attempt.future = self.client.submit(run_task, data, pure=False)
 
     def _task_of(self, attempt: _Attempt) -> bytes | None:
         """The task of a notebook; None if an earlier run did it.
 
         Raises `NotebookError` if it can't be run.
         """
-        settings, source = self._settings, attempt.source
+        settings, source = self.settings, attempt.source
         book = read_notebook(source)
         if settings.parameters:
             book = put_in(book, settings.parameters)
@@ -257,13 +251,13 @@ class _ClusterBatch:
         task = NotebookTask(
             name=source.name,
             notebook=nbformat.v4.writes(book).encode(),
-            topic=self._topic,
+            topic=self.topic,
             attempt=attempt.number,
             budgets=settings.budgets,
             mounts=settings.mounts,
             network=settings.network,
             inputs={file.name: file.read_bytes() for file in settings.inputs},
-            packages=self._words,
+            packages=self.words,
             deterministic=settings.deterministic,
             shared=settings.shared,
             place=session_id_of(source.output),
@@ -274,16 +268,16 @@ class _ClusterBatch:
     def _look(self) -> None:
         """Waits a moment, and takes the results of the notebooks that ended."""
         time.sleep(_POLL_SECONDS)
-        if self._client.status == "closed":
+        if self.client.status == "closed":
             try:
                 self._connect()
             except BatchError:
-                for name in [*self._attempts]:
+                for name in [*self.attempts]:
                     self._end(name, Outcome(name, "kernel-lost", _GONE))
                 return
-        limit = self._settings.budgets.notebook_seconds or NOTEBOOK_SECONDS
+        limit = self.settings.budgets.notebook_seconds or NOTEBOOK_SECONDS
         begun_since = time.monotonic() - limit - _SPARE_SECONDS
-        for name, attempt in [*self._attempts.items()]:
+        for name, attempt in [*self.attempts.items()]:
             status = attempt.future.status
             if status == "finished":
                 self._take(name, attempt)
@@ -306,7 +300,7 @@ class _ClusterBatch:
         if number >= ATTEMPTS:
             self._end(name, Outcome(name, "kernel-lost", _LOST.format(count=number)))
             return
-        self._attempts[name] = _Attempt(attempt.source, number)
+        self.attempts[name] = _Attempt(attempt.source, number)
 
     def _take(self, name: str, attempt: _Attempt) -> None:
         """Takes the result of a notebook, and writes it."""
@@ -337,25 +331,25 @@ class _ClusterBatch:
         remove_earlier(source.output, before, files)
         left = outcome.left or ((".",) if len(files) < len(ran.files) else ())
         outcome = replace(outcome, output=str(source.output), files=files, left=left)
-        if not (self._settings.compare and outcome.ok):
+        if not (self.settings.compare and outcome.ok):
             return outcome
-        return compared(source, book, self._settings.ignored, outcome)
+        return compared(source, book, self.settings.ignored, outcome)
 
     def _end(self, name: str, outcome: Outcome) -> None:
-        with self._guard:
-            self._attempts.pop(name, None)
-            self._outcomes[name] = outcome
-            self._progress.ended(outcome)
+        with self.guard:
+            self.attempts.pop(name, None)
+            self.outcomes[name] = outcome
+            self.progress.ended(outcome)
 
     def _heard(self, event: tuple[float, bytes]) -> None:
         """Takes a worker's message; called on a thread of Dask's client."""
-        with self._guard, suppress(msgspec.DecodeError):
+        with self.guard, suppress(msgspec.DecodeError):
             told = msgspec.msgpack.decode(event[1], type=TaskProgress)
-            attempt = self._attempts.get(told.name)
+            attempt = self.attempts.get(told.name)
             if attempt is None or attempt.number != told.attempt:
                 return
             if told.done:
-                self._progress.cell_ended(told.name, told.done, told.cells)
+                self.progress.cell_ended(told.name, told.done, told.cells)
             else:  # perhaps again: the scheduler may have given it to another worker
                 attempt.began = time.monotonic()
-                self._progress.began(told.name, told.cells)
+                self.progress.began(told.name, told.cells)

@@ -30,136 +30,67 @@ _ABOUT = (
 def add_run(commands: Any, root: Callable[[], Path]) -> None:
     """Adds the command to those of `wasm-kernel`; `root` returns the default sessions' folder."""
     parser = commands.add_parser("run", help="run untrusted notebooks", description=_ABOUT)
-    parser.add_argument("notebooks", nargs="+", metavar="NOTEBOOK", help=_NOTEBOOKS)
-    parser.add_argument("-o", "--out", required=True, metavar="OUT", type=Path, help=_OUT)
-    _add_parameters(parser)
-    parser.add_argument(
-        "--resume", action="store_true", help="go on where an earlier run into OUT ended"
-    )
-    parser.add_argument(
-        "--folder",
-        choices=("none", "read", "write"),
-        default="read",
-        help="what cells see of the notebook's folder; by default read",
-    )
-    add_repeated(
-        parser,
-        "--mount",
-        "HOST:GUEST",
-        "a further folder that cells see, read-only unless :rw follows",
-    )
-    _add_network(parser)
-    parser.add_argument(
-        "--deterministic",
-        action="store_true",
-        help="fixed random numbers, a clock that moves by steps, sorted folders",
-    )
+    add, repeat = parser.add_argument, partial(add_repeated, parser)
+    add("notebooks", nargs="+", metavar="NOTEBOOK", help=_NOTEBOOKS)
+    add("-o", "--out", required=True, metavar="OUT", type=Path, help=_OUT)
+    repeat("-p --parameter", ("NAME", "VALUE"), "a value for the cell tagged parameters", nargs=2)
+    repeat("-f --parameters", "FILE", "a YAML file of such values", type=Path)
+    add("--resume", action="store_true", help="go on where an earlier run into OUT ended")
+    add("--folder", choices=("none", "read", "write"), default="read", help=_FOLDER)
+    repeat("--mount", "HOST:GUEST", "a further folder that cells see, read-only unless :rw follows")
+    repeat("--network", "URL", _NETWORK)
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--record", type=Path, metavar="FOLDER", help=_RECORD)
+    add_replay(kept)
+    add("--deterministic", action="store_true", help=_DETERMINISTIC)
     add_functions(parser)
-    _add_cluster(parser)
-    _add_comparison(parser)
+    workers = parser.add_mutually_exclusive_group()
+    workers.add_argument("--cluster", metavar="ADDRESS", help=_CLUSTER)
+    workers.add_argument("--local-cluster", type=int, metavar="N", help=_LOCAL_CLUSTER)
+    add("--shared", type=Path, metavar="FOLDER", help="a folder that all of its workers share")
+    add("--compare", action="store_true", help=_COMPARE)
+    repeat("--ignore", None, "a part of outputs that may differ", choices=_IGNORABLE)
     add_reports(parser)
-    parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="also write a page with links and figures"
-    )
+    add("--html", type=Path, metavar="FILE", help="also write a page with links and figures")
     add_running(parser)
     parser.set_defaults(run=lambda options: guarded(lambda: _run(options, root)))
 
 
-def _add_network(parser: argparse.ArgumentParser) -> None:
-    add_repeated(
-        parser,
-        "--network",
-        "URL",
-        "a host that cells may send requests to, such as https://example.org",
-    )
-    kept = parser.add_mutually_exclusive_group()
-    kept.add_argument(
-        "--record",
-        type=Path,
-        metavar="FOLDER",
-        help="keep requests and calls of functions, with their answers, in a folder",
-    )
-    add_replay(kept)
+_NOTEBOOKS = "a file, a folder, a glob, or - for standard input"
+_OUT = "the folder for executed notebooks, or the file for a single one"
+_FOLDER = "what cells see of the notebook's folder; by default read"
+_NETWORK = "a host that cells may send requests to, such as https://example.org"
+_RECORD = "keep requests and calls of functions, with their answers, in a folder"
+_REPLAY = "answer them from a folder of an earlier --record, without network and functions"
+_DETERMINISTIC = "fixed random numbers, a clock that moves by steps, sorted folders"
+_CLUSTER = "run on the workers of this Dask scheduler"
+_LOCAL_CLUSTER = "run on N Dask workers of this machine"
+_COMPARE = "fail notebooks whose outputs are not those that they were stored with"
+_IGNORABLE = ("images", "counts", "addresses", "metadata")
+_JOBS = "how many at a time; by default one a processor"
+_REQUIREMENTS = "a requirements file, whose packages notebooks in Python have"
 
 
 def add_replay(parser: Any) -> None:
     """Adds the option for recorded answers."""
-    parser.add_argument(
-        "--replay",
-        type=Path,
-        metavar="FOLDER",
-        help="answer them from a folder of an earlier --record, without network and functions",
-    )
-
-
-def _add_parameters(parser: argparse.ArgumentParser) -> None:
-    add_repeated(
-        parser,
-        "-p --parameter",
-        ("NAME", "VALUE"),
-        "a value for the cell tagged parameters",
-        nargs=2,
-    )
-    add_repeated(parser, "-f --parameters", "FILE", "a YAML file of such values", type=Path)
-
-
-def _add_cluster(parser: argparse.ArgumentParser) -> None:
-    cluster = parser.add_mutually_exclusive_group()
-    cluster.add_argument(
-        "--cluster", metavar="ADDRESS", help="run on the workers of this Dask scheduler"
-    )
-    cluster.add_argument(
-        "--local-cluster", type=int, metavar="N", help="run on N Dask workers of this machine"
-    )
-    parser.add_argument(
-        "--shared", type=Path, metavar="FOLDER", help="a folder that all of its workers share"
-    )
-
-
-def _add_comparison(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--compare",
-        action="store_true",
-        help="fail notebooks whose outputs are not those that they were stored with",
-    )
-    add_repeated(
-        parser,
-        "--ignore",
-        None,
-        "a part of outputs that may differ",
-        choices=("images", "counts", "addresses", "metadata"),
-    )
-
-
-_NOTEBOOKS = "a file, a folder, a glob, or - for standard input"
-_OUT = "the folder for executed notebooks, or the file for a single one"
+    parser.add_argument("--replay", type=Path, metavar="FOLDER", help=_REPLAY)
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
     """Adds the options about running notebooks, which several commands share."""
-    parser.add_argument(
-        "--jobs", type=int, metavar="N", help="how many at a time; by default one a processor"
-    )
-    add_repeated(parser, "--input", "FILE", "a file that is copied into /app first", type=Path)
-    add_repeated(
-        parser,
-        "-r --requirements",
-        "FILE",
-        "a requirements file, whose packages notebooks in Python have",
-        type=Path,
-    )
-    parser.add_argument(
-        "--sessions", type=Path, metavar="FOLDER", help="where notebooks have their sessions"
-    )
+    add, repeat = parser.add_argument, partial(add_repeated, parser)
+    add("--jobs", type=int, metavar="N", help=_JOBS)
+    repeat("--input", "FILE", "a file that is copied into /app first", type=Path)
+    repeat("-r --requirements", "FILE", _REQUIREMENTS, type=Path)
+    add("--sessions", type=Path, metavar="FOLDER", help="where notebooks have their sessions")
     for field, (name, kind, about) in _BUDGETS.items():
-        parser.add_argument(name, dest=field, type=kind, metavar=_METAVARS[kind], help=about)
+        add(name, dest=field, type=kind, metavar=_METAVARS[kind], help=about)
 
 
 def add_reports(parser: argparse.ArgumentParser) -> None:
     """Adds the options for reports."""
-    parser.add_argument(
-        "--json", action="store_true", help="write one JSON object a line instead of words"
-    )
+    about = "write one JSON object a line instead of words"
+    parser.add_argument("--json", action="store_true", help=about)
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write JUnit XML")
 
 

@@ -27,37 +27,21 @@ _ABOUT = (
 _EXECUTED = "executed"
 _FEEDBACK = "feedback"
 _GRADES = "grades.csv"
+_TESTS = "a file or folder of tests: our own, otter-grader's, or a notebook of nbgrader's"
+_OUT = f"the folder for {_GRADES}, {_FEEDBACK} for each student, and {_EXECUTED} notebooks"
+_NETWORK = "a host whose recorded answers submissions may get; needs --replay"
 
 
 def add_grade(commands: Any, root: Callable[[], Path]) -> None:
     """Adds the command to those of `wasm-kernel`; `root` returns the default sessions' folder."""
     parser = commands.add_parser("grade", help="grade notebooks by tests", description=_ABOUT)
-    parser.add_argument("notebooks", nargs="+", metavar="SUBMISSION", help="as for `run`")
-    parser.add_argument(
-        "--tests",
-        action="append",
-        required=True,
-        type=Path,
-        metavar="TESTS",
-        help="a file or folder of tests: our own, otter-grader's, or a notebook of nbgrader's",
-    )
-    parser.add_argument(
-        *("-o", "--out"),
-        required=True,
-        type=Path,
-        metavar="OUT",
-        help=f"the folder for {_GRADES}, {_FEEDBACK} for each student, and {_EXECUTED} notebooks",
-    )
-    parser.add_argument(
-        "--test-seconds", type=float, default=10.0, help="the most that a test may take"
-    )
+    add = parser.add_argument
+    add("notebooks", nargs="+", metavar="SUBMISSION", help="as for `run`")
+    add("--tests", action="append", required=True, type=Path, metavar="TESTS", help=_TESTS)
+    add("-o", "--out", required=True, type=Path, metavar="OUT", help=_OUT)
+    add("--test-seconds", type=float, default=10.0, help="the most that a test may take")
     add_replay(parser)
-    add_repeated(
-        parser,
-        "--network",
-        "URL",
-        "a host whose recorded answers submissions may get; needs --replay",
-    )
+    add_repeated(parser, "--network", "URL", _NETWORK)
     add_reports(parser)
     add_running(parser)
     parser.set_defaults(run=lambda options: guarded(lambda: _grade(options, root)))

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import Struct
@@ -178,32 +179,27 @@ def grade_notebooks(
         return grades
 
 
+@dataclass
 class _Grading:
     """Runs submissions and grades them. Each of its threads has a clean guest."""
 
-    def __init__(
-        self,
-        service: Service,
-        settings: RunSettings,
-        files: TestFiles,
-        seconds: float,
-        jobs: int,
-    ) -> None:
-        self._service = service
-        self._settings = settings
-        self._files = files
-        self._seconds = seconds
-        self._jobs = jobs
-        self._is_cancelled = False
-        self._threads = ThreadPoolExecutor(jobs)
-        self._own = threading.local()
-        self._made: list[str] = []
-        self._free: dict[str, float] = {}
+    service: Service
+    settings: RunSettings
+    files: TestFiles
+    seconds: float
+    jobs: int
+
+    def __post_init__(self) -> None:
+        self.threads = ThreadPoolExecutor(self.jobs)
+        self.own = threading.local()
+        self.made: list[str] = []
+        self.free: dict[str, float] = {}
+        self.is_cancelled = False
 
     def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
-        for name in self._made:
-            self._service.delete(name)
+        self.threads.shutdown(cancel_futures=True)
+        for name in self.made:
+            self.service.delete(name)
 
     def check(self) -> list[str]:
         """Loads the tests once; `BatchError` if there are none, or one can't judge anything.
@@ -242,37 +238,37 @@ class _Grading:
                 raise BatchError(f"{test.name}: {test.message} Nothing was graded.")
             if test.earned:
                 progress.noted(_FREE.format(name=test.name, earned=test.earned, of=test.points))
-        self._free = {test.name: test.earned for test in grade.tests}
+        self.free = {test.name: test.earned for test in grade.tests}
 
     def run(self, sources: Sequence[Source], progress: Progress) -> list[Grade]:
         """Runs some submissions; returns their grades; `BatchError` if the run was cancelled."""
         try:
-            outcomes = run_sources(sources, self._settings, self._jobs, progress)
+            outcomes = run_sources(sources, self.settings, self.jobs, progress)
             return self._grade_all(outcomes)
         finally:
             for source in sources:
-                BatchSession(self._settings.root, source.output).discard()
+                BatchSession(self.settings.root, source.output).discard()
 
     def _clean(self) -> CleanGuest:
-        if not hasattr(self._own, "guest"):
-            sandbox = self._service.create()
-            self._made.append(sandbox.session_id)
-            self._own.guest = CleanGuest(sandbox, self._files, self._seconds)
-        guest: CleanGuest = self._own.guest
+        if not hasattr(self.own, "guest"):
+            sandbox = self.service.create()
+            self.made.append(sandbox.session_id)
+            self.own.guest = CleanGuest(sandbox, self.files, self.seconds)
+        guest: CleanGuest = self.own.guest
         return guest
 
     def _grade_all(self, outcomes: Sequence[Outcome]) -> list[Grade]:
         if any(outcome.verdict == "cancelled" for outcome in outcomes):
             raise BatchError(_CANCELLED)
         try:
-            return [*self._threads.map(self._grade, outcomes)]
+            return [*self.threads.map(self._grade, outcomes)]
         except KeyboardInterrupt:
-            self._is_cancelled = True
+            self.is_cancelled = True
             raise BatchError(_CANCELLED) from None
 
     def _grade(self, outcome: Outcome) -> Grade:
         clean = self._clean()
-        session = BatchSession(self._settings.root, Path(outcome.output))
+        session = BatchSession(self.settings.root, Path(outcome.output))
         return Grade(
             outcome, tuple(self._one(clean, session, outcome, test) for test in clean.tests)
         )
@@ -281,7 +277,7 @@ class _Grading:
         self, clean: CleanGuest, session: BatchSession, outcome: Outcome, test: GradedTest
     ) -> TestGrade:
         earned, message, judged = 0.0, _NOTHING_RAN, True
-        if self._is_cancelled:
+        if self.is_cancelled:
             raise BatchError(_CANCELLED)
         if outcome.verdict == "kernel-lost":  # which is not the submission's fault
             message, judged = outcome.reason, False
@@ -298,7 +294,7 @@ class _Grading:
             hidden=test.hidden,
             forgeable=test.forgeable,
             judged=judged,
-            free=self._free.get(test.name, 0.0),
+            free=self.free.get(test.name, 0.0),
         )
 
     def _in_copy(
@@ -306,15 +302,15 @@ class _Grading:
     ) -> tuple[float, str]:
         """Runs one test in a copy of the submission, which is then deleted."""
         name = ids.new()
-        root = self._settings.root
+        root = self.settings.root
         lineage = root.lineage_below(session.id)
         fork_session(root, lineage)(ForkSession(name, reseed=False), QUIET)
         try:
-            copy = SubmissionCopy(self._service.get(name), self._seconds)
+            copy = SubmissionCopy(self.service.get(name), self.seconds)
             return _judged(clean, copy, test)
         finally:
             with suppress(WasmKernelError, OSError):
-                self._service.delete(name)
+                self.service.delete(name)
 
 
 def _judged(clean: CleanGuest, copy: SubmissionCopy, test: GradedTest) -> tuple[float, str]:

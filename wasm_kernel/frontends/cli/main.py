@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from wasm_kernel import __version__
 
@@ -21,7 +22,16 @@ from wasm_kernel.frontends.batch.grade_command import add_grade
 from wasm_kernel.frontends.cli.serve import add_serve
 from wasm_kernel.frontends.mcp.command import add_mcp
 from wasm_kernel.policy import RuntimeType
+from wasm_kernel.service.named_functions import add_repeated
 
+_ENV = "an environment variable for the kernel's process"
+_CACHE = (
+    "keep the compiled guest there, such as for kernels that get a new home each time; a user who "
+    "can write to it can run code as you"
+)
+_FUEL = "the code for sessions with a fuel budget instead"
+_EXPORT = "then write it into FILE, for machines with the same kind of processor and versions"
+_IMPORT = "first take it from FILE, which holds code that will run with your rights"
 _BROKEN_PIPE = 141  # a shell's status for a program whose reader has gone
 
 
@@ -55,27 +65,22 @@ def _parser() -> argparse.ArgumentParser:
     install = commands.add_parser("install", help="offer the kernel in Jupyter's picker")
     _add_place(install)
     install.add_argument("--display-name", help="how the picker calls the kernel")
-    install.add_argument(
-        "--env",
-        action="append",
-        nargs=2,
-        metavar=("NAME", "VALUE"),
-        default=[],
-        help="an environment variable for the kernel's process; may be repeated",
-    )
-    install.add_argument(
-        "--cache",
-        metavar="FOLDER",
-        help="keep the compiled guest there, such as for kernels that get a new home each time; "
-        "a user who can write to it can run code as you",
-    )
+    add_repeated(install, "--env", ("NAME", "VALUE"), _ENV, nargs=2)
+    install.add_argument("--cache", metavar="FOLDER", help=_CACHE)
     install.set_defaults(run=_install)
 
     uninstall = commands.add_parser("uninstall", help="take the kernel out of the picker")
     _add_place(uninstall)
     uninstall.set_defaults(run=_uninstall)
 
-    _add_warm(commands)
+    warm = commands.add_parser("warm", help="compile the guest now, not at the first kernel")
+    warm.add_argument("--fuel", action="store_true", help=_FUEL)
+    carried = warm.add_mutually_exclusive_group()
+    carried.add_argument("--export", type=Path, metavar="FILE", help=_EXPORT)
+    carried.add_argument("--import", type=Path, dest="source", metavar="FILE", help=_IMPORT)
+    about = "of the FILE to import, as --export printed it"
+    warm.add_argument("--sha256", metavar="DIGEST", help=about)
+    warm.set_defaults(run=_warm, usage=warm.error)
 
     doctor = commands.add_parser("doctor", help="say what works on this machine")
     doctor.set_defaults(run=_doctor)
@@ -88,32 +93,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    warm = commands.add_parser("warm", help="compile the guest now, not at the first kernel")
-    warm.add_argument(
-        "--fuel", action="store_true", help="the code for sessions with a fuel budget instead"
-    )
-    carried = warm.add_mutually_exclusive_group()
-    carried.add_argument(
-        "--export",
-        type=Path,
-        metavar="FILE",
-        help="then write it into FILE, for machines with the same kind of processor and the same "
-        "versions",
-    )
-    carried.add_argument(
-        "--import",
-        type=Path,
-        dest="source",
-        metavar="FILE",
-        help="first take it from FILE, which holds code that will run with your rights",
-    )
-    warm.add_argument(
-        "--sha256", metavar="DIGEST", help="of the FILE to import, as --export printed it"
-    )
-    warm.set_defaults(run=_warm, usage=warm.error)
-
-
 def _sessions_folder() -> Path:
     from wasm_kernel.kernels.settings import KernelSettings
 
@@ -123,13 +102,8 @@ def _sessions_folder() -> Path:
 def _add_place(command: argparse.ArgumentParser) -> None:
     place = command.add_mutually_exclusive_group()
     place.add_argument("--user", action="store_true", help="for the current user")
-    place.add_argument(
-        "--sys-prefix",
-        action="store_const",
-        const=sys.prefix,
-        dest="prefix",
-        help="in this Python environment",
-    )
+    here: dict[str, Any] = {"action": "store_const", "const": sys.prefix, "dest": "prefix"}
+    place.add_argument("--sys-prefix", help="in this Python environment", **here)
     place.add_argument("--prefix", help="below this folder, in share/jupyter/kernels")
     languages = [runtime.value for runtime in RuntimeType]
     command.add_argument("--language", choices=languages, default=languages[0], help="of its cells")

@@ -43,18 +43,13 @@ DEFAULTS = {
 """The limits that differ from a kernel's, since an agent pays for the outputs that it reads."""
 _NUMBERS: dict[str, tuple[float | None, str, str]] = {
     "sessions": (100, "N", "sessions in all"),
-    "owner_sessions": (
-        *(16, "N"),
-        "sessions of one owner, or of one connection where tokens name no owners",
-    ),
+    "owner_sessions": (16, "N", "sessions of one owner, or of one connection without owners"),
     "memory": (
-        *(None, "SIZE"),
-        "the memory of all sessions together, as 2G or a number of MiB; by default what is free",
+        None,
+        "SIZE",
+        "the memory of all sessions, as 2G or in MiB; by default what is free",
     ),
-    "disk": (
-        *(None, "SIZE"),
-        "what all sessions together may take on disk, as 20G or a number of MiB",
-    ),
+    "disk": (None, "SIZE", "what all sessions together may take on disk, as 20G or in MiB"),
     "idle_seconds": (600, "S", "the time without a call after which a session sleeps on disk"),
     "expire_seconds": (86_400, "S", "the time without a call after which a session is deleted"),
     "output_characters": (20_000, "N", "the most of one output, value or file that a reply has"),
@@ -70,6 +65,12 @@ def _size(text: str) -> int:
 
 
 _KINDS: dict[str, Callable[[str], float]] = {"N": int, "S": float, "SIZE": _size}
+_BEARERS = (
+    "over HTTP, take these bearer tokens alone: a TOML file with token, admin, and a table owners; "
+    "needed unless only this machine reaches the address"
+)
+_MOUNT = "let cells see this folder, read-only unless it ends in :rw"
+_NETWORK = "a host that cells may send requests to, such as https://example.org"
 _NO_EXTRA = "This command needs more packages: pip install 'wasm-kernel[mcp]'."
 _BY_HAND = (
     "wasm-kernel: this speaks the Model Context Protocol over stdin and stdout, to a client that "
@@ -93,43 +94,19 @@ def add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def add_service_options(command: argparse.ArgumentParser, **defaults: float) -> None:
     """Adds the options of sessions, and of a server over HTTP; `defaults` replace some."""
-    command.add_argument(
-        "--token-file",
-        type=Path,
-        metavar="FILE",
-        help="over HTTP, take these bearer tokens alone: a TOML file with token, admin, and a "
-        "table owners; needed unless only this machine reaches the address",
-    )
-    add_repeated(
-        command,
-        "--allow-host",
-        "NAME",
-        "over HTTP, a further name that clients reach this server by",
-    )
-    command.add_argument("--keep", action="store_true", help="leave sessions on disk at the end")
-    command.add_argument("--workspace", type=Path, metavar="FOLDER", help="where sessions lie")
-    command.add_argument(
-        "--policy", type=Path, metavar="FILE", help="the limits of each session, as a TOML file"
-    )
-    add_repeated(
-        command,
-        "--mount",
-        "HOST:GUEST[:rw]",
-        "let cells see this folder, read-only unless it ends in :rw",
-    )
-    add_repeated(
-        command,
-        "--network",
-        "URL",
-        "a host that cells may send requests to, such as https://example.org",
-    )
+    add, repeat = command.add_argument, partial(add_repeated, command)
+    add("--token-file", type=Path, metavar="FILE", help=_BEARERS)
+    repeat("--allow-host", "NAME", "over HTTP, a further name that clients reach this server by")
+    add("--keep", action="store_true", help="leave sessions on disk at the end")
+    add("--workspace", type=Path, metavar="FOLDER", help="where sessions lie")
+    add("--policy", type=Path, metavar="FILE", help="the limits of each session, as a TOML file")
+    repeat("--mount", "HOST:GUEST[:rw]", _MOUNT)
+    repeat("--network", "URL", _NETWORK)
     add_functions(command)
     for name, (own, metavar, meaning) in _NUMBERS.items():
         default = defaults.get(name, own)
         shown = f"{meaning} ({default:g})" if default is not None else meaning
-        command.add_argument(
-            _option(name), type=_KINDS[metavar], default=default, metavar=metavar, help=shown
-        )
+        add(_option(name), type=_KINDS[metavar], default=default, metavar=metavar, help=shown)
 
 
 def run(options: argparse.Namespace, beside: Beside | None = None) -> int:
