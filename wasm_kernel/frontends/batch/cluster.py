@@ -208,10 +208,7 @@ class _ClusterBatch:
             self.client.close()
         try:
             self.client = distributed.Client(
-                self.address,
-                timeout=_CONNECT_SECONDS,
-                security=self.security,
-                set_as_default=False,
+                self.address, timeout=_CONNECT_SECONDS, security=self.security, set_as_default=False
             )
             self.client.register_plugin(WarmGuest())
             self.client.subscribe_topic(self.topic, self._heard)

@@ -21,12 +21,7 @@ from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.outcome import BatchError
 from wasm_kernel.kernels.configured import ConfiguredApp
 from wasm_kernel.kernels.session import handlers_beside, kernel_session, place_beside
-from wasm_kernel.kernels.settings import (
-    SECTION,
-    KernelSettings,
-    SessionSettings,
-    check_names,
-)
+from wasm_kernel.kernels.settings import SECTION, KernelSettings, SessionSettings, check_names
 from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import NetworkMode

@@ -19,13 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from wasm_kernel.errors import (
-    Door,
-    LimitReached,
-    SandboxClosed,
-    SessionInUse,
-    WasmKernelError,
-)
+from wasm_kernel.errors import Door, LimitReached, SandboxClosed, SessionInUse, WasmKernelError
 from wasm_kernel.frontends.e2b import messages, openapi, operations
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.files import FILE_BYTES, too_large
@@ -33,12 +27,7 @@ from wasm_kernel.frontends.e2b.operations import ApiCall, Operation, Plane
 from wasm_kernel.frontends.e2b.sandboxes import GONE, Sandboxes
 from wasm_kernel.frontends.http.callers import Caller, MemoryLease, client_name, key_name
 from wasm_kernel.frontends.http.host_work import HostWork
-from wasm_kernel.frontends.http.limits import (
-    SMALL_BYTES,
-    ClientLimits,
-    Refusal,
-    read_body,
-)
+from wasm_kernel.frontends.http.limits import SMALL_BYTES, ClientLimits, Refusal, read_body
 from wasm_kernel.frontends.http.serving import Address
 from wasm_kernel.linux.channel import marks_in
 from wasm_kernel.policy import MIB, ExecutionPolicy

@@ -34,10 +34,7 @@ class Metrics:
         )
         self._fuel = Counter("wasm_kernel_fuel", "Fuel burnt.", registry=self._registry)
         self._refusals = Counter(
-            "wasm_kernel_refusals",
-            "What a limit refused.",
-            ["limit"],
-            registry=self._registry,
+            "wasm_kernel_refusals", "What a limit refused.", ["limit"], registry=self._registry
         )
         self._registry.register(self)
 

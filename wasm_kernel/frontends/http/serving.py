@@ -126,11 +126,7 @@ def by_path(paths: Collection[str], first: App, second: App) -> App:
 
 
 async def serve(
-    app: App,
-    listener: socket.socket,
-    close: Callable[[], Awaitable[None]],
-    *,
-    has_tokens: bool,
+    app: App, listener: socket.socket, close: Callable[[], Awaitable[None]], *, has_tokens: bool
 ) -> None:
     """Serves until a signal comes; `close` then ends the sessions.
 

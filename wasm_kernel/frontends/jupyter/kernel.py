@@ -23,12 +23,7 @@ from traitlets import Any as AnyTrait
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import Cell
 from wasm_kernel.frontends.jupyter.channels import StdinChannel
-from wasm_kernel.frontends.jupyter.page import (
-    COMM_MESSAGES,
-    KernelListener,
-    Page,
-    header_of,
-)
+from wasm_kernel.frontends.jupyter.page import COMM_MESSAGES, KernelListener, Page, header_of
 from wasm_kernel.frontends.jupyter.startup import StartProgress
 from wasm_kernel.frontends.jupyter.timeline import GiveFork
 from wasm_kernel.frontends.jupyter.usage import KernelUsage

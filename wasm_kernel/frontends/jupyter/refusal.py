@@ -22,11 +22,7 @@ from traitlets.config import Application
 from wasm_kernel.errors import PolicyError, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.kernels import config_files
-from wasm_kernel.kernels.settings import (
-    ROOT_ENVIRONMENT,
-    SECTION,
-    connection_path,
-)
+from wasm_kernel.kernels.settings import ROOT_ENVIRONMENT, SECTION, connection_path
 from wasm_kernel.linux.confinement import OFF
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.open_message import Open, plain_policy

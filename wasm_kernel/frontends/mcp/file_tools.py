@@ -102,8 +102,7 @@ class FileTools:
     async def list_files(
         self,
         pattern: Annotated[
-            str | None,
-            Field(description="A folder, or a glob such as **/*.png.", max_length=1000),
+            str | None, Field(description="A folder, or a glob such as **/*.png.", max_length=1000)
         ] = None,
         language: Language = None,
         session: Handle = None,
@@ -169,11 +168,7 @@ class FileTools:
         return [*said(found, words), link(found, name)]
 
     async def delete_file(
-        self,
-        path: Path,
-        recursive: bool = False,
-        language: Language = None,
-        session: Handle = None,
+        self, path: Path, recursive: bool = False, language: Language = None, session: Handle = None
     ) -> Blocks:
         """Delete a file or a folder in /app. undo does not bring it back."""
         name = self._writable(path)
