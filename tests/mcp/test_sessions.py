@@ -21,11 +21,14 @@ class Fakes(AgentSessions):
         self.deleted: list[str] = []
         self._numbers = count()
 
-    async def _made(self, caller: Caller, language: str) -> Any:
-        worker = SimpleNamespace(why_closed="")
-        return SimpleNamespace(
-            sync=SimpleNamespace(worker=worker), session_id=f"{next(self._numbers)}"
-        )
+    async def service(self) -> Any:
+        async def create(*_: Any, **__: Any) -> Any:
+            worker = SimpleNamespace(why_closed="")
+            return SimpleNamespace(
+                sync=SimpleNamespace(worker=worker), session_id=f"{next(self._numbers)}"
+            )
+
+        return SimpleNamespace(create=create)
 
     async def destroy(self, session: AgentSession, why: str = "") -> None:
         session.sandbox.sync.worker.why_closed = why
@@ -37,10 +40,10 @@ async def test_a_client_that_leaves_while_its_session_is_made_leaves_none() -> N
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     class Sessions(Fakes):
-        async def _made(self, caller: Caller, language: str) -> Any:
+        async def service(self) -> Any:
             begun.set()
             await may_end.wait()
-            return await super()._made(caller, language)
+            return await super().service()
 
     sessions = Sessions(Future(), ExecutionPolicy(), keep=False)
     call = asyncio.create_task(sessions.of(Caller("connection 1", "", "connection 1"), None))

@@ -1,7 +1,8 @@
-"""`caller_of`: the client that makes a call of the protocol."""
+"""`CALLER`: the client that makes a call of the protocol."""
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -11,6 +12,8 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from wasm_kernel.frontends.http.callers import ADMIN, Caller, client_name
 
 SESSION_HEADER = "mcp-session-id"
+CALLER: ContextVar[Caller] = ContextVar("caller")
+"""The client that makes the current call."""
 NO_CALLER = Caller("", "", "")
 """The local caller of a server without a client over stdio."""
 

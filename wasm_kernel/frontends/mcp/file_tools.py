@@ -6,7 +6,8 @@ import binascii
 import contextlib
 import errno
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 from urllib.parse import unquote
@@ -14,11 +15,12 @@ from urllib.parse import unquote
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
-from mcp_types import Resource, ResourceTemplate, ToolAnnotations
+from mcp_types import Resource, ResourceTemplate
 from pydantic import Field
 
 from wasm_kernel.errors import LimitReached, WasmKernelError, describe
-from wasm_kernel.frontends.http.callers import LEASE, Caller
+from wasm_kernel.frontends.http.callers import LEASE
+from wasm_kernel.frontends.mcp.callers import CALLER
 from wasm_kernel.frontends.mcp.images import IMAGES, Picture, fitting, image_block
 from wasm_kernel.frontends.mcp.mounts import MountedFiles
 from wasm_kernel.frontends.mcp.results import (
@@ -70,34 +72,23 @@ Path = Annotated[str, Field(max_length=4096)]
 Encoding = Literal["utf-8", "base64"]
 
 
+@dataclass
 class FileTools:
-    """The tools for files; `caller` returns the caller.
+    """The tools for files.
 
     They also list and read the files of `mounts`. A reply holds at most `characters` of a file.
     """
 
-    def __init__(
-        self,
-        sessions: AgentSessions,
-        caller: Callable[[], Caller],
-        mounts: MountedFiles,
-        characters: int,
-    ) -> None:
-        self._sessions = sessions
-        self._caller = caller
-        self._mounts = mounts
-        self._characters = characters
+    sessions: AgentSessions
+    mounts: MountedFiles
+    characters: int
 
     def add_to(self, server: MCPServer[None]) -> None:
         """Adds the tools to a server."""
-        rows: list[tuple[Callable[..., Awaitable[Blocks]], ToolAnnotations]] = [
-            (self.list_files, READS),
-            (self.read_file, READS),
-            (self.write_file, CHANGES),
-            (self.delete_file, DELETES),
-        ]
-        for tool, hints in rows:
-            offer(server, tool, hints)
+        offer(server, self.list_files, READS)
+        offer(server, self.read_file, READS)
+        offer(server, self.write_file, CHANGES)
+        offer(server, self.delete_file, DELETES)
 
     async def list_files(
         self,
@@ -109,10 +100,10 @@ class FileTools:
     ) -> Blocks:
         """List the files in /app, or in another folder that cells see."""
         name = _relative(pattern or "").rstrip("/")
-        if self._mounts.holds(name):
-            paths = await self._sessions.host.work(self._caller(), partial(self._mounts.list, name))
+        if self.mounts.holds(name):
+            paths = await self.sessions.host.work(CALLER.get(), partial(self.mounts.list, name))
             return [text_block(_listing(paths) or _NO_FILE)]
-        found = await self._sessions.existing(self._caller(), session, guest_of(language))
+        found = await self.sessions.existing(CALLER.get(), session, guest_of(language))
         paths = await found.work(partial(_paths, found, None if name in _ALL else name))
         if not paths:
             which = "No files yet" if name in _ALL else "There is no such file"
@@ -129,17 +120,17 @@ class FileTools:
     ) -> Blocks:
         """Read a file: text as it is, in parts if it is long; images as images."""
         name = _relative(path)
-        if self._mounts.holds(name):
+        if self.mounts.holds(name):
             data = await self._content(None, name)
-            return _shown(name, data, offset, encoding, self._characters)
-        found = await self._sessions.existing(self._caller(), session, guest_of(language))
+            return _shown(name, data, offset, encoding, self.characters)
+        found = await self.sessions.existing(CALLER.get(), session, guest_of(language))
         with _missing_there(found, name):
             data = await self._content(found, name)
         if (mime_type := mime_type_of(name)) in IMAGES and encoding == "utf-8":
             shown = await fitting(found, Picture(mime_type, data), name)
             if shown is not None:
                 return [image_block(shown), link(found, name)]
-        return _shown(name, data, offset, encoding, self._characters)
+        return _shown(name, data, offset, encoding, self.characters)
 
     async def write_file(
         self,
@@ -162,7 +153,7 @@ class FileTools:
                 f"Nothing was written: a call writes {readable(FILE_BYTES)} at most, and this is "
                 f"{readable(len(data))}."
             )
-        found = await self._sessions.of(self._caller(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
         await found.write(name, data)
         words = f"Wrote /app/{name} ({readable(len(data))}) in {found.name}."
         return [*said(found, words), link(found, name)]
@@ -172,7 +163,7 @@ class FileTools:
     ) -> Blocks:
         """Delete a file or a folder in /app. undo does not bring it back."""
         name = self._writable(path)
-        found = await self._sessions.existing(self._caller(), session, guest_of(language))
+        found = await self.sessions.existing(CALLER.get(), session, guest_of(language))
         with _missing_there(found, name):
             await found.work(partial(found.sandbox.files.delete, name, recursive=recursive))
         return said(found, f"Deleted /app/{name} in {found.name}.")
@@ -180,10 +171,10 @@ class FileTools:
     def _writable(self, path: str) -> str:
         """Returns a path below `/app`; `ToolRefused` if it leads into a mount."""
         name = _relative(path)
-        if self._mounts.holds(name):
+        if self.mounts.holds(name):
             raise ToolRefused(
                 f"Nothing was changed: this tool changes files in /app alone. There are also "
-                f"{self._mounts}; a cell can write into a writable one."
+                f"{self.mounts}; a cell can write into a writable one."
             )
         return name
 
@@ -194,11 +185,11 @@ class FileTools:
 
         Raises `LimitReached` if too many large replies are under way.
         """
-        caller, read = self._caller(), partial(self._mounts.read, path, most)
+        caller, read = CALLER.get(), partial(self.mounts.read, path, most)
         if session is not None:
             caller = session.caller
             read = partial(session.sandbox.files.read, path, max_bytes=most)
-        data = await self._sessions.host.work(caller, read)
+        data = await self.sessions.host.work(caller, read)
         lease = LEASE.get()
         if lease is not None and not lease.reserve(len(data)):
             raise LimitReached("reply_bytes", "Too many large files at once.", "")
@@ -208,8 +199,8 @@ class FileTools:
 
     async def resources(self) -> list[Resource]:
         """Returns the files of the caller's own session."""
-        caller = self._caller()
-        found = self._sessions.known(caller, None)
+        caller = CALLER.get()
+        found = self.sessions.known(caller, None)
         if found is None:
             return []
         paths = await found.work(partial(_paths, found, None))
@@ -228,7 +219,7 @@ class FileTools:
         if scheme != SCHEME or not path:
             raise ResourceNotFoundError(f"Files are {TEMPLATE.uri_template}, not {uri[:200]!r}.")
         try:
-            found = await self._sessions.existing(self._caller(), handle)
+            found = await self.sessions.existing(CALLER.get(), handle)
             data = await self._content(found, path, RESOURCE_BYTES)
         except FileNotFoundError:
             raise ResourceNotFoundError(f"There is no file {path[:200]!r}.") from None

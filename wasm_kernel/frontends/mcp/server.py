@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any, NoReturn
 
 import anyio
@@ -23,7 +22,7 @@ from wasm_kernel import __version__
 from wasm_kernel.errors import Door, GuestStopped, LimitReached, WasmKernelError
 from wasm_kernel.frontends.http.callers import LEASE, LEASE_KEY, Caller
 from wasm_kernel.frontends.http.metrics import Metrics
-from wasm_kernel.frontends.mcp.callers import NO_CALLER, caller_of
+from wasm_kernel.frontends.mcp.callers import CALLER, NO_CALLER, caller_of
 from wasm_kernel.frontends.mcp.file_tools import TEMPLATE, FileTools
 from wasm_kernel.frontends.mcp.mounts import MountedFiles
 from wasm_kernel.frontends.mcp.results import TEXT_CHARACTERS, cut, text_block
@@ -56,7 +55,6 @@ _NETWORK = """Cells may send HTTP requests, with urllib, requests or httpx, to t
 _NO_MOUNTS = "Nothing else of the machine is there."
 _MOUNTS = """Of the machine there is also {mounts}: cells, list_files and
   read_file take such paths."""
-_CALLER: ContextVar[Caller] = ContextVar("caller")
 _REFUSAL_CHARACTERS = 2_000
 _NO_ROOM = (
     "[note] An image is left out: too many large replies are under way. Ask for it once more."
@@ -116,8 +114,8 @@ class WorkspaceServer(MCPServer[None]):
         self.metrics = metrics
         self._local = local
         self._tools: list[Tool] = []
-        self._files = FileTools(sessions, _CALLER.get, mounts, characters)
-        CellTools(sessions, _CALLER.get, metrics, characters).add_to(self, functions)
+        self._files = FileTools(sessions, mounts, characters)
+        CellTools(sessions, metrics, characters).add_to(self, functions)
         self._files.add_to(self)
 
     @contextlib.asynccontextmanager
@@ -134,7 +132,7 @@ class WorkspaceServer(MCPServer[None]):
         self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
         caller = caller_of(ctx, self._local)
-        token = _CALLER.set(caller)
+        token = CALLER.set(caller)
         lease = LEASE.set(ctx.request.scope.get(LEASE_KEY) if ctx.request is not None else None)
         try:
             result = await call_next(ctx)
@@ -145,12 +143,12 @@ class WorkspaceServer(MCPServer[None]):
             return result
         finally:
             LEASE.reset(lease)
-            _CALLER.reset(token)
+            CALLER.reset(token)
 
     async def list_tools(self) -> list[Tool]:
         """Returns the tools that the caller may use."""
         tools = await self._all_tools()
-        return [each for each in tools if each.name != _ADMINS or _CALLER.get().is_admin]
+        return [each for each in tools if each.name != _ADMINS or CALLER.get().is_admin]
 
     async def _all_tools(self) -> list[Tool]:
         if not self._tools:

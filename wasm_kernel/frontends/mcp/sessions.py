@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -82,6 +83,7 @@ class CellRecord(Struct, frozen=True):
     at: float
 
 
+@dataclass(eq=False)
 class AgentSession:
     """A session of a client, its `caller`; an automatic one ends with the client.
 
@@ -96,27 +98,21 @@ class AgentSession:
             has named its handle yet.
     """
 
-    def __init__(
-        self,
-        caller: Caller,
-        language: str,
-        sandbox: AsyncSession,
-        host: HostWork,
-        *,
-        is_automatic: bool,
-    ) -> None:
-        self._host = host
-        self.handle = sandbox.session_id
-        self.caller = caller
-        self.language = language
-        self.sandbox = sandbox
-        self.is_automatic = is_automatic
-        self.created = self.used = time.time()
-        self.cells: deque[CellRecord] = deque(maxlen=_CELLS_MOST)
-        self.seen: SessionContents = NOTHING_SEEN
-        self.notes: list[str] = []
-        self.is_left = is_automatic and not caller.scope
-        self.running: list[asyncio.Task[SandboxResult]] = []
+    caller: Caller
+    language: str
+    sandbox: AsyncSession
+    host: HostWork
+    is_automatic: bool = False
+    created: float = field(default_factory=time.time)
+    cells: deque[CellRecord] = field(default_factory=lambda: deque(maxlen=_CELLS_MOST))
+    seen: SessionContents = NOTHING_SEEN
+    notes: list[str] = field(default_factory=list)
+    running: list[asyncio.Task[SandboxResult]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.handle = self.sandbox.session_id
+        self.used = self.created
+        self.is_left = self.is_automatic and not self.caller.scope
 
     @property
     def name(self) -> str:
@@ -151,7 +147,7 @@ class AgentSession:
 
     async def work(self, work: Callable[[], T]) -> T:
         """Runs `work` on the session's files in a thread, after the client's earlier such work."""
-        return await self._host.work(self.caller, work)
+        return await self.host.work(self.caller, work)
 
     async def write(self, path: str, data: bytes) -> None:
         """Writes a file; raises `LimitReached` if its size exceeds the session's limits."""
@@ -273,7 +269,7 @@ class AgentSessions:
             if record is None or record.facts or record.owner != caller.owner:
                 return
             opened = await service.get(handle, owner=record.owner, policy=self.policy, pip=True)
-            found = AgentSession(caller, record.language, opened, self.host, is_automatic=False)
+            found = AgentSession(caller, record.language, opened, self.host)
             self._sessions.setdefault(handle, found)
 
     async def _automatic_one(self, caller: Caller, language: str) -> AgentSession:
@@ -313,14 +309,11 @@ class AgentSessions:
         self, caller: Caller, language: str, *, is_automatic: bool = False
     ) -> AgentSession:
         """Makes a session; raises `LimitReached`."""
-        sandbox = await self._made(caller, language)
-        made = AgentSession(caller, language, sandbox, self.host, is_automatic=is_automatic)
+        service, owner = await self.service(), caller.owner
+        sandbox = await service.create(language, owner=owner, policy=self.policy, pip=True)
+        made = AgentSession(caller, language, sandbox, self.host, is_automatic)
         self._sessions[made.handle] = made
         return made
-
-    async def _made(self, caller: Caller, language: str) -> AsyncSession:
-        service = await self.service()
-        return await service.create(language, owner=caller.owner, policy=self.policy, pip=True)
 
     async def fork(self, parent: AgentSession, caller: Caller, count: int) -> list[AgentSession]:
         """Makes sessions with the variables and files of another one.
@@ -331,7 +324,7 @@ class AgentSessions:
         made = list[AgentSession]()
         for sandbox in await parent.sandbox.fork(count):
             language = parent.language
-            fork = AgentSession(caller, language, sandbox, self.host, is_automatic=False)
+            fork = AgentSession(caller, language, sandbox, self.host)
             fork.cells.extend(parent.cells)
             fork.seen = parent.seen
             made.append(fork)

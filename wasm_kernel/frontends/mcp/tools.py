@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import posixpath
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -16,8 +17,8 @@ from mcp_types import CallToolResult, ContentBlock, ToolAnnotations
 from pydantic import BeforeValidator, Field
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.frontends.http.callers import Caller
 from wasm_kernel.frontends.http.metrics import Metrics
+from wasm_kernel.frontends.mcp.callers import CALLER
 from wasm_kernel.frontends.mcp.cells import ClientLeft, run_cell
 from wasm_kernel.frontends.mcp.info import listing, runtimes, usage_of, workspace_info
 from wasm_kernel.frontends.mcp.results import TEXT_CHARACTERS, CellReply, cut, text_block
@@ -68,45 +69,31 @@ class ToolRefused(WasmKernelError):
     """A call that can't be served; `str()` says why."""
 
 
+@dataclass
 class CellTools:
-    """The tools for cells and sessions; `caller` returns the caller.
+    """The tools for cells and sessions. A reply holds at most `characters` of one output."""
 
-    A reply holds at most `characters` of one output.
-    """
-
-    def __init__(
-        self,
-        sessions: AgentSessions,
-        caller: Callable[[], Caller],
-        metrics: Metrics,
-        characters: int,
-    ) -> None:
-        self._characters = characters
-        self._sessions = sessions
-        self._caller = caller
-        self._metrics = metrics
+    sessions: AgentSessions
+    metrics: Metrics
+    characters: int
 
     def add_to(self, server: MCPServer[None], functions: Sequence[str]) -> None:
         """Adds the tools to a server; `functions` describes those of the host for cells."""
         more = "\n".join([_FUNCTIONS, *functions]) if functions else ""
         offer(server, self.execute_code, CHANGES, more)
-        rows: list[tuple[Callable[..., Awaitable[Blocks | CallToolResult]], ToolAnnotations]] = [
-            (self.install_packages, FETCHES),
-            (self.get_workspace_info, READS),
-            (self.create_session, CHANGES),
-            (self.list_sessions, READS),
-            (self.reset_session, DELETES),
-            (self.destroy_session, DELETES),
-            (self.undo, DELETES),
-            (self.checkpoint, CHANGES),
-            (self.restore, DELETES),
-            (self.fork_session, CHANGES),
-            (self.cancel_execution, CHANGES),
-            (self.list_runtimes, READS),
-            (self.list_active_sessions, READS),
-        ]
-        for tool, hints in rows:
-            offer(server, tool, hints)
+        offer(server, self.install_packages, FETCHES)
+        offer(server, self.get_workspace_info, READS)
+        offer(server, self.create_session, CHANGES)
+        offer(server, self.list_sessions, READS)
+        offer(server, self.reset_session, DELETES)
+        offer(server, self.destroy_session, DELETES)
+        offer(server, self.undo, DELETES)
+        offer(server, self.checkpoint, CHANGES)
+        offer(server, self.restore, DELETES)
+        offer(server, self.fork_session, CHANGES)
+        offer(server, self.cancel_execution, CHANGES)
+        offer(server, self.list_runtimes, READS)
+        offer(server, self.list_active_sessions, READS)
 
     # -- cells
 
@@ -129,9 +116,9 @@ class CellTools:
         if len(code) > _CODE_CHARACTERS:
             raise ToolRefused(_TOO_LONG)
         asked = guest_of(language) or (None if session else RuntimeType.PYTHON.value)
-        found = await self._sessions.of(self._caller(), session, asked)
+        found = await self.sessions.of(CALLER.get(), session, asked)
         answer = await self._run(ctx, found, code, timeout_seconds)
-        most = self._sessions.policy.cell_timeout
+        most = self.sessions.policy.cell_timeout
         if most is not None and (timeout_seconds or 0) > most:
             answer.content.insert(0, text_block(_TOO_LATE.format(seconds=most)))
         return answer
@@ -147,7 +134,7 @@ class CellTools:
         session: Handle = None,
     ) -> CallToolResult:
         """Install packages, such as humanize: pure Python, or JavaScript from npm."""
-        found = await self._sessions.of(self._caller(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
         texts = [packages] if isinstance(packages, str) else packages or []
         words = [word for text in texts for word in text.split()]
         if not (words or requirements) or any(word.startswith("-") for word in words):
@@ -175,15 +162,15 @@ class CellTools:
         try:
             result = await run_cell(session, code, timeout_seconds, tell, has_left)
         except (asyncio.CancelledError, ClientLeft):
-            self._metrics.cell_cancelled()
+            self.metrics.cell_cancelled()
             raise
-        self._metrics.cell_ended(result)
-        blocks = await CellReply(session, result, self._characters).blocks()
+        self.metrics.cell_ended(result)
+        blocks = await CellReply(session, result, self.characters).blocks()
         return CallToolResult(content=blocks, is_error=not result.success)
 
     async def cancel_execution(self, session: Handle = None) -> Blocks:
         """Interrupt the running cell. Variables stay."""
-        found = await self._sessions.existing(self._caller(), session)
+        found = await self.sessions.existing(CALLER.get(), session)
         is_interrupted = await found.sandbox.interrupt()
         what = "The cell was interrupted in" if is_interrupted else "No cell was running in"
         return said(found, f"{what} {found.name}.")
@@ -193,26 +180,26 @@ class CellTools:
     async def create_session(self, language: Language = None) -> Blocks:
         """Make a further session beside your own one; it stays until destroy_session."""
         asked = guest_of(language) or RuntimeType.PYTHON.value
-        made = await self._sessions.create(self._caller(), asked)
+        made = await self.sessions.create(CALLER.get(), asked)
         return said(made, f"Made {made.name}. Pass that handle to the other tools.")
 
     async def list_sessions(self, session: Handle = None) -> Blocks:
         """List your sessions."""
-        found = await self._sessions.listed(self._caller(), session)
+        found = await self.sessions.listed(CALLER.get(), session)
         return [text_block(listing(found) if found else "You have no session yet.")]
 
     async def list_active_sessions(self) -> Blocks:
         """List the sessions of all clients, with what they use. For administrators."""
-        if not self._caller().is_admin:
+        if not CALLER.get().is_admin:
             raise ToolRefused("Only administrators may list the sessions of all clients.")
-        service, host = (await self._sessions.service()).sync, self._sessions.host
-        look = partial(usage_of, self._sessions.all(), service)
-        usage = await host.work(self._caller(), look)
-        return [text_block(listing(self._sessions.all(), usage) or "There is no session.")]
+        service, host = (await self.sessions.service()).sync, self.sessions.host
+        look = partial(usage_of, self.sessions.all(), service)
+        usage = await host.work(CALLER.get(), look)
+        return [text_block(listing(self.sessions.all(), usage) or "There is no session.")]
 
     async def reset_session(self, language: Language = None, session: Handle = None) -> Blocks:
         """Begin anew: variables go; files and named checkpoints stay."""
-        found = await self._sessions.of(self._caller(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
         await found.sandbox.reset()
         found.begin_anew()
         kept = "its files and named checkpoints are still there"
@@ -220,14 +207,14 @@ class CellTools:
 
     async def destroy_session(self, language: Language = None, session: Handle = None) -> Blocks:
         """Delete a session with its variables and files, for good."""
-        found = await self._sessions.existing(self._caller(), session, guest_of(language))
-        await self._sessions.destroy(found)
+        found = await self.sessions.existing(CALLER.get(), session, guest_of(language))
+        await self.sessions.destroy(found)
         return said(found, f"Gone, with its variables and files: {found.name}.")
 
     async def get_workspace_info(self, language: Language = None, session: Handle = None) -> Blocks:
         """Show variables, files, packages, history, and limits, also while a cell runs."""
-        found = await self._sessions.existing(self._caller(), session, guest_of(language))
-        info = await workspace_info(found, (await self._sessions.service()).sync)
+        found = await self.sessions.existing(CALLER.get(), session, guest_of(language))
+        info = await workspace_info(found, (await self.sessions.service()).sync)
         return said(found, cut(info, TEXT_CHARACTERS, ""))
 
     async def list_runtimes(self) -> Blocks:
@@ -278,7 +265,7 @@ class CellTools:
     ) -> Blocks:
         """Copy a session with variables and files, to try variants."""
         found = await self._quiet(session, language)
-        made = await self._sessions.fork(found, self._caller(), count)
+        made = await self.sessions.fork(found, CALLER.get(), count)
         handles = "\n".join(each.name for each in made)
         words = f"They begin with the variables and files of {found.name}."
         return said(found, f"Made {len(made)}:\n{handles}\n{words}")
@@ -288,7 +275,7 @@ class CellTools:
 
         Otherwise a call would wait for the cell silently.
         """
-        found = await self._sessions.of(self._caller(), handle, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), handle, guest_of(language))
         if found.running:
             raise ToolRefused(_BUSY)
         return found
