@@ -6,19 +6,20 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from wasm_kernel.errors import SessionInUse
-from wasm_kernel.frontends.e2b.sandbox import ClientSandbox, Context
-from wasm_kernel.frontends.http.callers import MemoryLease
-from wasm_kernel.frontends.http.metrics import Metrics
+from wasm_kernel.frontends.e2b.sandbox import Context
 from wasm_kernel.frontends.http.serving import CutOff
 from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
+
+if TYPE_CHECKING:
+    from wasm_kernel.frontends.e2b.operations import ApiCall
 
 _BEGIN_SECONDS = 1.0  # without an output; some clients wait a minute for the head of an answer
 _KINDS = {
@@ -50,29 +51,17 @@ class CellStream(Response):
     """Runs a cell in a context of a sandbox, and sends its outputs as they happen.
 
     A client that leaves interrupts the cell; if the sandbox is deleted, the answer is cut off.
-    Outputs that were not sent yet count towards the memory of the client, `lease`. `is_elsewhere`
-    becomes true if another server has the session awake.
+    Outputs that were not sent yet count towards the memory of the client. `is_elsewhere` becomes
+    true if another server has the session awake.
     """
 
     media_type = "application/x-ndjson"
 
-    def __init__(
-        self,
-        sandbox: ClientSandbox,
-        context: Context,
-        code: str,
-        lease: MemoryLease,
-        metrics: Metrics,
-        **options: Any,
-    ) -> None:
+    def __init__(self, call: ApiCall, context: Context, code: str, **options: Any) -> None:
         super().__init__()
         del self.headers["content-length"]
-        self._sandbox = sandbox
-        self._context = context
-        self._code = code
-        self._options = options
-        self._lease = lease
-        self._metrics = metrics
+        self._sandbox, self._lease, self._metrics = call.sandbox, call.lease, call.metrics
+        self._context, self._code, self._options = context, code, options
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._has_error = self._is_slow = self.is_elsewhere = False
 
@@ -97,13 +86,8 @@ class CellStream(Response):
 
     async def _send_all(self, send: Send) -> None:
         line = await self._first()
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        await send(start)
-        while True:
-            if line is None:
-                line = await self._lines.get()
-            if line is None:
-                break
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        while (line := line or await self._lines.get()) is not None:
             await send({"type": "http.response.body", "body": line, "more_body": True})
             self._lease.give_back(len(line))
             line = None

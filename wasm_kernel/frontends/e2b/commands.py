@@ -10,7 +10,7 @@ import posixpath
 import struct
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -18,12 +18,13 @@ from starlette.types import Receive, Scope, Send
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.files import guest_path
 from wasm_kernel.frontends.e2b.messages import ProcessConfig, StartRequest
-from wasm_kernel.frontends.e2b.sandbox import HOME, ClientSandbox
-from wasm_kernel.frontends.http.callers import MemoryLease
+from wasm_kernel.frontends.e2b.sandbox import HOME
 from wasm_kernel.frontends.http.limits import Refusal
-from wasm_kernel.frontends.http.metrics import Metrics
 from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
+
+if TYPE_CHECKING:
+    from wasm_kernel.frontends.e2b.operations import ApiCall
 
 STREAM = "application/connect+json"
 _HEAD = struct.Struct(">BI")  # the head of each message: its flags and its length
@@ -43,27 +44,12 @@ class CommandStream(CellStream):
 
     media_type = STREAM
 
-    def __init__(
-        self,
-        sandbox: ClientSandbox,
-        asked: StartRequest,
-        seconds: float | None,
-        lease: MemoryLease,
-        metrics: Metrics,
-    ) -> None:
-        expressions = {_STATUS: _expression(asked.process)}
-        super().__init__(
-            sandbox,
-            next(iter(sandbox.contexts.values())),
-            "",
-            lease,
-            metrics,
-            store_history=False,
-            user_expressions=expressions,
-            env=asked.process.envs,
-        )
-        self._number = next(sandbox.numbers)
-        sandbox.commands[self._number] = self.stop
+    def __init__(self, call: ApiCall, asked: StartRequest, seconds: float | None) -> None:
+        main = next(iter(call.sandbox.contexts.values()))
+        status, env = {_STATUS: _expression(asked.process)}, asked.process.envs
+        super().__init__(call, main, "", store_history=False, user_expressions=status, env=env)
+        self._number = next(call.sandbox.numbers)
+        call.sandbox.commands[self._number] = self.stop
         self._seconds, self._is_late = seconds, False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,15 +19,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from wasm_kernel.folders.folders import TMP
-from wasm_kernel.frontends.e2b.messages import (
-    EntryInfo,
-    ListDirRequest,
-    ListDirResponse,
-    MoveRequest,
-    Nothing,
-    StatRequest,
-    StatResponse,
-)
+from wasm_kernel.frontends.e2b import messages
 from wasm_kernel.frontends.e2b.sandbox import HOME
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.frontends.http.session_files import check_room, opened_folders
@@ -170,20 +162,20 @@ def too_large() -> Refusal:
 # -- names
 
 
-def describe(session: AsyncSession, asked: StatRequest) -> StatResponse:
+def describe(session: AsyncSession, asked: messages.StatRequest) -> messages.StatResponse:
     """Describes a file, a folder or a link."""
     with _opened(session) as files:
-        return StatResponse(_entry(files, guest_path(asked.path)))
+        return messages.StatResponse(_entry(files, guest_path(asked.path)))
 
 
-def list_folder(session: AsyncSession, asked: ListDirRequest) -> ListDirResponse:
+def list_folder(session: AsyncSession, asked: messages.ListDirRequest) -> messages.ListDirResponse:
     """Lists the files and folders in a folder."""
     with _opened(session) as files:
         levels = min(asked.depth, _LEVELS_MOST) or 1
-        return ListDirResponse([*_listed(files, guest_path(asked.path), levels)])
+        return messages.ListDirResponse([*_listed(files, guest_path(asked.path), levels)])
 
 
-def _listed(files: FileAccess, path: str, depth: int) -> Iterator[EntryInfo]:
+def _listed(files: FileAccess, path: str, depth: int) -> Iterator[messages.EntryInfo]:
     for name, kind in files.list(path):
         with contextlib.suppress(OSError):  # it is gone
             yield _entry(files, f"{path}/{name}")
@@ -191,7 +183,7 @@ def _listed(files: FileAccess, path: str, depth: int) -> Iterator[EntryInfo]:
                 yield from _listed(files, f"{path}/{name}", depth - 1)
 
 
-def _entry(files: FileAccess, path: str) -> EntryInfo:
+def _entry(files: FileAccess, path: str) -> messages.EntryInfo:
     at = files.at(path)
     status = files.operations.status(at, Follow.NEVER)
     target, kind = "", _KINDS.get(stat.S_IFMT(status.st_mode), "FILE_TYPE_UNSPECIFIED")
@@ -201,7 +193,7 @@ def _entry(files: FileAccess, path: str) -> EntryInfo:
         with contextlib.suppress(OSError):
             kind = _KINDS.get(stat.S_IFMT(files.operations.status(at).st_mode), _LINK)
     changed = datetime.fromtimestamp(min(max(int(status.st_mtime), 0), _YEAR_9999), UTC)
-    return EntryInfo(
+    return messages.EntryInfo(
         name=posixpath.basename(path),
         type=kind,
         path=path,
@@ -215,7 +207,7 @@ def _entry(files: FileAccess, path: str) -> EntryInfo:
     )
 
 
-def make_folder(session: AsyncSession, asked: StatRequest) -> StatResponse:
+def make_folder(session: AsyncSession, asked: messages.StatRequest) -> messages.StatResponse:
     """Makes a folder and its missing parents; raises `FileExistsError` if it exists."""
     plain = guest_path(asked.path)
     with _opened(session) as files:
@@ -223,7 +215,7 @@ def make_folder(session: AsyncSession, asked: StatRequest) -> StatResponse:
         if not _parts(plain)[1]:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), plain)
         files.operations.make_folder(files.at(plain))
-        return StatResponse(_entry(files, plain))
+        return messages.StatResponse(_entry(files, plain))
 
 
 def _make_way(files: FileAccess, path: str) -> None:
@@ -238,7 +230,7 @@ def _make_way(files: FileAccess, path: str) -> None:
                 raise
 
 
-def move(session: AsyncSession, asked: MoveRequest) -> StatResponse:
+def move(session: AsyncSession, asked: messages.MoveRequest) -> messages.StatResponse:
     """Renames a file or folder, and makes the folders on the way of its new path."""
     old, new = guest_path(asked.source), guest_path(asked.destination)
     if not (_parts(old)[1] and _parts(new)[1]):
@@ -248,10 +240,10 @@ def move(session: AsyncSession, asked: MoveRequest) -> StatResponse:
         files.operations.status(files.at(old), Follow.NEVER)
         _make_way(files, posixpath.dirname(new))
         files.operations.rename(files.at(old), files.at(new))
-        return StatResponse(_entry(files, new))
+        return messages.StatResponse(_entry(files, new))
 
 
-def remove(session: AsyncSession, asked: StatRequest) -> Nothing:
+def remove(session: AsyncSession, asked: messages.StatRequest) -> messages.Nothing:
     """Deletes a file, or a folder with everything in it; nothing if it does not exist."""
     with (
         contextlib.suppress(FileNotFoundError),
@@ -260,4 +252,4 @@ def remove(session: AsyncSession, asked: StatRequest) -> Nothing:
         if name == ".":
             raise Refusal(400, "", f"{HOME} and {TMP} themselves can't be deleted.")
         entries.delete(walk.fd, name, recursive=True)
-    return Nothing()
+    return messages.Nothing()

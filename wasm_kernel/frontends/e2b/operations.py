@@ -283,7 +283,7 @@ async def _execute(call: ApiCall, asked: messages.ExecutionRequest) -> CellStrea
     if asked.context_id is None and language is not None and language.lower() == _BASH:
         language, code = None, f"%%{_BASH}\n{code}"
     found = await call.sandboxes.context(call.sandbox, asked.context_id, language)
-    return CellStream(call.sandbox, found, code, call.lease, call.metrics, env=env)
+    return CellStream(call, found, code, env=env)
 
 
 def _facts(context: Context) -> messages.Context:
@@ -380,7 +380,7 @@ async def _start(call: ApiCall, content: bytearray) -> Response:
         return Response(commands.refusing(_NO_TERMINAL), media_type=commands.STREAM)
     told = call.headers.get("connect-timeout-ms", "")[:10]  # which some clients leave to the server
     seconds = int(told) / 1000 if told.isdecimal() else None
-    return commands.CommandStream(call.sandbox, asked, seconds, call.lease, call.metrics)
+    return commands.CommandStream(call, asked, seconds)
 
 
 @_serves(Plane.RPC, "POST", f"{_PROCESSES}/List")

@@ -13,6 +13,7 @@ import dataclasses
 import hmac
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -47,6 +48,7 @@ _LANGUAGES = {
 }
 
 
+@dataclass
 class Sandboxes:
     """The sandboxes of all clients. Only the server's event loop uses it.
 
@@ -54,15 +56,11 @@ class Sandboxes:
     does the work on files.
     """
 
-    def __init__(
-        self,
-        service: Callable[[], Awaitable[AsyncService]],
-        policy: ExecutionPolicy,
-        host: HostWork,
-    ) -> None:
-        self.policy = policy
-        self.host = host
-        self.service = service
+    service: Callable[[], Awaitable[AsyncService]]
+    policy: ExecutionPolicy
+    host: HostWork
+
+    def __post_init__(self) -> None:
         self._known: dict[str, ClientSandbox] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._credentials: dict[str, str] = {}  # by session; empty for other doors
