@@ -21,9 +21,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from wasm_kernel.errors import Door, LimitReached, SandboxClosed, SessionInUse, WasmKernelError
 from wasm_kernel.frontends.e2b import messages, openapi, operations
+from wasm_kernel.frontends.e2b.calls import ApiCall, Operation, Plane
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.files import FILE_BYTES, too_large
-from wasm_kernel.frontends.e2b.operations import ApiCall, Operation, Plane
 from wasm_kernel.frontends.e2b.sandboxes import GONE, Sandboxes
 from wasm_kernel.frontends.http.callers import Caller, MemoryLease, client_name, key_name
 from wasm_kernel.frontends.http.host_work import HostWork

@@ -6,20 +6,18 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from wasm_kernel.errors import SessionInUse
+from wasm_kernel.frontends.e2b.calls import ApiCall
 from wasm_kernel.frontends.e2b.sandbox import Context
 from wasm_kernel.frontends.http.serving import CutOff
 from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
-
-if TYPE_CHECKING:
-    from wasm_kernel.frontends.e2b.operations import ApiCall
 
 _BEGIN_SECONDS = 1.0  # without an output; some clients wait a minute for the head of an answer
 _KINDS = {

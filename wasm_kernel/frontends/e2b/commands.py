@@ -10,11 +10,12 @@ import posixpath
 import struct
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from wasm_kernel.frontends.e2b.calls import ApiCall
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.files import guest_path
 from wasm_kernel.frontends.e2b.messages import ProcessConfig, StartRequest
@@ -22,9 +23,6 @@ from wasm_kernel.frontends.e2b.sandbox import HOME
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
-
-if TYPE_CHECKING:
-    from wasm_kernel.frontends.e2b.operations import ApiCall
 
 STREAM = "application/connect+json"
 _HEAD = struct.Struct(">BI")  # the head of each message: its flags and its length

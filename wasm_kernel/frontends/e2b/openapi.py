@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from wasm_kernel import __version__
+from wasm_kernel.frontends.e2b.calls import Operation
 from wasm_kernel.frontends.e2b.messages import Error
-
-if TYPE_CHECKING:
-    from wasm_kernel.frontends.e2b.operations import Operation
 
 _PARAMETER = re.compile(r"{(\w+)}")
 _BINARY = {"type": "string", "format": "binary"}

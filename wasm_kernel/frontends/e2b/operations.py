@@ -1,27 +1,22 @@
-"""The calls of E2B's API, and their table."""
+"""The table of E2B's API: what each call does."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from enum import Enum
 from functools import partial
 from typing import Any, TypeVar, get_type_hints
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
-from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from wasm_kernel.frontends.e2b import commands, files, messages
+from wasm_kernel.frontends.e2b.calls import ApiCall, Operation, Plane
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.sandbox import HOME, ClientSandbox, Context, SandboxRecord
-from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
-from wasm_kernel.frontends.http.callers import Caller, MemoryLease
 from wasm_kernel.frontends.http.limits import Refusal
-from wasm_kernel.frontends.http.metrics import Metrics
 from wasm_kernel.policy import MIB, ExecutionPolicy, RuntimeType
 from wasm_kernel.service.async_session import AsyncSession
 
@@ -29,7 +24,6 @@ _LISTED_MOST = 1_000
 _ALL, _ONE = ("/sandboxes", "/v2/sandboxes"), "/sandboxes/{sandboxID}"
 _LIST_QUERY = ("metadata", "state", "order", "startedAfter", "template", "nextToken", "limit")
 _CONNECT = (f"{_ONE}/connect", f"/v2{_ONE}/connect", f"{_ONE}/resume")
-T = TypeVar("T")
 _FILE_SERVICE, _PROCESSES = "/filesystem.Filesystem", "/process.Process"
 _NO_WATCHING = "Folders can't be watched here. List them instead."
 _NO_TERMINAL = "Commands have no terminal and no input here. Write the input into the script."
@@ -37,38 +31,6 @@ _NO_INPUT = "Commands have no input here, and a client can't connect to one that
 _BASH = "bash"  # such a cell is a script of the sandbox's shell, which keeps no variables
 _NO_SNAPSHOTS = "Snapshots and templates can't be made here. A fork copies a sandbox."
 _NO_NETWORK = "The network of sandboxes is set by the server's policy here."
-
-
-class Plane(Enum):
-    """The part of the API that a call belongs to, which decides how it is authorized.
-
-    Calls of `CONTROL` carry an API key; those of `CODE`, `FILES` and `RPC` are for a sandbox, and
-    carry its access token. Any client may make calls of `OPEN`.
-    """
-
-    CONTROL = "sandboxes"
-    CODE = "code"
-    FILES = "files"
-    RPC = "file service"
-    OPEN = "open"
-
-
-@dataclass(frozen=True)
-class Operation:
-    """A call of the API: `act` makes its answer, of the body as its second argument.
-
-    `body` is the type of the body, None if it has none; `answer` that of the answer.
-    """
-
-    method: str
-    path: str
-    plane: Plane
-    act: Callable[..., Awaitable[Any]]
-    summary: str
-    body: Any = None
-    answer: Any = None
-    status: int = 200
-    query: tuple[str, ...] = ()
 
 
 TABLE: list[Operation] = []
@@ -99,30 +61,6 @@ def _serves(
         return act
 
     return add
-
-
-@dataclass
-class ApiCall:
-    """One call, and who makes it: `caller` for sandboxes, or the client of a `sandbox`."""
-
-    operation: Operation
-    params: Mapping[str, Any]
-    query: Mapping[str, str]
-    headers: Headers
-    sandboxes: Sandboxes
-    caller: Caller = field(init=False)
-    sandbox: ClientSandbox = field(init=False)
-    lease: MemoryLease = field(init=False)
-    metrics: Metrics = field(init=False)
-
-    async def named(self) -> ClientSandbox:
-        """Returns the sandbox that the path names; raises `Refusal`."""
-        return await self.sandboxes.of(self.caller, self.params["sandboxID"])
-
-    async def work(self, work: Callable[..., T], *args: Any) -> T:
-        """Runs `work` on the sandbox's files, on a thread."""
-        run = partial(work, self.sandbox.main, *args)
-        return await self.sandboxes.host.work(self.sandbox.kept.caller, run)
 
 
 # -- sandboxes
