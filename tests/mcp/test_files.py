@@ -126,7 +126,7 @@ def test_a_new_session_follows_on_one_that_was_reset_or_destroyed(stdio: Agent) 
     assert len({*saved}) == 2
     assert all(name in stdio.call("list_files").text for name in saved)
     stdio.call("destroy_session")
-    assert "no session yet" in stdio.call("list_files").text
+    assert "No files yet" in stdio.call("list_files").text
     assert not stdio.says("import os; os.listdir()").strip("[]")
 
 

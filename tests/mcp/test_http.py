@@ -81,12 +81,13 @@ def test_a_client_without_a_handle_is_told_before_another_session_begins(
         ("execute_code", {"code": "x = 2"}),
         ("write_file", {"path": "a", "content": "x"}),
         ("checkpoint", {"name": "a"}),
+        ("list_files", {}),
+        ("get_workspace_info", {}),
     ):
         refused = wire.begin(tool, **arguments).result()
         assert refused.is_error
         assert "Nothing was done" in refused.content[0].text
-    for tool in ("list_sessions", "list_files", "get_workspace_info"):
-        assert "Name it" in wire.begin(tool).result().content[0].text
+    assert "Name it" in wire.begin("list_sessions").result().content[0].text
     assert wire.says("x", session=handle) == "1"
     second = wire.call("create_session").handle
     assert "NameError" in wire.call("execute_code", code="x", session=second).text
@@ -220,13 +221,14 @@ def test_tokens_are_checked(tmp_path: Path) -> None:
             Tokens.from_file(file)
 
 
-def test_a_first_call_begins_a_session_if_it_changes_anything(
+def test_a_first_call_begins_a_session_unless_it_lists_or_ends_sessions_or_cells(
     http: HttpServer, agents: Agents
 ) -> None:
     agent = agents.http(http.url)
-    for tool in ("list_files", "get_workspace_info", "cancel_execution", "destroy_session"):
+    for tool in ("cancel_execution", "destroy_session", "list_sessions"):
         assert "no session yet" in agent.call(tool).text
-    assert "no session yet" in agent.call("list_sessions").text
+    assert agent.call("list_files").text == "No files yet in your python session."
+    assert "automatic, python" in agent.call("list_sessions").text
     assert not agent.call("checkpoint", name="empty").failed
     agent.says("x = 1")
     assert not agent.call("restore", name="empty").failed

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.faces import raising
+from tests.nobody import as_nobody
 from wasm_kernel.linux import trees
 from wasm_kernel.sessions.files import (
     Pattern,
@@ -174,6 +175,12 @@ def test_a_file_above_a_bound_is_not_read(root: Path, app: Path) -> None:
     assert read_session_file(ID, "a", root, max_bytes=5) == b"12345"
     with pytest.raises(OSError, match="5 bytes are over 4"):
         read_session_file(ID, "a", root, max_bytes=4)
+
+
+def test_a_session_that_cannot_be_listed_is_named(root: Path, app: Path) -> None:
+    app.chmod(0)
+    with as_nobody(root), pytest.raises(PermissionError, match="denied: 'abc-123'"):
+        listed(root)
 
 
 def test_a_very_deep_folder_is_listed_read_and_deleted(root: Path) -> None:

@@ -87,8 +87,10 @@ def one_client(servers: Servers) -> Agent:
 def test_session_creation_on_first_use(servers: Servers, transport: str) -> None:
     client = servers.client(transport, *LIMITS) if transport != "stdio" else servers.shared("stdio")
     before = len(servers.folders)
-    client.says("mine = 1")
+    first = client.call("get_workspace_info")  # any call that needs a session begins one
+    assert (first.failed, "variables: none" in first.text) == (False, True), first.text
     assert len(servers.folders) == before + 1
+    client.says("mine = 1")
     assert client.says("mine += 1; print(mine)") == "2"
     assert len(servers.folders) == before + 1
 

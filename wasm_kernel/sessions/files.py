@@ -82,7 +82,7 @@ def list_session_files(
     workspace = SessionsRoot(workspace_root, private_root).find(session_id)
     log = SandboxLogger.of(logger)
     wanted = None if pattern is None else Pattern(pattern)
-    found = _again(pattern or "**", lambda: sorted(files_in(workspace, wanted)))
+    found = _again(session_id, lambda: sorted(files_in(workspace, wanted)))
     log.log_event(events.FILE_LIST, session_id=session_id, pattern=pattern, count=len(found))
     return found
 

@@ -103,7 +103,7 @@ class FileTools:
         if self.mounts.holds(name):
             paths = await self.sessions.host.work(CALLER.get(), partial(self.mounts.list, name))
             return [text_block(_listing(paths) or _NO_FILE)]
-        found = await self.sessions.existing(CALLER.get(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
         paths = await found.work(partial(_paths, found, None if name in _ALL else name))
         if not paths:
             which = "No files yet" if name in _ALL else "There is no such file"
@@ -123,7 +123,7 @@ class FileTools:
         if self.mounts.holds(name):
             data = await self._content(None, name)
             return _shown(name, data, offset, encoding, self.characters)
-        found = await self.sessions.existing(CALLER.get(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
         with _missing_there(found, name):
             data = await self._content(found, name)
         if (mime_type := mime_type_of(name)) in IMAGES and encoding == "utf-8":
@@ -163,7 +163,7 @@ class FileTools:
     ) -> Blocks:
         """Delete a file or a folder in /app. undo does not bring it back."""
         name = self._writable(path)
-        found = await self.sessions.existing(CALLER.get(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
         with _missing_there(found, name):
             await found.work(partial(found.sandbox.files.delete, name, recursive=recursive))
         return said(found, f"Deleted /app/{name} in {found.name}.")

@@ -213,7 +213,7 @@ class CellTools:
 
     async def get_workspace_info(self, language: Language = None, session: Handle = None) -> Blocks:
         """Show variables, files, packages, history, and limits, also while a cell runs."""
-        found = await self.sessions.existing(CALLER.get(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
         info = await workspace_info(found, (await self.sessions.service()).sync)
         return said(found, cut(info, TEXT_CHARACTERS, ""))
 
