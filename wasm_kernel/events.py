@@ -187,6 +187,7 @@ class Notices:
         quiet: True if a session that resumes unchanged needs no sentence.
         crash_is_told: True if a session that resumes after a crash needs no sentence either.
         page: Takes sentences to show beside the output of cells; None if no page shows them.
+        on_wait: Takes the most seconds for which the start waits for another process.
     """
 
     def __init__(
@@ -196,11 +197,12 @@ class Notices:
         quiet: bool = False,
         crash_is_told: bool = False,
         page: Callable[[str], None] | None = None,
+        on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.logger = logger
         self.quiet = quiet
         self.crash_is_told = crash_is_told
-        self.page = page
+        self.page, self.on_wait = page, on_wait
         self._unseen: deque[str] = deque()
         self._resumed = ""
 

@@ -14,6 +14,8 @@ from tests.end_to_end.test_forker import children_of, process_of
 from tests.faces import wait_for
 from tests.linux.inside import needs_walls
 from tests.private import private_of
+from wasm_kernel.folders.locks import LOCK
+from wasm_kernel.linux.locks import FileLock
 
 CONTINUED = "The session goes on: the variables are as they were after In[2] (y = 2)"
 AFTER_A_BREAK = "The session goes on after a break: the variables are as they were after In[1]"
@@ -108,3 +110,20 @@ def test_a_cell_that_kills_its_kernel_costs_no_variable(
     first.client.execute("import os; os.kill(os.getpid(), 9)")
     wait_for(lambda: not first.manager.is_alive(), "the kernel's end")
     assert start(notebook, session_id="mine").run("print(x)").stdout == "1\n"
+
+
+def test_a_page_says_that_its_kernel_waits_for_the_process_of_one_that_was_killed(
+    start: Starting, notebook: Path, root: Path
+) -> None:
+    """Before, the kernel answered nothing for up to three minutes, and clients gave it up."""
+    first = start(notebook, session_id="mine", resume="always")
+    first.run("x = 1")
+    first.shut_down()
+    lock = FileLock(private_of(root / "mine") / LOCK)
+    wait_for(lock.acquire, "the end of the first kernel's worker")
+    kernel = start(notebook, session_id="mine", resume="always")
+    sent = kernel.send("print(x)")
+    while "an earlier process still saves: 170 s at most" not in kernel.hear("stream")["text"]:
+        pass
+    lock.release()
+    assert kernel.heard(sent).stdout == "1\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from types import SimpleNamespace
@@ -77,9 +78,11 @@ def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Makin
 
 
 def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(
-    homes: Making, monkeypatch: pytest.MonkeyPatch
+    homes: Making, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(worker_line, "_CLOSE_SECONDS", PATIENCE)
+    monkeypatch.setattr(worker_line, "_TELL_SECONDS", 0.1)
+    told: list[str] = []
     slow = threading.Event()
 
     def leaves_slowly(channel: Channel) -> None:
@@ -99,9 +102,15 @@ def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(
     began = time.monotonic()
     pending = sandbox.query(A_QUERY)
     assert time.monotonic() - began < PATIENCE / 2, "a call waits for nobody"
+    started = sandbox.start(told.append)
     assert not happens(pending.done, 0.5)
+    wait_for(lambda: told, "a sentence about the wait")
     slow.set()
     assert pending.result(PATIENCE) == {}
+    started.result(PATIENCE)
+    (sentence,) = told
+    assert re.fullmatch(r"its process still saves it: \d+ s at most", sentence)
+    assert caplog.text.count(f"waiting for a session: {sentence}") == 1
 
 
 def test_a_reset_is_never_lost(homes: Making, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ after a kill, not shared by two, and kept for the guest that saved them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -101,20 +100,23 @@ def test_after_a_kill_in_the_middle_of_a_cell_the_last_cell_counts(
 
 
 def test_the_worker_of_a_killed_program_writes_its_state_however_slow_the_disk(
-    root: Path, ending: ExitStack
+    root: Path, ending: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Before, it had two seconds, and the next program's cells began half a second later."""
-    write = "wasm_kernel.state.commits:write_content"
-    with faulty(write) as faults, ThreadPoolExecutor() as threads:
+    told: list[str] = []
+    with faulty("wasm_kernel.state.commits:write_content") as faults:
         other = Other(root, ID)
         with faults["write_content"].held() as writes:
             other.run("x = 1")
             writes()
             other.kill()
-            opening = threads.submit(get_session_sandbox, ID, workspace_root=root)
-            assert not happens(opening.done, 3.0)
-        sandbox = ending.enter_context(closing(opening.result()))
+            sandbox = ending.enter_context(closing(get_session_sandbox(ID, workspace_root=root)))
+            starting = sandbox.start(told.append)
+            wait_for(lambda: told, "a sentence about the wait")
+            assert not happens(starting.done, 1.0)
         assert says(sandbox, "print(x)") == "1"
+    assert told == ["an earlier process still saves: 170 s at most"]
+    assert f"waiting for a session: {told[0]}" in caplog.text
 
 
 @pytest.mark.parametrize("how", [pytest.param("end", marks=pytest.mark.soak), "kill"])

@@ -50,7 +50,8 @@ class SessionGuest:
 
     A worker has one, and answers its owner's calls with it. `commands` are the host commands for
     magics in a cell's own text; without `pip`, those in `language_commands` are refused. `note`
-    gets notices that no cell should print.
+    gets notices that no cell should print, `on_wait` the most seconds for which the start waits for
+    another process.
 
     `count` is the least number of the next cell. `told` is true if an error has named the variables
     that are kept, so that no notice needs to repeat it.
@@ -70,12 +71,15 @@ class SessionGuest:
         count: int = 1,
         told: bool = False,
         note: Callable[[str], None] | None = None,
+        on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.folders, session_id = hooks.folders, hooks.id
         self._hooks = hooks
         self._language = language
         self._logger = logger.bind(session_id=session_id) if session_id else logger
-        self._notices = Notices(self._logger, quiet=quiet, crash_is_told=told, page=note)
+        self._notices = Notices(
+            self._logger, quiet=quiet, crash_is_told=told, page=note, on_wait=on_wait
+        )
         self._runner = GuestRunner(
             language,
             self.folders,

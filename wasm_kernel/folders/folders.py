@@ -74,7 +74,8 @@ class OpenedFolders(Struct, frozen=True):
     """The facts with which another process opens the folders of a sandbox.
 
     Paths are real paths; `identities` are the device and inode numbers of the two folders, and
-    `mounts` those of the open mounts. The rest is as in `SandboxFolders`.
+    `mounts` those of the open mounts. If it `is_left`, only the worker of an ended process still
+    used the workspace. The rest is as in `SandboxFolders`.
     """
 
     workspace: str
@@ -85,6 +86,7 @@ class OpenedFolders(Struct, frozen=True):
     needs_copies: bool
     survives_restart: bool
     mounts: dict[str, Inode] = {}
+    is_left: bool = False
 
 
 class SandboxFolders:
@@ -121,9 +123,10 @@ class SandboxFolders:
         *,
         outside_sessions: bool = False,
         presence: PresenceLock | None = None,
+        is_left: bool = False,
     ) -> None:
         """Takes over a workspace and its private folder, which are closed with it."""
-        self._presence = presence
+        self._presence, self._is_left = presence, is_left
         self.path, self.real = path, real
         self.workspace, self.private = workspace, found
         self.private_path = found.path
@@ -211,6 +214,7 @@ class SandboxFolders:
             found,
             opened.private_root,
             outside_sessions=opened.outside_sessions,
+            is_left=opened.is_left,
         )
         folders.expect(opened.mounts)
         return folders
@@ -238,6 +242,7 @@ class SandboxFolders:
                 _named(mount, real_path(mount.host)): folder.inode
                 for mount, folder in self._mounts.items()
             },
+            is_left=self.is_left(),
         )
 
     @property
@@ -267,10 +272,9 @@ class SandboxFolders:
         """Returns whether no other sandbox uses the workspace, here or in another process."""
         return self._presence is not None and self._presence.is_only()
 
-    def await_leaving(self) -> None:
-        """Waits for the worker of an ended process to leave, if no other sandbox is there."""
-        if self._presence is not None:
-            self._presence.await_leaving()
+    def is_left(self) -> bool:
+        """Returns whether only the worker of an ended process still uses the workspace."""
+        return self._is_left if self._presence is None else self._presence.is_left()
 
     def leave(self) -> None:
         """Releases the lock that marks the workspace as in use. Safe to call twice."""

@@ -105,21 +105,25 @@ class HistoryLock:
         self.held = self._is_settled = self._slept = self.is_elsewhere = False
 
     def acquire(
-        self, is_only: Callable[[], bool] = lambda: False, *, is_owned: bool = False
+        self,
+        is_left: Callable[[], bool] = lambda: False,
+        on_wait: Callable[[float], None] = lambda seconds: None,
+        *,
+        is_owned: bool = False,
     ) -> bool:
         """Takes the lock; returns False if another living process has it, or owns the session.
 
-        If it `is_only`, the session has no other user. Then only the worker of a process that was
-        killed can have the lock, and its end is awaited.
+        If it `is_left`, only the worker of a process that was killed has the lock. Its end is
+        awaited then; `on_wait` gets the most seconds.
 
         With `is_owned`, the owner is this process's own kernel. Call `settled` when the history is
         ready: until then, another process would find the record as this one did.
         """
         is_free = is_owned or not _has_owner(self._folder)
-        self.held = is_free and (
-            self._lock.acquire(_WAIT_SECONDS)
-            or (is_only() and self._lock.acquire(_LEAVING_SECONDS))
-        )
+        self.held = is_free and self._lock.acquire(_WAIT_SECONDS)
+        if is_free and not self.held and self._lock.is_elsewhere and is_left():
+            on_wait(_LEAVING_SECONDS)
+            self.held = self._lock.acquire(_LEAVING_SECONDS)
         self.is_elsewhere = not is_free or self._lock.is_elsewhere
         if self.held:
             found = self.found = self._noted = Holder.of(self._folder)
@@ -276,15 +280,14 @@ class PresenceLock(_Share):
                 return False  # a file system without locks: there may be other users
             return only
 
-    def await_leaving(self) -> None:
-        """Waits for the worker of an ended process to leave the history, if there is no other user.
-
-        A worker that came before would find the history locked, and keep no variables.
-        """
+    def is_left(self) -> bool:
+        """Returns whether only the worker of an ended process still uses the session."""
         history = FileLock(LOCK, self._private)
         with suppress(OSError):  # it is not a file: the worker reports it
-            if history.acquire() or (self.is_only() and history.acquire(_LEAVING_SECONDS)):
+            if history.acquire():
                 history.release()
+            return history.is_elsewhere and self.is_only()
+        return False
 
 
 def _asking(private: Folder, held: ExitStack) -> bool:

@@ -349,6 +349,12 @@ class Stuck(_Message, frozen=True, tag="stuck"):
     is_spoilt: bool = False
 
 
+class Waiting(_Message, frozen=True, tag="waiting"):
+    """The start waits, for `seconds` at most, for the worker of a process that was killed."""
+
+    seconds: Annotated[float, Meta(ge=0, le=1000)]
+
+
 class Opened(_Message, frozen=True, tag="opened"):
     """The guest has started: from now on, a worker's end may lose a call.
 
@@ -398,7 +404,9 @@ FromCell = (
 )
 """The messages about outputs and questions of a running call."""
 
-Report = FromCell | Ended | Failed | Event | Logged | Stuck | Opened | MaySleep | Closed | Pong
+Report = (
+    FromCell | Ended | Failed | Event | Logged | Stuck | Waiting | Opened | MaySleep | Closed | Pong
+)
 
 _requests: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Request)
 _reports: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Report)

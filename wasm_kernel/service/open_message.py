@@ -147,7 +147,10 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     @property
     def again(self) -> "Open":
         """The message for the next worker, which goes on where the first one ended."""
-        return replace(self, resume="always", quiet=True, notices=(), count=1, told=False)
+        changes = {"resume": "always", "quiet": True, "notices": (), "count": 1, "told": False}
+        if self.folders is not None:  # others may have come
+            changes["folders"] = replace(self.folders, is_left=False)
+        return replace(self, **changes)
 
     def verified_by(self, worker: Stamps) -> "Open":
         """Returns the message for the next worker, with the stamps of the last one."""

@@ -143,7 +143,6 @@ class ProgramHome(SandboxHome[Sandbox]):
     """The home of one sandbox of this process, whose folders it closes with the sandbox."""
 
     def __init__(self, hooks: SessionHooks) -> None:
-        hooks.folders.await_leaving()
         self.hooks = hooks
         self._workers = own_workers()
         self._forks: dict[str, SandboxFolders] = {}

@@ -45,10 +45,9 @@ _LOG = logging.getLogger("wasm_kernel.service")
 _LEAVE_SECONDS = 5.0  # for a killed worker to be gone
 _LOOK_SECONDS, _LOOK_MOST = 0.25, 2.0  # seconds between two looks, and the most that count
 _KILLED_MOST = 2  # workers in a row that may be killed before they begin a call
-_OF_NO_CALL = messages.Pong | messages.Event | messages.Logged | messages.Noted
+_OF_NO_CALL = messages.Pong | messages.Event | messages.Logged | messages.Noted | messages.Waiting
 _ENDED = "has ended, or was killed"
 _LARGE = "took more memory than its session's limits allow, and was ended"
-_BROKE = "sent what it must not, and was ended"
 _FAILED = "was ended, as its service failed; the log says more"
 _RESET = "this session was put away before the call began; try again"
 
@@ -251,7 +250,7 @@ class SessionWorker:
                 return None
         except FrameError as broken:
             _LOG.error("a worker broke the protocol: %s", ascii(str(broken)))
-            line.why_ended = _BROKE
+            line.why_ended = "sent what it must not, and was ended"
         except WasmKernelError as failure:  # stuck, or the session can't be opened
             return failure
         except Exception as failure:
@@ -262,6 +261,10 @@ class SessionWorker:
     def _progress(self, text: str) -> None:
         for pending in [*self._calls.calls.values()]:
             pending.tell(text)
+
+    def _tell_wait(self, text: str) -> None:
+        self._progress(text)
+        _LOG.warning("waiting for a session: %s", text)
 
     def _take(self, report: Report, size: int, line: WorkerLine) -> None:
         """Takes a message of the worker.
@@ -281,6 +284,9 @@ class SessionWorker:
                 line.is_up = True
                 self.usage.opened(report.count)
                 self._killed = 0
+            case messages.Waiting():
+                line.count(size)
+                self._tell_wait(f"an earlier process still saves: {report.seconds:.0f} s at most")
             case messages.MaySleep():
                 line.count(size)
                 self.sleep()
@@ -482,6 +488,7 @@ class SessionWorker:
         if line.worker.resident_bytes > most_memory(self.opened.policy):
             line.end(_LARGE)
         elif leaving is not None:
-            line.look_at_leaving(leaving, passed)
+            if line.look_at_leaving(leaving, passed):
+                self._tell_wait(f"its process still saves it: {leaving.seconds:.0f} s at most")
         elif running is not None:
             line.look_at_call(running, self._answer_seconds, passed)

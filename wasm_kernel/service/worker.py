@@ -150,6 +150,7 @@ class _Worker:
             count=opened.count,
             told=opened.told,
             note=self._note if kernel else None,
+            on_wait=lambda seconds: self.send(messages.Waiting(seconds)),
         )
         self._awake_seconds = kernel.awake_seconds if kernel else None  # a kernel sleeps
         self._offers = Offers(self._guest, self.send)

@@ -36,6 +36,7 @@ SLOW_SECONDS = 60.0
 """Seconds of silence after which a worker that falls asleep is ended."""
 
 _CLOSE_SECONDS = 150.0  # for a worker to close its session, beside its grace and writing
+_TELL_SECONDS = 2.0  # of waiting in silence for its end
 _DISK_SPEED = 4 * MIB  # bytes a second; the worker's own memory is the most that is left to write
 SILENT = "did not answer for {seconds:g} seconds, and was ended"
 _SLOW = "did not close its session within {seconds:.0f} seconds, and was ended"
@@ -102,12 +103,18 @@ class WorkerLine:
         """Notes that a call has ended: the counts of messages without a call begin at 0."""
         self._stray_left, self._requests = _STRAY_BYTES, 0
 
-    def look_at_leaving(self, leaving: Leaving, passed: float) -> None:
-        """Ends a worker that takes too long to close its session."""
+    def look_at_leaving(self, leaving: Leaving, passed: float) -> bool:
+        """Ends a worker that takes too long to close its session.
+
+        Returns whether those who wait should hear of it now, once.
+        """
         leaving.passed += passed
         self._look(SLOW_SECONDS, passed)
         if leaving.passed > leaving.seconds:
             self.end(_SLOW.format(seconds=leaving.seconds))
+        is_news = leaving.passed > _TELL_SECONDS and not leaving.is_told
+        leaving.is_told = leaving.is_told or is_news
+        return is_news
 
     def look_at_call(self, running: PendingCall, silence: float, passed: float) -> None:
         """Ends a worker that is silent for `silence` seconds, or whose call takes too long."""
@@ -152,13 +159,15 @@ class Leaving(Struct, eq=False):
     """A session that is falling asleep, which may take `seconds` in all.
 
     Calls later than `last_call` wait for the next worker. With `discard_variables` the next worker
-    begins without variables. `passed` are the seconds since it began to fall asleep.
+    begins without variables. `passed` are the seconds since it began to fall asleep. `is_told` says
+    whether those who wait know of it.
     """
 
     seconds: float
     last_call: int
     discard_variables: bool
     passed: float = 0.0
+    is_told: bool = False
 
     @classmethod
     def of(cls, line: WorkerLine | None, grace: float, last: int, *, discard: bool) -> Leaving:

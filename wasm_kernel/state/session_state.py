@@ -108,7 +108,8 @@ class SessionState:
     def _history(self, others: Iterator[BaseImage]) -> History:
         for notice in self._folders.notices:
             self._notices.tell(notice, error="private state")
-        if not self._lock.acquire(self._folders.is_only, is_owned=self._folders.owned):
+        owned, waits = self._folders.owned, self._notices.on_wait
+        if not self._lock.acquire(self._folders.is_left, waits, is_owned=owned):
             if self._policy.door.is_served and self._lock.is_elsewhere:
                 raise SessionInUse(texts.AWAKE_ELSEWHERE)
             self._notices.tell(texts.TAKEN, error="the session is already open")

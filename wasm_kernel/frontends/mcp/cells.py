@@ -65,7 +65,7 @@ async def run_cell(
     """
     line, sandbox = LastLine(), session.sandbox
     waking: asyncio.Task[None] | None = None
-    if sandbox.sync.worker.state in ("asleep", "starting"):
+    if not sandbox.sync.worker.is_up:
         waking = asyncio.ensure_future(sandbox.start(line.say))
         waking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     # a task of its own: anyio repeats a cancellation, and each would interrupt the cell again
