@@ -59,8 +59,5 @@ class WaitingCell:
     def say(self, text: str, stream: str = "stdout") -> None:
         self.heard.append(text)
 
-    def wait(self, seconds: float) -> bool:
-        return self.cancelled
-
     def after_cell(self, action: AfterCellAction) -> None:
         raise AssertionError(action)

@@ -54,8 +54,11 @@ def add_commands(guest: SessionGuest) -> None:
             return len(lines.readlines())
 
     def wait(line: CommandLine, context: CommandContext) -> None:
-        if context.wait(float(line.line)):
-            raise Cancelled
+        end = time.monotonic() + float(line.line)
+        while time.monotonic() < end:
+            if context.cancelled:
+                raise Cancelled
+            time.sleep(0.01)
 
     guest.commands.add("knock", knock)
     guest.commands.add("wait", wait)

@@ -247,20 +247,6 @@ class Clock:
                 self._look_at_ends(time.monotonic())
             return self.interrupted
 
-    def wait_in_host(self, seconds: float) -> bool:
-        """Waits for `seconds` in the guest's place. Returns True early if `should_stop` does."""
-        until = time.monotonic() + seconds
-        with self._changed:
-            self._busy_at = 0.0  # a guest that waits is not starved
-            while not self.should_stop() and (left := until - time.monotonic()) > 0:
-                ends = [t - time.monotonic() for t in self._ends]
-                self._changed.wait(max(0.0, min([left, *ends])))
-            return self.should_stop()
-
-    @property
-    def _ends(self) -> list[float]:
-        return [t for t in (self._begin_by, self._deadline) if t is not None]
-
     def _look_at_ends(self, now: float) -> None:
         if self._begin_by is not None:  # the deadline does not count before that
             self._overdue += now >= self._begin_by
@@ -311,8 +297,9 @@ class Clock:
                     return
                 if until is not None and now >= until:
                     return
-                ends = [*self._ends, *(t for t in (until, self._grace_until) if t is not None)]
-                self._changed.wait(max(0.0, min(ends) - now) if ends else None)
+                ends = (until, self._begin_by, self._deadline, self._grace_until)
+                left = [end - now for end in ends if end is not None]
+                self._changed.wait(max(0.0, min(left)) if left else None)
 
     def _look(self, now: float) -> None:
         """Ends the call when its time is over, and passes interrupts to the guest.

@@ -333,10 +333,6 @@ class TurnCommands:
         if self._left_to_say >= 0:
             self._turn.on_text(stream, text)
 
-    def wait(self, seconds: float) -> bool:
-        """Waits as `CommandContext` says."""
-        return self._clock.wait_in_host(seconds)
-
     def after_cell(self, action: AfterCellAction) -> None:
         """Queues an action as `CommandContext` says."""
         self._commands.after_cell(action)

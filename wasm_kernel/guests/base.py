@@ -78,9 +78,6 @@ class CommandContext(ActionContext, Protocol):
     `Cancelled`. Its reports are printed as lines; output beyond the cell's limits is dropped.
     """
 
-    def wait(self, seconds: float) -> bool:
-        """Waits for `seconds`, or until the command is cancelled; returns whether it is."""
-
     def after_cell(self, action: AfterCellAction) -> None:
         """Runs an action when the cell has finished."""
 
