@@ -31,15 +31,7 @@ Word = Annotated[int, Meta(ge=0, lt=1 << 32)]
 
 
 class _CodecRequest(Struct, frozen=True):
-    """A guest's request.
-
-    Attributes:
-        codec: The codec's name.
-        function: The name of its function.
-        at: The address of the input.
-        length: Its length in bytes.
-        numbers: Further arguments.
-    """
+    """A guest's request: names of a codec and its function, the place of the input, and numbers."""
 
     codec: str
     function: str
@@ -51,11 +43,8 @@ class _CodecRequest(Struct, frozen=True):
 class CodecCalls:
     """Runs codecs for one guest. Only the guest's thread uses it.
 
-    Args:
-        guest: The guest.
-        compiled: Returns a codec's compiled module; may raise `WasmKernelError`.
-        clock: The clock of the guest's turns.
-        memory_bytes: The most that a codec's memory may grow to.
+    `compiled` returns a codec's module, or raises `WasmKernelError`. The clock is that of the
+    guest's turns; a codec's memory may grow to `memory_bytes`.
     """
 
     def __init__(

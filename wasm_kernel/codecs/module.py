@@ -82,14 +82,9 @@ def text_at(memory: GuestMemory, at: int, length: int) -> str:
 class CodecModule:
     """One instance of a codec; its maker closes `instance`.
 
-    `call` calls a function with one result, `call_for` one with several; both raise `GuestStopped`
-    if it does not return.
-
-    Args:
-        compiled: The compiled module.
-        imports: Answers its imports.
-        clock: The clock of the cell that waits for it.
-        memory_bytes: The most that its memory may grow to.
+    The clock is that of the cell that waits for it; its memory may grow to `memory_bytes`. `call`
+    calls a function with one result, `call_for` one with several; both raise `GuestStopped` if it
+    does not return.
     """
 
     def __init__(

@@ -22,13 +22,8 @@ _STACK_BYTES = 8 * 1024 * 1024
 
 
 class Codec(Struct, frozen=True):
-    """One codec.
-
-    Attributes:
-        name: Its name, which is that of its file of functions in this folder.
-        module: The name of its file of WebAssembly.
-        sha256: That file's digest, which is checked before compiling.
-        title: Its name for people.
+    """One codec: its name, which is that of its file of functions in this folder; its file of
+    WebAssembly, with the digest that is checked before compiling; and its name for people.
     """
 
     name: str

@@ -31,13 +31,11 @@ Progress = Callable[[str], None]
 
 
 class GuestBinary(Struct, frozen=True):
-    """A guest's wasm file.
+    """A guest's wasm file, which is linked for a wasm stack of `stack_bytes`.
 
-    Attributes:
-        sha256: Its digest, as its package notes it; checked before compiling.
-        title: Its name in messages, such as "the tiny guest".
-        stack_bytes: The wasm stack that it is linked for.
-        remedy: What to do if the file is not the one that was meant, as a sentence.
+    The digest is the one that its package notes, and is checked before compiling. The title, such
+    as "the tiny guest", and the remedy, a sentence for another file than the one meant, are for
+    messages.
     """
 
     path: Path

@@ -54,11 +54,9 @@ class CommsOverLimit(FrameError):
 class Comms:
     """The open comms of a guest, and the targets to which a front end may open more.
 
-    The guest's thread changes them as messages pass; any thread may read `open`, and `offer`.
-
-    Attributes:
-        out_of_sync: True if memory has travelled, so that the guest may know other comms than the
-            front end has; the guest must then be asked with `sync_request`.
+    The guest's thread changes them as messages pass; any thread may read `open`, and `offer`. If
+    memory has travelled, they are `out_of_sync`: the guest may know other comms than the front end
+    has, and must be asked with `sync_request`.
     """
 
     def __init__(self) -> None:

@@ -46,11 +46,7 @@ _DROPPED = "as many calls were dropped as were made"
 class Parameter(Struct, frozen=True, omit_defaults=True):
     """A parameter of an offered function, for its signature in the guest.
 
-    Attributes:
-        name: Its name.
-        kind: One of `inspect.Parameter`'s five kinds, as a number.
-        type: Its annotation as text; empty if it has none.
-        default: Its default value as text; None if it has none.
+    The kind is one of `inspect.Parameter`'s five, as a number; the type and the default are texts.
     """
 
     name: str
@@ -60,16 +56,10 @@ class Parameter(Struct, frozen=True, omit_defaults=True):
 
 
 class OfferedFunction(Struct, frozen=True):
-    """A function of the host, as cells see it.
+    """A function of the host, as cells see it; its docstring and annotations as texts.
 
-    Attributes:
-        name: Its name in cells.
-        doc: Its docstring.
-        parameters: Its parameters, in order.
-        returns: Its return annotation as text; empty if it has none.
-        is_async: Whether cells await it.
-        is_stream: Whether a call gives an iterator.
-        calls_a_cell: How many calls and items of streams one cell may have.
+    Cells await it if it `is_async`, and get an iterator from it if it `is_stream`. One cell may
+    have `calls_a_cell` calls and items of streams.
     """
 
     name: str

@@ -62,10 +62,8 @@ class Listener(Protocol):
 
     A method may submit a cell of the sandbox, but not wait for one: it would wait for itself.
     Only text may come on another thread, while the guest computes; two calls never come at once.
-
-    Attributes:
-        collects: Whether the cell's result also holds the output. A listener that has sent the
-            output on needs no second copy.
+    If it `collects`, the cell's result holds the output, too: one that has sent it on needs no
+    second copy.
     """
 
     collects: bool
@@ -214,9 +212,8 @@ class TravelRequest(Struct, frozen=True):
 class ProcessUsage(Struct, frozen=True):
     """The use of resources by the process that a guest lives in; zeros if there is none.
 
-    Attributes:
-        memory_bytes: Its memory; a part that it shares with other processes counts in proportion.
-        cpu_seconds: The processor time of all such processes that the sandbox has had.
+    Memory that it shares with other processes counts in proportion. The processor time is that of
+    all such processes that the sandbox has had.
     """
 
     memory_bytes: int = 0
@@ -227,11 +224,7 @@ class SessionHooks:
     """A session, or a workspace outside of sessions, and its duties towards its sandbox.
 
     By default it has no duties. `logger_changed`, `executed` and `new_session` are called on the
-    sandbox's own thread, the rest on any.
-
-    Attributes:
-        id: The session's id; empty outside of sessions.
-        folders: Its open folders.
+    sandbox's own thread, the rest on any. The `id` is empty outside of sessions.
     """
 
     id: str = ""

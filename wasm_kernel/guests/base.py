@@ -226,10 +226,8 @@ class Guest(Protocol):
 class LanguageInfo(Struct, frozen=True):
     """Facts about a language that are known without a running guest.
 
-    Attributes:
-        title: Its name and version, such as `Python 3.15.0`.
-        language_info: As Jupyter's `kernel_info_reply` has it.
-        help_links: Titles and addresses of its documentation.
+    The title is such as `Python 3.15.0`; `language_info` is as Jupyter's `kernel_info_reply` has
+    it. The links are titles and addresses of documentation.
     """
 
     title: str

@@ -39,13 +39,7 @@ class NameTaken(PublishError):
 
 
 class CopiedFile(Struct, frozen=True):
-    """A file that was copied into a folder.
-
-    Attributes:
-        mark: The file's identity.
-        size: Its bytes.
-        digest: The digest of its content.
-    """
+    """A file that was copied into a folder: its identity, its bytes, its content's digest."""
 
     mark: FileMark
     size: int

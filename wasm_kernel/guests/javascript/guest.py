@@ -41,12 +41,9 @@ _SPARE_BYTES = 16 * 1024 * 1024  # bytes of the memory limit that JavaScript's v
 class JavaScriptAddresses(Struct, frozen=True):
     """The addresses that the host uses in a guest with the image's memory.
 
-    Attributes:
-        step: The handle of the agent's function `step`.
-        slot: The address to which exports write their results.
-        script_name: The address of the name that scripts have in stacks.
-        random: The address of the state of `Math.random`.
-        allocator: The address of the C library's allocator's state; 0 if it is another allocator.
+    `step` is the handle of the agent's function of that name. Exports write their results to
+    `slot`; scripts have the name at `script_name` in stacks. The others are the states of
+    `Math.random`, and of the C library's allocator; 0 if that is another one.
     """
 
     step: int

@@ -71,16 +71,12 @@ _METADATA = r"([^/-]+)-([^/-]+)\.dist-info/METADATA"
 
 
 class PythonFiles(msgspec.Struct, frozen=True):
-    """The guest's sources.
+    """The guest's sources: the paths of its wasm file and of its standard library's zip, and facts.
 
-    Attributes:
-        key: Names this combination of guest, agent and packages.
-        binary: The wasm file.
-        binary_digest: Its SHA-256, as its package notes it; checked before compiling.
-        stdlib: The zip of the guest's standard library.
-        python_version: The guest's Python version, such as `3.15.0`.
-        packages: The built-in packages: distribution names to versions.
-        patches: The names of the patches that the recipe in `guest/` made to the binary.
+    The `key` names this combination of guest, agent and packages. The digest is the binary's
+    SHA-256, as its package notes it; it is checked before compiling. The version is such as
+    `3.15.0`; `packages` maps the names of built-in distributions to their versions; `patches` are
+    the names of those that the recipe in `guest/` made to the binary.
     """
 
     key: str

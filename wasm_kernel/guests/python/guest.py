@@ -89,10 +89,8 @@ _UNPREPARED = (
 class PythonAddresses(Struct, frozen=True):
     """The addresses that the host uses in a guest with the image's memory.
 
-    Attributes:
-        signal_words: The words that make an interrupt pending, and the bits to turn on.
-        sqlite_prngs: The addresses of the states of SQLite's generators.
-        allocator: The address of the C library's allocator's state; 0 if it is another allocator.
+    The `signal_words` make an interrupt pending, if their bits are turned on. The others are the
+    states of SQLite's generators, and of the C library's allocator; 0 if that is another one.
     """
 
     signal_words: Mapping[int, int]
