@@ -450,15 +450,9 @@ def find_sqlite_prngs(before: bytes, after: bytes) -> list[int]:
     return found
 
 
-def make_immortal(memory: GuestMemory, addresses: Iterable[int]) -> int:
-    """Marks the objects at these addresses as immortal; returns how many were marked.
-
-    Addresses at which no reference count can be are skipped.
-    """
-    marked = 0
+def make_immortal(memory: GuestMemory, addresses: Iterable[int]) -> None:
+    """Marks the objects at these addresses as immortal, where a reference count can be."""
     words = memory.view(0, memory.size).cast("I")
     for at in addresses:
         if at % 8 == 0 and at // 4 < len(words) and 0 < words[at // 4] < _PLAUSIBLE:
             words[at // 4] = _IMMORTAL
-            marked += 1
-    return marked
