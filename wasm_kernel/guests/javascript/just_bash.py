@@ -169,13 +169,13 @@ return{value,parseError:!isRight,parseErrMsg:isRight?"":`printf: ${n}: invalid n
 _FULL = b"""replaceFile(t.fs,g,w.output))}catch(b){if(/ENOSPC/.test(b.message))
 return{stdout:"",stderr:`sed: couldn't write ${m}: No space left on device\n`,exitCode:4};"""
 
-# for each part: the text at its beginning, the text behind it, and the code that replaces it
+# for each part: the text at its beginning; the text behind it, unless the part is no longer than its
+# beginning; and the code that replaces it
 _PARTS = (
     # conversions of bytes, by the host
     (b"function _(e){let t=0;", b"async function Wt(e,t)", _BYTES),
     (
         b"n.length>0&&(t=e.executionScope.accountResult(t",
-        b',"redirection"));let{stdout:l',
         b"n.length>0&&(t=e.executionScope.accountResult(mixed(t,n)",
     ),
     # regular expressions of the interpreter in place of re2js
@@ -186,11 +186,7 @@ _PARTS = (
     (b"function vt(e,t,n){", b"var br=L(", b"function vt(){}function sn(e,t,n,r){return r()}"),
     # guards around each command: copies of all that it may use, a timer, counts of its output
     (b"function c3(e,t){", b"async function pO(", b"function c3(e){return{context:e,revoke(){}}}"),
-    (
-        b"let o=s.remainingTimeMs()",
-        b"??t.limits.maxExec",
-        b"if(!i)return e();let o=s.remainingTimeMs()",
-    ),
+    (b"let o=s.remainingTimeMs()", b"if(!i)return e();let o=s.remainingTimeMs()"),
     (b"consumeLimited(t,n,r,s=t){", b"enterDepth(t,n=", _COUNTS),
     (
         b"append(t){let n=_(t);",
@@ -198,7 +194,7 @@ _PARTS = (
         b"append(t){t&&this.chunks.push(t);return this}",
     ),
     (b"let r=_(t)+_(n);r>this.ctx", b"t&&this.stdoutChunks", b""),
-    (b",this.totalBytes+=r}", b"appendUnaccounted(", b"}"),
+    (b",this.totalBytes+=r}", b"}"),
     (b"let i;try{i=this.scope.appendOutput(t,n", b"prependTo(t){t instanceof yt", _KEPT),
     (
         b'let r=t.stdoutKind==="bytes"||t.stdout',
@@ -206,166 +202,132 @@ _PARTS = (
         _APPENDED,
     ),
     # ranges such as {1..20000}
-    (b"var Uo=1e4", b",md={", b"var Uo=1/0"),
-    (
-        b"maxStringBytes:10*1024*1024};function Ll(",
-        b"e,t,n,r){if(",
-        b"maxStringBytes:1/0};function Ll(",
-    ),
-    (b"var Hw=1e5", b";async function Kw(", b"var Hw=1/0"),
+    (b"var Uo=1e4", b"var Uo=1/0"),
+    (b"maxStringBytes:10*1024*1024};function Ll(", b"maxStringBytes:1/0};function Ll("),
+    (b"var Hw=1e5", b"var Hw=1/0"),
     # counts of lines by loops over all characters, for limits that there are not
     (b"I=1;for(let D=0;D<e.length;", b"let T=e.split(`", b"I=1;"),
     (b"let O=E.length>0?1:0;for(", b"let R=E.split(`", b""),
-    (b"-_(e.output)", b"):void 0,a=Na(s,i,o)", b""),
+    (b"-_(e.output)", b""),
     # `sed`: translations of a pattern, for each line; letters such as `\\U` in a replacement
-    (b"function fu(e){", b'let t="",n=0,r=!1;', b"var fu=once(fuOf);function fuOf(e){"),
-    (b"function du(e){", b'let t="",n=!1;for(', b"var du=once(duOf);function duOf(e){"),
-    (rb'`,this.advance()):o+="\\"):l', b"===`", rb'`,this.advance()):o+="\\\\"):l'),
+    (b"function fu(e){", b"var fu=once(fuOf);function fuOf(e){"),
+    (b"function du(e){", b"var du=once(duOf);function duOf(e){"),
+    (rb'`,this.advance()):o+="\\"):l', rb'`,this.advance()):o+="\\\\"):l'),
     (b"function hu(e,t,n){", b"function sm(e,t,n)", b"var hu=filledIn;"),
     # `sed -i`: a full disk
-    (b"t.fs.writeFile(g,w.output))}catch(b){", b"if(b instanceof ye)", _FULL),
+    (b"t.fs.writeFile(g,w.output))}catch(b){", _FULL),
     # `printf` of numbers
     (b'switch(t){case"d":case"i":{let o=aa(n)', b'case"c":{if(n==="")return', _PRINTF),
     # `((n>=2))`
-    (b'!(c==="="&&', b"/[|&^", b'!(c[0]==="="&&'),
+    (b'!(c==="="&&', b'!(c[0]==="="&&'),
     # `array+=(...)`: a copy of all elements, and a sort of them to find the last one
-    (b"c=l?ln(l):void 0,", b"u=e.state.env.get(n),f=()", b"c=l&&!s?ln(l):l,"),
+    (b"c=l?ln(l):void 0,", b"c=l&&!s?ln(l):l,"),
     (
         b"let a=xe(e,t);if(a.length>0)o=",
         b"else{let l=e.state.env.get(t)",
         b"let a=Bt(e,t);if(a?.elements.size>0)o=nextPlace(a);",
     ),
     # arrays: their sorted elements and last place, which each use of them looked for
-    (b"i.elements.set(o,r)}", b"function Us(", b"i.elements.set(o,r);changed(i,+o)}"),
-    (
-        b"return Bt(e,t)?.elements.delete(",
-        b"String(n))??!1",
-        b"changed(Bt(e,t));return Bt(e,t)?.elements.delete(",
-    ),
+    (b"i.elements.set(o,r)}", b"i.elements.set(o,r);changed(i,+o)}"),
+    (b"return Bt(e,t)?.elements.delete(", b"changed(Bt(e,t));return Bt(e,t)?.elements.delete("),
     (
         b"function Lt(e,t){return Array",
         b"function kt(e,t){",
         b"function Lt(e,t){return entriesOf(Bt(e,t)).map(([i])=>i)}",
     ),
-    (b"function kt(e,t){", b"$o(e,t,e.state", b"function kt(e,t){changed(Bt(e,t));"),
+    (b"function kt(e,t){", b"function kt(e,t){changed(Bt(e,t));"),
     (b"Lt(e,t).map(s=>[s,Xe(e,t,s)??", b"}function lr(e,t){", b"entriesOf(Bt(e,t))"),
-    (b"i=xe(e,s);return i.length>0?String(i.length)", b':e.state.env.get(s)!==void 0?"1"', _LENGTH),
+    (b"i=xe(e,s);return i.length>0?String(i.length)", _LENGTH),
     (
         b"m=xe(e,h);return String(m.length)",
-        b"}",
         b"m=Bt(e,h)?.elements.size||xe(e,h).length;return String(m)",
     ),
-    (b"let o=s&&(s.type", b'==="DefaultValue"||s.type==="Assign', _LENGTH_FIRST),
+    (b"let o=s&&(s.type", _LENGTH_FIRST),
     # $BASH
-    (
-        b'case"BASH_VERSION":return T6',
-        b";",
-        b'case"BASH":return"/bin/bash";case"BASH_VERSION":return T6',
-    ),
-    (b'"SECONDS","BASH_VERSION","!"', b',"BASHPID"', b'"SECONDS","BASH","BASH_VERSION","!"'),
+    (b'case"BASH_VERSION":return T6', b'case"BASH":return"/bin/bash";case"BASH_VERSION":return T6'),
+    (b'"SECONDS","BASH_VERSION","!"', b'"SECONDS","BASH","BASH_VERSION","!"'),
     # patterns that end in a slash: folders alone
-    (b'r=t.split("/").filter(c=>c!=="")', b",s=-1;for(let c=0;c<r.length", _SEGMENTS),
-    (b"r.length===0)return[n];", b"let[s,...i]=r,o=[];", _LAST_SEGMENT),
+    (b'r=t.split("/").filter(c=>c!=="")', _SEGMENTS),
+    (b"r.length===0)return[n];", _LAST_SEGMENT),
     # `grep -r`: names below `.`, hidden files
-    (b'{if(Un(o),h.startsWith("."))continue;let m=e==="."', b"?h:", b'{Un(o);let m=e===""'),
+    (b'{if(Un(o),h.startsWith("."))continue;let m=e==="."', b'{Un(o);let m=e===""'),
     # `sed`: a text behind `i\\`
     (b"readTextCommand(t,n,r){", b'let i="";for(;', _TEXT),
     # `find`: sizes are rounded up; `{}` inside of a word; a command that fails ends a file's turn
     (b'case"size":{let n=e.value;switch(e.unit)', b'case"perm":{let n=t.mode&511', _SIZES),
     (b"B=P.command.map(z=>", b",F=await", b'B=P.command.map(z=>z.split("{}").join(U))'),
-    (b'e.type==="not"?za(e.expr)', b':e.type==="and"||e.type==="or"?[...za', _NOT),
-    (b"let T=new Map;for(let M of f){let{action:P,path:U}=M;", b"switch(P.type){", _EFFECTS),
-    (b"depth:V.depth,startingPoint:M", b"}", b"depth:V.depth,startingPoint:M,isFile:V.isFile"),
+    (b'e.type==="not"?za(e.expr)', _NOT),
+    (b"let T=new Map;for(let M of f){let{action:P,path:U}=M;", _EFFECTS),
+    (b"depth:V.depth,startingPoint:M", b"depth:V.depth,startingPoint:M,isFile:V.isFile"),
     (b"F.exitCode!==0&&(d=F.exitCode);break}}}", b"(let F of M.command)", _EXEC),
-    (
-        b"B.exitCode!==0&&(d=B.exitCode)}return p?",
-        b".build(d)??",
-        b"B.exitCode!==0&&(d=1)}return p?",
-    ),
+    (b"B.exitCode!==0&&(d=B.exitCode)}return p?", b"B.exitCode!==0&&(d=1)}return p?"),
     (b"default:r+=`%${i!==0||o!==-1?`", b"(c,i,o)}else r+=n[s]", _UNKNOWN),
     # `sed`: a pattern ends a range from the next line on; an `s` without an end, or other flags
-    (b"p.startLine=t,s.set(d,p),ci(a,t,n,r,i)&&(p.active", b"=!1,typeof o==", _SPAN),
+    (b"p.startLine=t,s.set(d,p),ci(a,t,n,r,i)&&(p.active", _SPAN),
     (b'this.peek()===r&&this.advance();let a="";for(', b"value:`s${r}", _SUBSTITUTED),
-    (b"t.lineNumberOutput.push(t.patternSpace)}}catch{}break}", b'case"print":', _PRINTED),
+    (b"t.lineNumberOutput.push(t.patternSpace)}}catch{}break}", _PRINTED),
     # `jq`: texts of @csv without quotes
     (b'return i.includes(",")||i.includes', b'}).join(",")]:[null];case"@tsv"', _QUOTED),
     # `read`: a loop over the characters of a line
-    (
-        b"R=0;let F=0;for(;F<b.length;)",
-        b"{let z=b[F];if(z===x){R=F",
-        b"R=0;let F=0;" + _LINE + b"for(;F<b.length;)",
-    ),
+    (b"R=0;let F=0;for(;F<b.length;)", b"R=0;let F=0;" + _LINE + b"for(;F<b.length;)"),
     # `set -e` in functions before `||`, `&&` and behind `!`; `set -u` and "${x:-y}"
-    (b"let f=await this.executePipeline(c);", b"n.appendResult(f,$c(f))", _TESTED),
-    (
-        b"c=await Cr(e,l),u=await We(e,l)",
-        b',f=u==="",d=s.checkE',
-        b"c=await Cr(e,l),u=await We(e,l,!1)",
-    ),
+    (b"let f=await this.executePipeline(c);", _TESTED),
+    (b"c=await Cr(e,l),u=await We(e,l)", b"c=await Cr(e,l),u=await We(e,l,!1)"),
     # `expr`, `test` and `[[ -eq ]]` with large numbers
-    (b"let p=a(),h=parseInt(f,10),m=parseInt(p,10)", b";if(Number.isNaN(h)", _SUM),
+    (b"let p=a(),h=parseInt(f,10),m=parseInt(p,10)", _SUM),
     (b"let p=l(),h=parseInt(f,10)", b"else break}return f}function l(){let f=c", _PRODUCT),
     (
         b"let n=Number.parseInt(e,10);return Number.isNaN(n)?{value:0",
         b"t?-n:n,valid",
         b"let n=whole(e);return{value:",
     ),
-    (b'async function i4(e,t){if(t=t.trim(),t==="")return 0;', b"if(/^[+-]?(", _COMPARED),
+    (b'async function i4(e,t){if(t=t.trim(),t==="")return 0;', _COMPARED),
     # `$((...))`: `${...}` and `$(...)` are put in before it is read; they ran in another shell
     (b"function Me(e,t){let n=uk(t),", b"=$i(e,n,0)", _ARITHMETIC.removesuffix(b"=")),
     (b'case"ArithNested":return await s(', b'case"ArithCommandSubst":{', _NESTED),
     (b"async function hd(e,t){let n=t,r=t.starts", b"At();Z();var Uo=", _SUBSCRIPT),
     # all elements as one text, in here-documents, here-strings and assignments
-    (b'f.length>0)return f.map(([,p])=>p).join(" ")', b";let d=e.state.env.g", _JOINED),
+    (b'f.length>0)return f.map(([,p])=>p).join(" ")', _JOINED),
     # a command's name, as in `$command` and "$@", may be several words
     (b"let u=await _e(this.ctx,t.name),f=[],d=[]", b"{if(f.length>=this.ctx", _NAME),
-    (b"m=t.name.parts.every(", b"N=>N.type", b"m=names.length===0||t.name.parts.every("),
+    (b"m=t.name.parts.every(", b"m=names.length===0||t.name.parts.every("),
     # `jq`: groups in order, keys of several values, wrong indexes, `walk`, all matches, {$x}
     (b'case"sort_by":return!Array.isArray(e)', b"return o(p,h)})]", _SORTED),
     (b'case"unique_by":{if(!Array.isArray(e)', b",h=JSON.stringify(p)", _UNIQUE),
     (b'case"group_by":', b'case"max":return', b'case"group_by":' + _GROUPS),
-    (b'if(typeof o=="string"){let a=Je(s);', b"return!a||!Object.hasOwn(a,o)", _INDEX),
+    (b'if(typeof o=="string"){let a=Je(s);', _INDEX),
     (b"let l=bi(r),c=new WeakSet,u=new WeakMap", b'case"transpose":', _WALK),
     (b"c=ie(o,`${a}d`).exec(e);if(!c)return[];", b"{return[null]}}case", _MATCHES),
-    (b'(n=s,r={type:"Field",name:s})', b"}else if(this.check", _SHORT),
-    (b'E==="--join-output")c=!0', b";else if", b'E==="--join-output")c=r=!0'),
+    (b'(n=s,r={type:"Field",name:s})', _SHORT),
+    (b'E==="--join-output")c=!0', b'E==="--join-output")c=r=!0'),
     # `jq`: paths through null
     (b'case"Field":{if(!qe(c.name))return l;if(c.base)', b"{let d=te(e,c.index,s)[0];", _FIELD),
-    (b'case"Iterate":{let f=d=>{if(Array.isArray(d))', b"{Pt(s,0,d.length)", _LOOP),
+    (b'case"Iterate":{let f=d=>{if(Array.isArray(d))', _LOOP),
     # `return` in a pipe and in `$(...)`, `<<` in `((...))`
     (
         b"p instanceof C)throw p;if(p instanceof he",
-        b"){",
         b"p instanceof C)throw p;if(p instanceof he||p instanceof _t",
     ),
-    (b"else if(I instanceof he&&t.commands", b".length>1)R=", _RETURNED),
-    (b"this.pendingHeredocDelimiterMode=!1,this.make", b'Token(v.DLESS,"<<"', _SHIFT),
+    (b"else if(I instanceof he&&t.commands", _RETURNED),
+    (b"this.pendingHeredocDelimiterMode=!1,this.make", _SHIFT),
     # `local array=($(command))`, which is made of two commands; `"${array[@]^}"`
     (b"let p=d.map(m=>Gf(e,m)),h=`${f}=(", b"}else{let f=e.parseWordFromString(l", _DECLARED),
-    (b"let o=Y.simpleCommand(r,s,n,i);return o.line=t,o", b"}function wk(e){", _GROUP),
-    (b"r.set(p,x),c&&i(p)}", b"if(c&&h===void 0)", b"r.set(p,x),i(p),kt(e,p)}"),
-    (b"async function dr(e,t){", b"return $w(e,t,VN())", _CASES),
+    (b"let o=Y.simpleCommand(r,s,n,i);return o.line=t,o", _GROUP),
+    (b"r.set(p,x),c&&i(p)}", b"r.set(p,x),i(p),kt(e,p)}"),
+    (b"async function dr(e,t){", _CASES),
     (b'case"CaseModification":{let d=await K7(', b";return ss(d", _CASE),
     # `declare -A map=([key]="value of words")`
-    (b"E=o[S],A;/^\\[.+\\]=/.test(E)?A=E:", b"E===", b"E,A;" + _KEYED),
+    (b"E=o[S],A;/^\\[.+\\]=/.test(E)?A=E:", b"E,A;" + _KEYED),
     # `expr text : 'basic \\(pattern\\)'`; `sed`: `c` for a range, `s///2g`
     (b"{n++;let d=c(),h=ie(`^${d}`).match(f);", b"}return f}function c(){", _EXPR),
     (b'case"change":t.deleted=!0', b'case"hold":', _CHANGE),
     (b"if(t.substitutionMade=!0,o.nthOccurrence&&", b"let d=0,p=o.nth", _NTH),
-    (b"if(d++,d===p)", b"{let b=g.slice", b"if(d++,d===p||d>p&&o.global)"),
+    (b"if(d++,d===p)", b"if(d++,d===p||d>p&&o.global)"),
     # arithmetic in 64 bits
-    (b"function qN(e,t,n){", b'switch(n){case"+":', b"function qN(e,t,n){" + _RECKON),
-    (b"function Yw(e,t,n){", b'switch(n){case"=":', b"function Yw(e,t,n){" + _RECKON_AND_SET),
-    (
-        b'case"-":return-e;case"+":return+e;',
-        b'case"!":',
-        b'case"-":return negated(e);case"+":return e;',
-    ),
-    (
-        b'case"~":return~e;default:',
-        b"return e}}async function KN",
-        b'case"~":return inverted(e);default:',
-    ),
+    (b"function qN(e,t,n){", b"function qN(e,t,n){" + _RECKON),
+    (b"function Yw(e,t,n){", b"function Yw(e,t,n){" + _RECKON_AND_SET),
+    (b'case"-":return-e;case"+":return+e;', b'case"-":return negated(e);case"+":return e;'),
+    (b'case"~":return~e;default:', b'case"~":return inverted(e);default:'),
     (b"let r=Number.parseInt(t,10);if(!Number.isNaN(r)&&/^-", b"let s=t.trim()", _WHOLE_T),
     (b"let s=Number.parseInt(r,10);if(!Number.isNaN(s)&&/^-", b"let i=r.trim()", _WHOLE_R),
     (
@@ -378,14 +340,10 @@ _PARTS = (
         b'}if(e.startsWith("0")',
         b"return/^..[0-9a-f]+$/i.test(e)?whole(e):NaN",
     ),
-    (b'c=Number.parseInt(l||"0",10)||0', b",u=await s(t.value),f=Yw(c", b'c=numberOf(l||"0")'),
+    (b'c=Number.parseInt(l||"0",10)||0', b'c=numberOf(l||"0")'),
     (b"a=Number.parseInt(await We(e,o),10)||0,l=", b";return e.state.env.set(o", _STEP),
     # `trap COMMAND EXIT`
-    (
-        b"await new Yo(E,m).executeScript(x);",
-        b"return S&&(R.metadata=S)",
-        b"await runWithTrap(new Yo(E,m),x,m,or,he);",
-    ),
+    (b"await new Yo(E,m).executeScript(x);", b"await runWithTrap(new Yo(E,m),x,m,or,he);"),
 )
 _ALL = (
     (b",ge[0].length===0&&t.lastIndex++", b""),
@@ -397,12 +355,14 @@ _ALL = (
 
 def with_parts(source: bytes) -> bytes:
     """Returns just-bash's file with the other parts; `BundleError` if it is another file."""
-    for begin, end, other in _PARTS:
+    for begin, *ends, other in _PARTS:
         before, found, rest = source.partition(begin)
-        _, ended, after = rest.partition(end)
-        if not found or not ended:
+        for end in ends:
+            _, found, after = rest.partition(end)
+            rest = end + after
+        if not found:
             raise BundleError("just-bash's file is another one than the shell was made for")
-        source = before + other + end + after
+        source = before + other + rest
     # `${x:offset:length}` takes a number of JavaScript
     source = re.sub(_SPANS, rb"Number(await \1)", source)
     # `grep -o`: matches without text, behind which a pattern already goes on
