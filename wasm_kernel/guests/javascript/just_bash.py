@@ -174,10 +174,7 @@ return{stdout:"",stderr:`sed: couldn't write ${m}: No space left on device\n`,ex
 _PARTS = (
     # conversions of bytes, by the host
     (b"function _(e){let t=0;", b"async function Wt(e,t)", _BYTES),
-    (
-        b"n.length>0&&(t=e.executionScope.accountResult(t",
-        b"n.length>0&&(t=e.executionScope.accountResult(mixed(t,n)",
-    ),
+    (b"(t=e.executionScope.accountResult(t", b"(t=e.executionScope.accountResult(mixed(t,n)"),
     # regular expressions of the interpreter in place of re2js
     (b"function Tb(e){let t=0;", b"Rr=class{_regex;", _REGEX),
     # the guess whether a script's output, which is text, is bytes
@@ -188,19 +185,11 @@ _PARTS = (
     (b"function c3(e,t){", b"async function pO(", b"function c3(e){return{context:e,revoke(){}}}"),
     (b"let o=s.remainingTimeMs()", b"if(!i)return e();let o=s.remainingTimeMs()"),
     (b"consumeLimited(t,n,r,s=t){", b"enterDepth(t,n=", _COUNTS),
-    (
-        b"append(t){let n=_(t);",
-        b"repeat(t,n){jr(n",
-        b"append(t){t&&this.chunks.push(t);return this}",
-    ),
+    (b"append(t){let n=_(t);", b"repeat(t,", b"append(t){t&&this.chunks.push(t);return this}"),
     (b"let r=_(t)+_(n);r>this.ctx", b"t&&this.stdoutChunks", b""),
     (b",this.totalBytes+=r}", b"}"),
     (b"let i;try{i=this.scope.appendOutput(t,n", b"prependTo(t){t instanceof yt", _KEPT),
-    (
-        b'let r=t.stdoutKind==="bytes"||t.stdout',
-        b"build(t,n){return{stdout:this.stdoutC",
-        _APPENDED,
-    ),
+    (b'let r=t.stdoutKind==="bytes"||t.stdout', b"build(t,n){return{stdout", _APPENDED),
     # ranges such as {1..20000}
     (b"var Uo=1e4", b"var Uo=1/0"),
     (b"maxStringBytes:10*1024*1024};function Ll(", b"maxStringBytes:1/0};function Ll("),
@@ -223,18 +212,14 @@ _PARTS = (
     # `array+=(...)`: a copy of all elements, and a sort of them to find the last one
     (b"c=l?ln(l):void 0,", b"c=l&&!s?ln(l):l,"),
     (
-        b"let a=xe(e,t);if(a.length>0)o=",
-        b"else{let l=e.state.env.get(t)",
-        b"let a=Bt(e,t);if(a?.elements.size>0)o=nextPlace(a);",
+        b"a=xe(e,t);if(a.length>0)o=",
+        b"else{let",
+        b"a=Bt(e,t);if(a?.elements.size>0)o=nextPlace(a);",
     ),
     # arrays: their sorted elements and last place, which each use of them looked for
     (b"i.elements.set(o,r)}", b"i.elements.set(o,r);changed(i,+o)}"),
     (b"return Bt(e,t)?.elements.delete(", b"changed(Bt(e,t));return Bt(e,t)?.elements.delete("),
-    (
-        b"function Lt(e,t){return Array",
-        b"function kt(e,t){",
-        b"function Lt(e,t){return entriesOf(Bt(e,t)).map(([i])=>i)}",
-    ),
+    (b"(e,t){return Array", b"function kt(", b"(e,t){return entriesOf(Bt(e,t)).map(([i])=>i)}"),
     (b"function kt(e,t){", b"function kt(e,t){changed(Bt(e,t));"),
     (b"Lt(e,t).map(s=>[s,Xe(e,t,s)??", b"}function lr(e,t){", b"entriesOf(Bt(e,t))"),
     (b"i=xe(e,s);return i.length>0?String(i.length)", _LENGTH),
@@ -251,6 +236,11 @@ _PARTS = (
     (b"r.length===0)return[n];", _LAST_SEGMENT),
     # `grep -r`: names below `.`, hidden files
     (b'{if(Un(o),h.startsWith("."))continue;let m=e==="."', b'{Un(o);let m=e===""'),
+    # `grep -o`: matches without text, behind which a pattern already goes on
+    *[(b",ge[0].length===0&&t.lastIndex++", b"")] * 2,
+    (b",ne[0].length===0&&t.lastIndex++", b""),
+    (b"N(D,se+tt)", b"tt&&N(D,se+tt)"),
+    (b"N(P,Ie+je)", b"je&&N(P,Ie+je)"),
     # `sed`: a text behind `i\\`
     (b"readTextCommand(t,n,r){", b'let i="";for(;', _TEXT),
     # `find`: sizes are rounded up; `{}` inside of a word; a command that fails ends a file's turn
@@ -276,11 +266,7 @@ _PARTS = (
     # `expr`, `test` and `[[ -eq ]]` with large numbers
     (b"let p=a(),h=parseInt(f,10),m=parseInt(p,10)", _SUM),
     (b"let p=l(),h=parseInt(f,10)", b"else break}return f}function l(){let f=c", _PRODUCT),
-    (
-        b"let n=Number.parseInt(e,10);return Number.isNaN(n)?{value:0",
-        b"t?-n:n,valid",
-        b"let n=whole(e);return{value:",
-    ),
+    (b"n=Number.parseInt(e,10);return Number.isNaN(n)?{", b"t?-n:n,", b"n=whole(e);return{value:"),
     (b'async function i4(e,t){if(t=t.trim(),t==="")return 0;', _COMPARED),
     # `$((...))`: `${...}` and `$(...)` are put in before it is read; they ran in another shell
     (b"function Me(e,t){let n=uk(t),", b"=$i(e,n,0)", _ARITHMETIC.removesuffix(b"=")),
@@ -304,10 +290,7 @@ _PARTS = (
     (b'case"Field":{if(!qe(c.name))return l;if(c.base)', b"{let d=te(e,c.index,s)[0];", _FIELD),
     (b'case"Iterate":{let f=d=>{if(Array.isArray(d))', _LOOP),
     # `return` in a pipe and in `$(...)`, `<<` in `((...))`
-    (
-        b"p instanceof C)throw p;if(p instanceof he",
-        b"p instanceof C)throw p;if(p instanceof he||p instanceof _t",
-    ),
+    (b"C)throw p;if(p instanceof he", b"C)throw p;if(p instanceof he||p instanceof _t"),
     (b"else if(I instanceof he&&t.commands", _RETURNED),
     (b"this.pendingHeredocDelimiterMode=!1,this.make", _SHIFT),
     # `local array=($(command))`, which is made of two commands; `"${array[@]^}"`
@@ -345,12 +328,6 @@ _PARTS = (
     # `trap COMMAND EXIT`
     (b"await new Yo(E,m).executeScript(x);", b"await runWithTrap(new Yo(E,m),x,m,or,he);"),
 )
-_ALL = (
-    (b",ge[0].length===0&&t.lastIndex++", b""),
-    (b",ne[0].length===0&&t.lastIndex++", b""),
-    (b"N(D,se+tt)", b"tt&&N(D,se+tt)"),
-    (b"N(P,Ie+je)", b"je&&N(P,Ie+je)"),
-)
 
 
 def with_parts(source: bytes) -> bytes:
@@ -364,8 +341,4 @@ def with_parts(source: bytes) -> bytes:
             raise BundleError("just-bash's file is another one than the shell was made for")
         source = before + other + rest
     # `${x:offset:length}` takes a number of JavaScript
-    source = re.sub(_SPANS, rb"Number(await \1)", source)
-    # `grep -o`: matches without text, behind which a pattern already goes on
-    for before, other in _ALL:
-        source = source.replace(before, other)
-    return source
+    return re.sub(_SPANS, rb"Number(await \1)", source)
