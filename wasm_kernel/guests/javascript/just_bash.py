@@ -169,7 +169,7 @@ return{value,parseError:!isRight,parseErrMsg:isRight?"":`printf: ${n}: invalid n
 _FULL = b"""replaceFile(t.fs,g,w.output))}catch(b){if(/ENOSPC/.test(b.message))
 return{stdout:"",stderr:`sed: couldn't write ${m}: No space left on device\n`,exitCode:4};"""
 
-# for each part: the text at its beginning; the text behind it, unless the part is no longer than its
+# for each part: the text at its beginning; the text behind it, if the part is longer than its
 # beginning; and the code that replaces it
 _PARTS = (
     # conversions of bytes, by the host
