@@ -22,6 +22,6 @@ if __name__ == "__main__":
     with without("ssl"):  # asyncio imports it if it can; this process opens no connections
         import asyncio  # noqa: F401
     from wasm_kernel.frontends.jupyter.app import main
-    from wasm_kernel.frontends.jupyter.kernel_launch import StandaloneLaunch
+    from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch
 
-    main(launch=StandaloneLaunch(forker, ports))
+    main(launch=KernelLaunch(forker, ports))

@@ -37,7 +37,7 @@ from wasm_kernel.folders.places import has_warnings
 from wasm_kernel.folders.private import opening_in
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker
-from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch, StandaloneLaunch
+from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch
 from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS, KernelHome
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
@@ -94,7 +94,7 @@ class WasmKernelApp(ConfiguredApp):
     """
 
     serves = False
-    launch: KernelLaunch = StandaloneLaunch()
+    launch = KernelLaunch()
     _broker: ProcessBroker | None = None
     _give_fork: GiveFork | None = None
 

@@ -169,7 +169,6 @@ class StdinChannel:
         self._socket = socket
         self._socket.router_mandatory = 1  # a question that can't be delivered is not dropped
         self._session = session
-        self._owner: int | None = None
 
     def ask(
         self,
@@ -181,7 +180,6 @@ class StdinChannel:
         interrupted: Interrupted,
     ) -> str:
         """Asks the client `ident` for a line, and waits; `InputInterrupted` ends the wait."""
-        self._own()
         while self._socket.poll(0):
             # a late reply to an earlier question
             self._socket.recv_multipart(zmq.NOBLOCK)
@@ -209,12 +207,6 @@ class StdinChannel:
             if interrupted():
                 raise InputInterrupted
             time.sleep(POLL_MILLISECONDS / 1000)
-
-    def _own(self) -> None:
-        here = threading.get_ident()
-        if self._owner is None:
-            self._owner = here
-        assert self._owner == here, "the stdin socket belongs to the guest's thread"
 
     def _receive(self) -> str | None:
         """The reply's value; None if it is not a reply of this session."""

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from wasm_kernel.frontends.jupyter import launcher
+from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch
 from wasm_kernel.frontends.jupyter.ports import CHANNELS, Ports
 from wasm_kernel.linux import shared_heap
 from wasm_kernel.linux.broker import check_alone
@@ -65,16 +66,15 @@ _HANDSHAKE_SECONDS = 10.0
 _MOST = 16 * 1024 * 1024  # bytes of a request: Linux allows no more for arguments and variables
 
 
-class ForkedLaunch:
-    """A `KernelLaunch`: this process was forked for a launcher, to be its kernel.
+class ForkedLaunch(KernelLaunch):
+    """The launch of a process that was forked for a launcher, to be its kernel.
 
     `line` is a line to the `forker`, a process, for this kernel's workers.
     """
 
     def __init__(self, link: socket.socket, line: socket.socket, forker: int) -> None:
+        super().__init__(ForkProcess(forker, line, os.getpid(), is_shared=True))
         self._link = link
-        self.nursery: ForkProcess | None = ForkProcess(forker, line, os.getpid(), is_shared=True)
-        self.ports = Ports()
 
     def take_over(self) -> bool:
         """Takes the launcher's arguments, folder, variables and streams; False if it gave up."""

@@ -36,7 +36,6 @@ from wasm_kernel.result import SandboxResult
 from wasm_kernel.service.sandbox import Sandbox
 
 EXIT_SECONDS = 0.1  # for the reply to `exit` to leave before the kernel ends, as in ipykernel
-CLOSE_POLL = 0.01
 UNHEARD_SECONDS = 0.5  # then a client is answered even if none has subscribed
 CLOSE_SECONDS = 1.0  # for a running cell to end at a shutdown
 
@@ -359,8 +358,7 @@ class WasmKernel(Kernel):
     def pre_handler_hook(self) -> None:
         """Leaves SIGINT alone: `app` turns it into an interrupt of the cell, never of this loop."""
 
-    def post_handler_hook(self) -> None:
-        """See `pre_handler_hook`."""
+    post_handler_hook = pre_handler_hook
 
     async def usage_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """Replies to a resource monitor with the use of the process and the guest."""
@@ -417,8 +415,5 @@ class WasmKernel(Kernel):
         close = partial(self.sandbox.close, discard_variables=restart)
         closing = threading.Thread(target=close, name="closing", daemon=True)
         closing.start()
-        for _ in range(int(CLOSE_SECONDS / CLOSE_POLL)):
-            if not closing.is_alive():
-                break
-            await asyncio.sleep(CLOSE_POLL)
+        await asyncio.to_thread(closing.join, CLOSE_SECONDS)
         return {"status": "ok", "restart": restart}
