@@ -96,7 +96,8 @@ def test_the_table_shows_what_runs(outcomes: list[Outcome]) -> None:
     from rich.console import Console
 
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
-    with LiveTable(console) as table:
+    table = LiveTable(console)
+    with table.live:
         table.began("running.ipynb", 5)
         table.cell_ended("running.ipynb", 2, 5)
         table.ended(outcomes[0])

@@ -144,7 +144,8 @@ def progress_of(options: argparse.Namespace) -> Iterator[Progress]:
     elif sys.stdout.isatty() and find_spec("rich") is not None:
         from wasm_kernel.frontends.batch.live_table import LiveTable
 
-        with LiveTable() as table:
+        table = LiveTable()
+        with table.live:
             yield table
     else:
         yield Lines(sys.stdout)

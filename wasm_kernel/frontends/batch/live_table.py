@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Self
 
 from rich.console import Console
 from rich.live import Live
@@ -14,25 +13,19 @@ from wasm_kernel.frontends.batch.outcome import Outcome, plain
 from wasm_kernel.frontends.batch.reporting import Progress, line_of
 
 _STYLES = {"ok": "green", "cancelled": "yellow"}
-_FAILED = "red"
-_NOTED = "yellow"
 
 
 class LiveTable(Progress):
-    """A table of the notebooks that run now, and a line for each that ended."""
+    """A table of the notebooks that run now, and a line for each that ended.
+
+    It is shown in the `with` block of `live`.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self._running: dict[str, tuple[int, int, float]] = {}
-        self._live = Live(
+        self.live = Live(
             console=console, get_renderable=self._shown, refresh_per_second=4, transient=True
         )
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
 
     def began(self, name: str, cells: int) -> None:
         """Adds a row."""
@@ -45,15 +38,13 @@ class LiveTable(Progress):
     def ended(self, outcome: Outcome) -> None:
         """Removes the row, and prints a line above the table."""
         self._running.pop(outcome.notebook, None)
-        style = _STYLES.get(outcome.verdict, _FAILED)
-        line = line_of(outcome)
-        shown = Text(line)
-        shown.stylize(style, 0, len(outcome.verdict))
-        self._live.console.print(shown, soft_wrap=True)
+        shown = Text(line_of(outcome))
+        shown.stylize(_STYLES.get(outcome.verdict, "red"), 0, len(outcome.verdict))
+        self.live.console.print(shown, soft_wrap=True)
 
     def noted(self, text: str) -> None:
         """Prints a line above the table."""
-        self._live.console.print(Text(f"{'note':<13} {plain(text)}", _NOTED), soft_wrap=True)
+        self.live.console.print(Text(f"{'note':<13} {plain(text)}", "yellow"), soft_wrap=True)
 
     def _shown(self) -> Table:
         table = Table(box=None, padding=(0, 2), show_header=False)

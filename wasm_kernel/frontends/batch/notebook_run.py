@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -158,24 +159,19 @@ class _NotebookEnded(Exception):
         self.fields: dict[str, Any] = {"verdict": verdict, "reason": reason, **told}
 
 
+@dataclass
 class NotebookRun:
     """The run of one notebook; `stopping` is set to end the whole batch."""
 
-    def __init__(
-        self,
-        source: Source,
-        settings: RunSettings,
-        config: Config,
-        progress: Progress,
-        stopping: asyncio.Event,
-    ) -> None:
-        self._source = source
-        self._settings = settings
-        self._config = config
-        self._progress = progress
-        self._stopping = stopping
-        self._session = BatchSession(settings.root, source.output)
-        self._outcome = Outcome(source.name, "ok", output=str(source.output))
+    source: Source
+    settings: RunSettings
+    config: Config
+    progress: Progress
+    stopping: asyncio.Event
+
+    def __post_init__(self) -> None:
+        self._session = BatchSession(self.settings.root, self.source.output)
+        self._outcome = Outcome(self.source.name, "ok", output=str(self.source.output))
         self._limits = LimitsMet()
         self._sandbox: Sandbox | None = None
         self._cleaner: WalledCleaner | None = None
@@ -197,12 +193,12 @@ class NotebookRun:
         except NotebookError as problem:
             self._note(verdict="error", reason=str(problem), output="")
             return self._outcome
-        self._before = await asyncio.to_thread(earlier_files, self._source.output)
+        self._before = await asyncio.to_thread(earlier_files, self.source.output)
         if earlier is not None and earlier.is_whole:
             kept, note = len(self._cells), "an earlier run did it"
             self._note(kept=kept, note=note, files=self._before)
             return self._outcome
-        self._progress.began(self._source.name, len(self._cells))
+        self.progress.began(self.source.name, len(self._cells))
         try:
             await self._run_all(earlier)
         except _NotebookEnded as ended:
@@ -214,15 +210,15 @@ class NotebookRun:
         except Exception as problem:  # one failed notebook must not end a thousand others
             _LOG.exception("a notebook could not be run")
             self._note(verdict="kernel-lost", reason=_FAULT.format(kind=type(problem).__name__))
-        is_emptied = not self._settings.keeps_session and await self._collect()
+        is_emptied = not self.settings.keeps_session and await self._collect()
         if self._outcome.ok:
             if is_emptied:
                 await asyncio.to_thread(self._session.discard)
-            if self._settings.compare:
-                ignored = self._settings.ignored
-                args = (self._source, self._book, ignored, self._outcome)
+            if self.settings.compare:
+                ignored = self.settings.ignored
+                args = (self.source, self._book, ignored, self._outcome)
                 self._outcome = await asyncio.to_thread(compared, *args)
-        elif self._settings.lasts:
+        elif self.settings.lasts:
             await self._note_resumption()
         self._note(seconds=round(time.monotonic() - began, 3))
         await self._write(self._outcome.verdict)
@@ -232,10 +228,10 @@ class NotebookRun:
         """Collects the files that the notebook wrote; returns whether it could collect all."""
         if self._outcome.verdict in ("cancelled", "kernel-lost") or not self._session.exists:
             return False
-        settings, output = self._settings, self._source.output
+        settings, output = self.settings, self.source.output
         most = settings.results_bytes or settings.budgets.disk_bytes or RESULTS_BYTES
         try:
-            args = (self._session, self._source, settings.inputs, most)
+            args = (self._session, self.source, settings.inputs, most)
             found = await asyncio.to_thread(collect, *args)
             await asyncio.to_thread(remove_earlier, output, self._before, found.files)
         except (OSError, WasmKernelError) as problem:
@@ -266,15 +262,13 @@ class NotebookRun:
 
     def _read(self) -> PreviousRun | None:
         """Reads the notebook, and with `resume` also the earlier run."""
-        book = read_notebook(self._source)
-        self._book = put_in(book, self._settings.parameters) if self._settings.parameters else book
+        book = read_notebook(self.source)
+        self._book = put_in(book, self.settings.parameters) if self.settings.parameters else book
         self._cells = code_cells(self._book)
         language = runtime_of(self._book)
-        if self._settings.is_graded and language is not RuntimeType.PYTHON:
+        if self.settings.is_graded and language is not RuntimeType.PYTHON:
             raise NotebookError(_NOT_HERE.format(language=language.value))
-        return (
-            PreviousRun.found(self._source.output, self._cells) if self._settings.resume else None
-        )
+        return PreviousRun.found(self.source.output, self._cells) if self.settings.resume else None
 
     def _note(self, **fields: Any) -> None:
         self._outcome = replace(self._outcome, **fields)
@@ -284,14 +278,14 @@ class NotebookRun:
         record = {name: told[name] for name in told if name not in _UNRECORDED}
         if self._before:
             record["files"] = self._before
-        if self._settings.deterministic:
+        if self.settings.deterministic:
             record.pop("seconds", None)
-        await asyncio.to_thread(write_notebook, self._book, self._source.output, record)
+        await asyncio.to_thread(write_notebook, self._book, self.source.output, record)
 
     async def _run_all(self, earlier: PreviousRun | None) -> None:
         try:
             page = await self._open(earlier)
-            self._end = time.monotonic() + (self._settings.budgets.notebook_seconds or math.inf)
+            self._end = time.monotonic() + (self.settings.budgets.notebook_seconds or math.inf)
             await self._write(RUNNING)
             for place, cell in self._cells[self._done :]:
                 if not self._failed:
@@ -299,7 +293,7 @@ class NotebookRun:
                 self._note(cells=self._outcome.cells + 1)
                 await self._run_or_go_on(page, place, cell)
                 self._done += 1
-                self._progress.cell_ended(self._source.name, self._done, len(self._cells))
+                self.progress.cell_ended(self.source.name, self._done, len(self._cells))
                 await self._write(RUNNING)
             page.client.set_widgets_metadata()
             if self._failed:
@@ -315,7 +309,7 @@ class NotebookRun:
         if self._cleaner is not None:  # first, because the sandbox may wait for it
             await asyncio.to_thread(self._cleaner.close)
         await asyncio.to_thread(self._sandbox.close)
-        stays = self._settings.keeps_session and 0 < self._done == len(self._cells)
+        stays = self.settings.keeps_session and 0 < self._done == len(self._cells)
         if stays and not await asyncio.to_thread(self._session.is_whole):
             raise KernelLost(_NOT_KEPT)
 
@@ -331,8 +325,8 @@ class NotebookRun:
                 return await self._page(sandbox, settings)
             await asyncio.to_thread(sandbox.close)
             self._sandbox = None
-        await asyncio.to_thread(self._session.begin, self._settings.inputs)
-        packages = self._settings.packages
+        await asyncio.to_thread(self._session.begin, self.settings.inputs)
+        packages = self.settings.packages
         if packages is not None and runtime_of(self._book) is RuntimeType.PYTHON:
             await asyncio.to_thread(packages.copy_packages, self._session)
         sandbox, settings = await self._started(resumes=False)
@@ -344,7 +338,7 @@ class NotebookRun:
 
     async def _started(self, *, resumes: bool) -> tuple[Sandbox, SessionSettings]:
         """Opens the sandbox, with the settings of kernels; its guest starts with the first call."""
-        own = self._settings
+        own = self.settings
         named = {
             "language": runtime_of(self._book).value,
             "folder": own.folder,
@@ -356,13 +350,13 @@ class NotebookRun:
             "network_mode": own.network_mode,
             **own.budgets.limits(),
         }
-        results = () if own.keeps_session else (folder_of(self._source.output).name,)
+        results = () if own.keeps_session else (folder_of(self.source.output).name,)
         try:
-            settings = settings_of(self._config, named)
-            folder, limits = self._source.folder, self._limits
+            settings = settings_of(self.config, named)
+            folder, limits = self.source.folder, self._limits
             args = (self._session, settings, folder, results, limits)
             records = own.network_mode == NetworkMode.RECORD
-            kept = own.exchanges and self._source.exchanges_in(own.exchanges, records=records)
+            kept = own.exchanges and self.source.exchanges_in(own.exchanges, records=records)
             opening = partial(open_sandbox, *args, resumes=resumes, functions=own.functions)
             self._sandbox = await asyncio.to_thread(opening, exchanges=kept)
         except (WasmKernelError, TraitError) as problem:
@@ -373,8 +367,8 @@ class NotebookRun:
         """Returns the notebook's page, which nbclient's client fills."""
         runtime = runtime_of(self._book)
         self._book.metadata["language_info"] = dict(info_of(runtime).language_info)
-        client = CellClient(self._book, record_timing=not self._settings.deterministic)
-        for name, hook in self._settings.hooks.items():
+        client = CellClient(self._book, record_timing=not self.settings.deterministic)
+        for name, hook in self.settings.hooks.items():
             setattr(client, name, hook)
         args = (own_workers().fork_server, Mode(settings.outputs), settings.confinement)
         self._cleaner = await asyncio.to_thread(WalledCleaner, *args)
@@ -385,7 +379,7 @@ class NotebookRun:
         try:
             await self._run_cell(page, place, cell)
         except _NotebookEnded as ended:
-            if not self._settings.is_graded or not ended.can_go_on:
+            if not self.settings.is_graded or not ended.can_go_on:
                 raise self._failed[0] if self._failed else ended from None
             self._failed.append(ended)
 
@@ -413,7 +407,7 @@ class NotebookRun:
         """Waits for `work` within the notebook's time, and until the batch is stopped."""
         left = self._end - time.monotonic()
         task = asyncio.ensure_future(work)
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        stopping = asyncio.ensure_future(self.stopping.wait())
         try:
             await asyncio.wait(
                 {task, stopping},
@@ -422,9 +416,9 @@ class NotebookRun:
             )
             if task.done():
                 return task.result()
-            if self._stopping.is_set():
+            if self.stopping.is_set():
                 raise _NotebookEnded("cancelled", _CANCELLED)
-            limit = self._settings.budgets.notebook_seconds
+            limit = self.settings.budgets.notebook_seconds
             raise _NotebookEnded("timeout", _LATE.format(seconds=limit), hint=_MORE_TIME)
         finally:
             for each in (task, stopping):

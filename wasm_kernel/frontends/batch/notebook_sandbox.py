@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from wasm_kernel.kernels.settings import SECTION, KernelSettings, SessionSetting
 from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import NetworkMode
-from wasm_kernel.publishing.place import PlaceBeside
 from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.program_home import ProgramHome, opened_in
 from wasm_kernel.service.sandbox import Sandbox
@@ -82,36 +82,25 @@ class LimitsMet:
 
 
 class _NotebookHome(ProgramHome):
-    """The home of a notebook's sandbox, which may write into the notebook's folder."""
+    """The home of a notebook's sandbox, which also has the handlers `beside` its notebook."""
 
-    def __init__(
-        self,
-        session: Session,
-        settings: SessionSettings,
-        place: PlaceBeside,
-        exchanges: OpenFolder | None,
-    ) -> None:
+    def __init__(self, session: Session, beside: Handlers, exchanges: OpenFolder | None) -> None:
         super().__init__(session)
-        self._settings = settings
-        self._place = place
-        self._exchanges = exchanges
+        self._beside, self._exchanges = beside, exchanges
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of the worker's requests."""
-        return {**super().handlers(session), **handlers_beside(self._settings, self._place)}
+        return {**super().handlers(session), **self._beside}
 
     def exchanges(self, session: SessionWorker) -> OpenFolder:
         """Returns the opener of the folder that the user named for recorded requests."""
         return self._exchanges or super().exchanges(session)
 
 
-def _opening(folder: Path, *, make: bool) -> OpenFolder:
-    def opened() -> Folder:
-        if make:
-            folder.mkdir(parents=True, exist_ok=True)
-        return Folder.open(folder)
-
-    return opened
+def _opened(folder: Path, *, make: bool) -> Folder:
+    if make:
+        folder.mkdir(parents=True, exist_ok=True)
+    return Folder.open(folder)
 
 
 def open_sandbox(
@@ -152,8 +141,8 @@ def open_sandbox(
             collects=True,
         )
         makes = policy.network_mode == NetworkMode.RECORD
-        named = None if exchanges is None else _opening(exchanges, make=makes)
-        home = _NotebookHome(session, settings, place, named)
+        named = None if exchanges is None else partial(_opened, exchanges, make=makes)
+        home = _NotebookHome(session, handlers_beside(settings, place), named)
         opened = opened_in(
             session,
             settings.runtime,

@@ -164,9 +164,7 @@ def read_stored(source: Source) -> NotebookNode:
     Raises `NotebookError` if it can't be read, is not a notebook, or is in an unknown language.
     """
     try:
-        data = source.data
-        if source.path is not None:
-            data = _content(source.path)
+        data = source.data if source.path is None else _content(source.path)
     except OSError as problem:
         raise NotebookError(f"The notebook can't be read ({describe(problem)}).") from None
     book = parse_notebook(data)
@@ -215,7 +213,7 @@ def parse_notebook(data: bytes) -> NotebookNode:
             found["nbformat_minor"] = max(5, int(found["nbformat_minor"]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            book = nbformat.reader.reads(json.dumps(found))
+            book: NotebookNode = nbformat.reader.reads(json.dumps(found))
             if book.nbformat != _VERSION:
                 book = nbformat.convert(book, _VERSION)
                 for number, cell in enumerate(book.cells, start=1):
@@ -227,8 +225,7 @@ def parse_notebook(data: bytes) -> NotebookNode:
         raise NotebookError(f"This is no notebook ({plain(problem.message, 120)}).") from None
     except Exception as problem:  # the file is untrusted: nbformat may raise anything
         raise NotebookError(f"This is no notebook ({plain(describe(problem), 120)}).") from None
-    found_book: NotebookNode = book
-    return found_book
+    return book
 
 
 def _name_cells(cells: Sequence[Any]) -> None:
