@@ -24,6 +24,7 @@ from tests.peak import Peak
 from wasm_kernel import ExecutionPolicy
 from wasm_kernel.frontends.e2b import app as app_module
 from wasm_kernel.frontends.e2b.app import SandboxApi
+from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
 from wasm_kernel.frontends.http import limits
 from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import BURST, ClientLimits
@@ -152,7 +153,7 @@ def application(root: Path) -> SandboxApi:
         return cast("AsyncService", SimpleNamespace(sync=SimpleNamespace(root=root)))
 
     address, clients = Address("127.0.0.1", 1), ClientLimits(None, Metrics())
-    return SandboxApi(service, ExecutionPolicy(), HostWork(), address, clients)
+    return SandboxApi(Sandboxes(service, ExecutionPolicy(), HostWork()), address, clients)
 
 
 async def ask(app: SandboxApi, method: str, key: int, found: Counter[int]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from wasm_kernel.errors import Door
 from wasm_kernel.frontends.e2b.messages import NewSandbox
 from wasm_kernel.frontends.e2b.sandbox import ClientSandbox
 from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
@@ -72,7 +71,7 @@ async def made(service: SlowService) -> tuple[Sandboxes, ClientSandbox]:
     async def opened() -> Any:
         return service
 
-    sandboxes = Sandboxes(opened, ExecutionPolicy().at(Door.SANDBOX), HostWork())
+    sandboxes = Sandboxes(opened, ExecutionPolicy(), HostWork())
     return sandboxes, await sandboxes.create(ANN, NewSandbox("base"))
 
 

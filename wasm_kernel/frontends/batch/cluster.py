@@ -27,14 +27,8 @@ import nbformat
 from msgspec import Struct
 from msgspec.structs import replace
 
+from wasm_kernel.frontends.batch import cluster_task
 from wasm_kernel.frontends.batch.batch_session import session_id_of
-from wasm_kernel.frontends.batch.cluster_task import (
-    NotebookTask,
-    TaskOutcome,
-    TaskProgress,
-    WarmGuest,
-    run_task,
-)
 from wasm_kernel.frontends.batch.notebook_run import RunSettings, compared
 from wasm_kernel.frontends.batch.notebooks import (
     NotebookError,
@@ -210,7 +204,7 @@ class _ClusterBatch:
             self.client = distributed.Client(
                 self.address, timeout=_CONNECT_SECONDS, security=self.security, set_as_default=False
             )
-            self.client.register_plugin(WarmGuest())
+            self.client.register_plugin(cluster_task.WarmGuest())
             self.client.subscribe_topic(self.topic, self._heard)
         except (OSError, TimeoutError) as problem:
             raise BatchError(
@@ -227,7 +221,7 @@ class _ClusterBatch:
                     self._end(name, Outcome(name, "error", str(problem)))
                     continue
                 if data is not None:
-                    attempt.future = self.client.submit(run_task, data, pure=False)
+                    attempt.future = self.client.submit(cluster_task.run_task, data, pure=False)
 
     def _task_of(self, attempt: _Attempt) -> bytes | None:
         """The task of a notebook; None if an earlier run did it.
@@ -245,7 +239,7 @@ class _ClusterBatch:
             files, output = earlier_files(source.output), str(source.output)
             self._end(source.name, replace(done, output=output, files=files))
             return None
-        task = NotebookTask(
+        task = cluster_task.NotebookTask(
             name=source.name,
             notebook=nbformat.v4.writes(book).encode(),
             topic=self.topic,
@@ -302,7 +296,7 @@ class _ClusterBatch:
     def _take(self, name: str, attempt: _Attempt) -> None:
         """Takes the result of a notebook, and writes it."""
         try:
-            ran = msgspec.msgpack.decode(attempt.future.result(), type=TaskOutcome)
+            ran = msgspec.msgpack.decode(attempt.future.result(), type=cluster_task.TaskOutcome)
         except (msgspec.DecodeError, distributed.CancelledError, OSError):
             self._again(name, attempt)
             return
@@ -315,7 +309,7 @@ class _ClusterBatch:
         except NotebookError as problem:
             self._end(name, replace(outcome, verdict="kernel-lost", reason=str(problem)))
 
-    def _written(self, source: Source, outcome: Outcome, ran: TaskOutcome) -> Outcome:
+    def _written(self, source: Source, outcome: Outcome, ran: cluster_task.TaskOutcome) -> Outcome:
         """Writes an executed notebook and its results, and compares it if the settings ask for it.
 
         Raises `NotebookError` if the worker's bytes are not a notebook.
@@ -341,7 +335,7 @@ class _ClusterBatch:
     def _heard(self, event: tuple[float, bytes]) -> None:
         """Takes a worker's message; called on a thread of Dask's client."""
         with self.guard, suppress(msgspec.DecodeError):
-            told = msgspec.msgpack.decode(event[1], type=TaskProgress)
+            told = msgspec.msgpack.decode(event[1], type=cluster_task.TaskProgress)
             attempt = self.attempts.get(told.name)
             if attempt is None or attempt.number != told.attempt:
                 return

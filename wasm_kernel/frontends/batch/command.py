@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.batch.reporting import Progress
 
 _USAGE = 2
+_PASSED_ON = (
+    *("jobs", "folder", "mounts", "network", "record", "replay", "inputs", "requirements"),
+    *("resume", "compare", "ignored", "deterministic", "shared"),
+)
+"""The options that are arguments of `run_notebooks` by the same names."""
 _ABOUT = (
     "Runs notebooks in sandboxes, and writes each one, as executed, after each of its cells. The "
     "status is 0 if all are ok, 1 if one is not, 2 if nothing was run."
@@ -37,7 +42,7 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
     repeat("-f --parameters", "FILE", "a YAML file of such values", type=Path)
     add("--resume", action="store_true", help="go on where an earlier run into OUT ended")
     add("--folder", choices=("none", "read", "write"), default="read", help=_FOLDER)
-    repeat("--mount", "HOST:GUEST", "a further folder that cells see, read-only unless :rw follows")
+    repeat("--mount", "HOST:GUEST", _MOUNT, dest="mounts")
     repeat("--network", "URL", _NETWORK)
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument("--record", type=Path, metavar="FOLDER", help=_RECORD)
@@ -49,7 +54,7 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
     workers.add_argument("--local-cluster", type=int, metavar="N", help=_LOCAL_CLUSTER)
     add("--shared", type=Path, metavar="FOLDER", help="a folder that all of its workers share")
     add("--compare", action="store_true", help=_COMPARE)
-    repeat("--ignore", None, "a part of outputs that may differ", choices=_IGNORABLE)
+    repeat("--ignore", None, "a part of outputs that may differ", choices=_PARTS, dest="ignored")
     add_reports(parser)
     add("--html", type=Path, metavar="FILE", help="also write a page with links and figures")
     add_running(parser)
@@ -59,6 +64,7 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
 _NOTEBOOKS = "a file, a folder, a glob, or - for standard input"
 _OUT = "the folder for executed notebooks, or the file for a single one"
 _FOLDER = "what cells see of the notebook's folder; by default read"
+_MOUNT = "a further folder that cells see, read-only unless :rw follows"
 _NETWORK = "a host that cells may send requests to, such as https://example.org"
 _RECORD = "keep requests and calls of functions, with their answers, in a folder"
 _REPLAY = "answer them from a folder of an earlier --record, without network and functions"
@@ -66,7 +72,7 @@ _DETERMINISTIC = "fixed random numbers, a clock that moves by steps, sorted fold
 _CLUSTER = "run on the workers of this Dask scheduler"
 _LOCAL_CLUSTER = "run on N Dask workers of this machine"
 _COMPARE = "fail notebooks whose outputs are not those that they were stored with"
-_IGNORABLE = ("images", "counts", "addresses", "metadata")
+_PARTS = ("images", "counts", "addresses", "metadata")
 _JOBS = "how many at a time; by default one a processor"
 _REQUIREMENTS = "a requirements file, whose packages notebooks in Python have"
 
@@ -80,7 +86,7 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     """Adds the options about running notebooks, which several commands share."""
     add, repeat = parser.add_argument, partial(add_repeated, parser)
     add("--jobs", type=int, metavar="N", help=_JOBS)
-    repeat("--input", "FILE", "a file that is copied into /app first", type=Path)
+    repeat("--input", "FILE", "a file that is copied into /app first", type=Path, dest="inputs")
     repeat("-r --requirements", "FILE", _REQUIREMENTS, type=Path)
     add("--sessions", type=Path, metavar="FOLDER", help="where notebooks have their sessions")
     for field, (name, kind, about) in _BUDGETS.items():
@@ -189,24 +195,12 @@ def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             options.out,
             workspace_root=workspace_root,
             private_root=private_root,
-            jobs=options.jobs,
             progress=progress,
             budgets=budgets_of(options),
-            folder=options.folder,
-            mounts=options.mount,
-            network=options.network,
-            record=options.record,
-            replay=options.replay,
-            inputs=options.input,
-            requirements=options.requirements,
             parameters=parameters,
-            resume=options.resume,
-            compare=options.compare,
-            ignored=options.ignore,
-            deterministic=options.deterministic,
             functions=named_functions(options.functions),
             cluster=options.local_cluster if options.cluster is None else options.cluster,
-            shared=options.shared,
+            **{name: getattr(options, name) for name in _PASSED_ON},
         )
     return _reported(options, outcomes)
 

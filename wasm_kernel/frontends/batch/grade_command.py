@@ -8,22 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel.frontends.batch.command import (
-    add_replay,
-    add_reports,
-    add_running,
-    budgets_of,
-    check_reports,
-    guarded,
-    progress_of,
-    roots_of,
-)
+from wasm_kernel.frontends.batch import command
 from wasm_kernel.service.named_functions import add_repeated
 
 _ABOUT = (
     "Runs submissions in sandboxes, and each test in a copy of the state that one reached. The "
     "status is 0 if every submission was graded, 1 if a test could not be judged, 2 if nothing was."
 )
+_PASSED_ON = ("jobs", "test_seconds", "network", "replay", "inputs", "requirements")
+"""The options that are arguments of `grade_notebooks` by the same names."""
 _EXECUTED = "executed"
 _FEEDBACK = "feedback"
 _GRADES = "grades.csv"
@@ -40,11 +33,11 @@ def add_grade(commands: Any, root: Callable[[], Path]) -> None:
     add("--tests", action="append", required=True, type=Path, metavar="TESTS", help=_TESTS)
     add("-o", "--out", required=True, type=Path, metavar="OUT", help=_OUT)
     add("--test-seconds", type=float, default=10.0, help="the most that a test may take")
-    add_replay(parser)
+    command.add_replay(parser)
     add_repeated(parser, "--network", "URL", _NETWORK)
-    add_reports(parser)
-    add_running(parser)
-    parser.set_defaults(run=lambda options: guarded(lambda: _grade(options, root)))
+    command.add_reports(parser)
+    command.add_running(parser)
+    parser.set_defaults(run=lambda options: command.guarded(lambda: _grade(options, root)))
 
 
 def _grade(options: argparse.Namespace, root: Callable[[], Path]) -> int:
@@ -54,23 +47,18 @@ def _grade(options: argparse.Namespace, root: Callable[[], Path]) -> int:
     from wasm_kernel.frontends.batch.report_files import write_reports
 
     table, pages = options.out / _GRADES, options.out / _FEEDBACK
-    check_reports(options, table, pages / f"all{SUFFIX}")
-    workspace_root, private_root = roots_of(options, root)
-    with progress_of(options) as progress:
+    command.check_reports(options, table, pages / f"all{SUFFIX}")
+    workspace_root, private_root = command.roots_of(options, root)
+    with command.progress_of(options) as progress:
         grades = grade_notebooks(
             options.tests,
             options.notebooks,
             options.out / _EXECUTED,
             workspace_root=workspace_root,
             private_root=private_root,
-            jobs=options.jobs,
             progress=progress,
-            budgets=budgets_of(options, BUDGETS),
-            test_seconds=options.test_seconds,
-            network=options.network,
-            replay=options.replay,
-            inputs=options.input,
-            requirements=options.requirements,
+            budgets=command.budgets_of(options, BUDGETS),
+            **{name: getattr(options, name) for name in _PASSED_ON},
         )
     reports: dict[Path, Callable[[], bytes]] = {table: partial(grade_reports.table_report, grades)}
     for grade in grades:

@@ -286,15 +286,9 @@ class _Grading:
                 earned, message = self._in_copy(clean, session, test)
             except (WasmKernelError, OSError) as problem:
                 message, judged = str(problem), False
+        free = self.free.get(test.name, 0.0)
         return TestGrade(
-            test.name,
-            earned,
-            test.points,
-            message,
-            hidden=test.hidden,
-            forgeable=test.forgeable,
-            judged=judged,
-            free=self.free.get(test.name, 0.0),
+            test.name, earned, test.points, message, test.hidden, test.forgeable, judged, free
         )
 
     def _in_copy(

@@ -24,6 +24,7 @@ from traitlets import TraitError
 from traitlets.config import Config
 
 from wasm_kernel.errors import Door, WasmKernelError, describe
+from wasm_kernel.frontends.batch import results
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.comparing import difference, without_notes
 from wasm_kernel.frontends.batch.notebook_client import (
@@ -58,14 +59,6 @@ from wasm_kernel.frontends.batch.outcome import (
 )
 from wasm_kernel.frontends.batch.parameters import put_in
 from wasm_kernel.frontends.batch.reporting import Progress
-from wasm_kernel.frontends.batch.results import (
-    OTHERS,
-    RESULTS_BYTES,
-    collect,
-    earlier_files,
-    folder_of,
-    remove_earlier,
-)
 from wasm_kernel.frontends.batch.resuming import DONE, PreviousRun, state_counts
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.kernels.settings import SessionSettings
@@ -193,7 +186,7 @@ class NotebookRun:
         except NotebookError as problem:
             self._note(verdict="error", reason=str(problem), output="")
             return self._outcome
-        self._before = await asyncio.to_thread(earlier_files, self.source.output)
+        self._before = await asyncio.to_thread(results.earlier_files, self.source.output)
         if earlier is not None and earlier.is_whole:
             kept, note = len(self._cells), "an earlier run did it"
             self._note(kept=kept, note=note, files=self._before)
@@ -229,11 +222,11 @@ class NotebookRun:
         if self._outcome.verdict in ("cancelled", "kernel-lost") or not self._session.exists:
             return False
         settings, output = self.settings, self.source.output
-        most = settings.results_bytes or settings.budgets.disk_bytes or RESULTS_BYTES
+        most = settings.results_bytes or settings.budgets.disk_bytes or results.RESULTS_BYTES
         try:
             args = (self._session, self.source, settings.inputs, most)
-            found = await asyncio.to_thread(collect, *args)
-            await asyncio.to_thread(remove_earlier, output, self._before, found.files)
+            found = await asyncio.to_thread(results.collect, *args)
+            await asyncio.to_thread(results.remove_earlier, output, self._before, found.files)
         except (OSError, WasmKernelError) as problem:
             self._add_note(f"its files could not be collected ({describe(problem)})")
             self._note(left=(".",))
@@ -245,7 +238,7 @@ class NotebookRun:
             why = next(iter(found.left.values()))
             self._add_note(f"{where}: {_some([*found.left])} ({why})")
         if found.packed:
-            self._add_note(f"{OTHERS} has {_some(found.packed)}")
+            self._add_note(f"{results.OTHERS} has {_some(found.packed)}")
         return not found.left
 
     def _add_note(self, text: str) -> None:
@@ -350,11 +343,11 @@ class NotebookRun:
             "network_mode": own.network_mode,
             **own.budgets.limits(),
         }
-        results = () if own.keeps_session else (folder_of(self.source.output).name,)
+        names = () if own.keeps_session else (results.folder_of(self.source.output).name,)
         try:
             settings = settings_of(self.config, named)
             folder, limits = self.source.folder, self._limits
-            args = (self._session, settings, folder, results, limits)
+            args = (self._session, settings, folder, names, limits)
             records = own.network_mode == NetworkMode.RECORD
             kept = own.exchanges and self.source.exchanges_in(own.exchanges, records=records)
             opening = partial(open_sandbox, *args, resumes=resumes, functions=own.functions)

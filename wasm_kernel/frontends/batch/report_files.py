@@ -74,16 +74,8 @@ class Case(Struct, frozen=True):
 def junit_report(outcomes: Sequence[Outcome]) -> bytes:
     """Returns the outcomes as JUnit XML: one test case for each notebook."""
     cases = [
-        Case(
-            each.notebook,
-            _SUITE,
-            each.verdict,
-            _why(each),
-            each.seconds,
-            each.traceback,
-            each.files,
-        )
-        for each in outcomes
+        Case(one.notebook, _SUITE, one.verdict, _why(one), one.seconds, one.traceback, one.files)
+        for one in outcomes
     ]
     return junit_of(_SUITE, cases)
 

@@ -30,8 +30,8 @@ def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 def _beside(agents: App, sessions: AgentSessions, address: Address, clients: ClientLimits) -> App:
     """Returns the application that sends each request to its door."""
     from wasm_kernel.frontends.e2b.app import SandboxApi
+    from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
     from wasm_kernel.frontends.http.serving import by_path
 
-    sandboxes = SandboxApi(sessions.service, sessions.policy, sessions.host, address, clients)
-
-    return by_path(_OF_AGENTS, agents, sandboxes)
+    sandboxes = Sandboxes(sessions.service, sessions.policy, sessions.host)
+    return by_path(_OF_AGENTS, agents, SandboxApi(sandboxes, address, clients))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,20 +19,18 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from wasm_kernel.errors import Door, LimitReached, SandboxClosed, SessionInUse, WasmKernelError
+from wasm_kernel.errors import LimitReached, SandboxClosed, SessionInUse, WasmKernelError
 from wasm_kernel.frontends.e2b import messages, openapi, operations
 from wasm_kernel.frontends.e2b.calls import ApiCall, Operation, Plane
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.files import FILE_BYTES, too_large
 from wasm_kernel.frontends.e2b.sandboxes import GONE, Sandboxes
 from wasm_kernel.frontends.http.callers import Caller, MemoryLease, client_name, key_name
-from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import SMALL_BYTES, ClientLimits, Refusal, read_body
 from wasm_kernel.frontends.http.serving import Address
 from wasm_kernel.linux.channel import marks_in
-from wasm_kernel.policy import MIB, ExecutionPolicy
+from wasm_kernel.policy import MIB
 from wasm_kernel.result import readable
-from wasm_kernel.service.service import AsyncService
 
 REQUESTS = 500
 """The most requests of one client that are open at once: it may never read the answers."""
@@ -61,19 +59,12 @@ _NO_KEY = "The API key is none of this server's tokens."
 
 
 class SandboxApi:
-    """The application. `policy` is the policy of each sandbox, `address` the server's."""
+    """The application; `address` is the server's."""
 
-    def __init__(
-        self,
-        service: Callable[[], Awaitable[AsyncService]],
-        policy: ExecutionPolicy,
-        host: HostWork,
-        address: Address,
-        clients: ClientLimits,
-    ) -> None:
+    def __init__(self, sandboxes: Sandboxes, address: Address, clients: ClientLimits) -> None:
+        self._sandboxes = sandboxes
         self._clients = clients
         self._open: Counter[str] = Counter()
-        self._sandboxes = Sandboxes(service, policy.at(Door.SANDBOX), host)
         is_open = clients.tokens is None  # and must refuse web pages that rebind their names
         self._security = TransportSecurityMiddleware(address.security if is_open else None)
         self._routes = [(Route(each.path, _nothing, methods=[each.method]), each) for each in TABLE]

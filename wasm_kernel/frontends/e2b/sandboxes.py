@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec.structs import replace
 
-from wasm_kernel.errors import PolicyError, SessionInUse, WasmKernelError
+from wasm_kernel.errors import Door, PolicyError, SessionInUse, WasmKernelError
 from wasm_kernel.frontends.e2b.messages import TEMPLATES, NewSandbox
 from wasm_kernel.frontends.e2b.sandbox import HOME, ClientSandbox, Context, SandboxRecord
 from wasm_kernel.frontends.http.callers import Caller
@@ -61,6 +61,7 @@ class Sandboxes:
     host: HostWork
 
     def __post_init__(self) -> None:
+        self.policy = self.policy.at(Door.SANDBOX)
         self._known: dict[str, ClientSandbox] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._credentials: dict[str, str] = {}  # by session; empty for other doors

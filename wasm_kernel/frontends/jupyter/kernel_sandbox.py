@@ -31,23 +31,18 @@ _UNREAD: Any = Raw
 
 
 class KernelHome(ProgramHome):
-    """The home of a kernel's sandbox, whose broker handles the `requests` of its worker.
+    """The home of a kernel's sandbox, whose broker handles its worker's requests of these `kinds`.
 
     It owns the session: no other process may go on with the variables of a kernel that sleeps. Make
     it before this process is confined.
     """
 
     def __init__(
-        self,
-        session: Session,
-        supply: WorkerSupply,
-        broker: Broker,
-        requests: Iterable[type[Struct]],
+        self, session: Session, supply: WorkerSupply, broker: Broker, kinds: Iterable[type[Struct]]
     ) -> None:
         super().__init__(session)
-        self._session = session
-        self._supply = supply
-        self._broker, self._requests = broker, requests
+        self._session, self._supply = session, supply
+        self._broker, self._kinds = broker, kinds
         self._owner, self._has_closed = OwnerLock(session.folders.private), False
         self._notebooks: dict[str, str] = {}
 
@@ -89,7 +84,7 @@ class KernelHome(ProgramHome):
         put = self._put_beside
         logged: Handlers = {ForkSession: self._make_fork, PublishFiles: put}
         logged = {**logged, WriteFiles: put, AdoptFiles: put}
-        return {kind: logged.get(kind, self._pass_on) for kind in self._requests}
+        return {kind: logged.get(kind, self._pass_on) for kind in self._kinds}
 
     def _pass_on(self, request: Struct, task: Task) -> Any:
         """Has the broker, which checks it as untrusted input, handle a request; reads no reply."""

@@ -19,14 +19,7 @@ from urllib.parse import quote
 from mcp_types import ContentBlock, ResourceLink, TextContent
 
 from wasm_kernel.errors import WasmKernelError, describe
-from wasm_kernel.frontends.mcp.images import (
-    EDGE,
-    REPLY_IMAGE_BYTES,
-    Picture,
-    fitting,
-    image_block,
-    picture_in,
-)
+from wasm_kernel.frontends.mcp import images
 from wasm_kernel.frontends.mcp.sessions import AgentSession
 from wasm_kernel.outputs import terminal
 from wasm_kernel.result import CellError, Output, SandboxResult, first_of
@@ -126,7 +119,7 @@ class CellReply:
         self._number = count if isinstance(count, int) else 0
         self._blocks: list[ContentBlock] = []
         self._images = 0
-        self._image_bytes = REPLY_IMAGE_BYTES
+        self._image_bytes = images.REPLY_IMAGE_BYTES
         self._made = 0
         self._saved: list[str] = []
 
@@ -178,7 +171,7 @@ class CellReply:
 
     async def _add(self, output: Output) -> None:
         label = "result" if output.kind == "result" else "display"
-        picture = picture_in(output.data)
+        picture = images.picture_in(output.data)
         if picture is not None:
             await self._add_picture(picture)
             return
@@ -219,7 +212,7 @@ class CellReply:
                 self._say(f"[display] {mime_type}, saved as {path}; only pictures are shown here.")
             return
 
-    async def _add_picture(self, picture: Picture) -> None:
+    async def _add_picture(self, picture: images.Picture) -> None:
         if not self._may_save_more():
             return
         self._images += 1
@@ -229,7 +222,7 @@ class CellReply:
         if self._images > _IMAGES_MOST:
             self._say(f"[figure] one more, saved as {path}")
             return
-        shown = await fitting(self._session, picture, path.removeprefix("/app/"))
+        shown = await images.fitting(self._session, picture, path.removeprefix("/app/"))
         where = f"saved as {path}" if path else "not saved"
         if shown is None:
             self._say(f"[figure] can't be shown here, {where}")
@@ -238,9 +231,9 @@ class CellReply:
         if self._image_bytes < 0:
             self._say(f"[figure] one more, {where}")
             return
-        scaled = "" if shown is picture else f", shown at {EDGE} pixels at most"
+        scaled = "" if shown is picture else f", shown at {images.EDGE} pixels at most"
         self._say(f"[figure] {where}{scaled}")
-        self._blocks.append(image_block(shown))
+        self._blocks.append(images.image_block(shown))
 
     def _add_files(self) -> None:
         result = self._result
