@@ -34,10 +34,10 @@ from tests.peak import of_process
 from wasm_kernel import ExecutionPolicy
 from wasm_kernel.frontends.http import serving as http_serving
 from wasm_kernel.frontends.http.callers import HELD_BYTES, LEASE_KEY, Caller
-from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import BURST, ClientLimits, Refusal
 from wasm_kernel.frontends.http.metrics import Metrics
 from wasm_kernel.frontends.http.serving import Address, HttpConnection
+from wasm_kernel.frontends.http.session_files import HostWork
 from wasm_kernel.frontends.mcp import http as mcp_http
 from wasm_kernel.frontends.mcp import request_limiter, results
 from wasm_kernel.frontends.mcp.callers import SESSION_HEADER

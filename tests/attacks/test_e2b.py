@@ -26,10 +26,10 @@ from wasm_kernel.frontends.e2b import app as app_module
 from wasm_kernel.frontends.e2b.app import SandboxApi
 from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
 from wasm_kernel.frontends.http import limits
-from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import BURST, ClientLimits
 from wasm_kernel.frontends.http.metrics import Metrics
 from wasm_kernel.frontends.http.serving import Address
+from wasm_kernel.frontends.http.session_files import HostWork
 from wasm_kernel.service.service import AsyncService
 
 __all__ = ["ann", "bob", "server"]

@@ -14,8 +14,8 @@ from wasm_kernel.frontends.e2b.messages import NewSandbox
 from wasm_kernel.frontends.e2b.sandbox import ClientSandbox
 from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
 from wasm_kernel.frontends.http.callers import Caller
-from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import Refusal
+from wasm_kernel.frontends.http.session_files import HostWork
 from wasm_kernel.policy import ExecutionPolicy
 
 ANN = Caller("", "ann", "ann")

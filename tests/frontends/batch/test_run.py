@@ -20,7 +20,7 @@ from tests.frontends.batch.conftest import Making, Running, code, executed
 from tests.guests.python.packages.conftest import fork_pip, index_in
 from wasm_kernel import grade_notebooks, run_notebooks
 from wasm_kernel.errors import PolicyError
-from wasm_kernel.frontends.batch import notebook_run
+from wasm_kernel.frontends.batch import notebook_run, results
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.notebooks import METADATA
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain, verdict_of
@@ -153,7 +153,7 @@ def test_what_a_notebook_writes_lies_beside_the_executed_one(
     assert "stderr" not in (tmp_path / "out" / "a.ipynb").read_text()
 
     (tmp_path / "out" / "a.files" / "mine.csv").write_text("mine")
-    monkeypatch.setattr(notebook_run, "RESULTS_BYTES", 1000)
+    monkeypatch.setattr(results, "RESULTS_BYTES", 1000)
     odd = "open('a\\\\..\\\\x.pkl', 'w').close()"  # leads out of its folder where a \\ parts names
     make("odd.ipynb", odd)
     make("a.ipynb", "open('big.csv', 'w').write('3' * 1001); open('few.csv', 'w').write('3')")

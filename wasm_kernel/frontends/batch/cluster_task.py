@@ -23,14 +23,13 @@ from msgspec.structs import replace
 
 from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.errors import SessionInUse
-from wasm_kernel.frontends.batch.local_run import run_sources
+from wasm_kernel.frontends.batch.local_run import run_folder, run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import Source
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
 from wasm_kernel.frontends.batch.packages import installed
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.results import SENT_BYTES, read_results
-from wasm_kernel.frontends.batch.run_folder import run_folder
 from wasm_kernel.guests.base import load, prepare_on_own_thread
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.policy import RuntimeType

@@ -15,14 +15,13 @@ from msgspec import Struct
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFiles, read_tests
-from wasm_kernel.frontends.batch.local_run import jobs_of, run_sources
+from wasm_kernel.frontends.batch.local_run import jobs_of, run_folder, run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import Source, find_sources, source_of
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, paths_in
 from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.probing import CleanGuest, NotJudged, SubmissionCopy
 from wasm_kernel.frontends.batch.reporting import Progress
-from wasm_kernel.frontends.batch.run_folder import run_folder
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.policy import ExecutionPolicy, NetworkMode
 from wasm_kernel.service.service import Service

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 
 from traitlets.config import Config
 
@@ -20,8 +24,8 @@ from wasm_kernel.frontends.batch.notebooks import NotebookError, Source, read_no
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, require
 from wasm_kernel.frontends.batch.parameters import check_parameters
 from wasm_kernel.frontends.batch.reporting import Progress
-from wasm_kernel.frontends.batch.run_folder import remove_left_folders
-from wasm_kernel.linux.locks import FileLock
+from wasm_kernel.linux.folders import closing_fd
+from wasm_kernel.linux.locks import FileLock, try_lock
 from wasm_kernel.policy import ExecutionPolicy, Mount, NetworkMode
 from wasm_kernel.service.program_home import OF_WORKER, own_workers
 from wasm_kernel.sessions.upkeep import Upkeep
@@ -29,6 +33,9 @@ from wasm_kernel.sessions.upkeep import Upkeep
 LOCK = ".wasm-kernel-run"
 """The file beside executed notebooks that a run locks."""
 
+_PREFIX = "wasm-kernel-run-"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LEFT_SECONDS = 600.0  # by then the workers of a killed run have ended
 _NO_HOSTS = (
     "--record and --replay need --network with the hosts that cells may use, or --functions."
 )
@@ -179,3 +186,21 @@ def locked(sources: Sequence[Source]) -> Iterator[None]:
                 raise BatchError(_IN_USE.format(name=folder.name))
             held.callback(lock.release)
         yield
+
+
+@contextlib.contextmanager
+def run_folder() -> Iterator[Path]:
+    """Makes a temporary folder, which is locked while the block runs, and removed at its end."""
+    with TemporaryDirectory(prefix=_PREFIX) as path, closing_fd(os.open(path, _FOLDER)) as lock:
+        try_lock(lock)
+        yield Path(path)
+
+
+def remove_left_folders() -> None:
+    """Removes the folders of killed runs, which hold requirements, and notebooks of a cluster."""
+    for path in Path(gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError), closing_fd(os.open(path, _FOLDER)) as folder:
+            found = os.fstat(folder)
+            is_old = time.time() - found.st_mtime > _LEFT_SECONDS
+            if is_old and found.st_uid == os.geteuid() and try_lock(folder):
+                shutil.rmtree(path)

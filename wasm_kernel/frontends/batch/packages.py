@@ -15,12 +15,11 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import PackageError
 from wasm_kernel.frontends.batch.batch_session import BatchSession
-from wasm_kernel.frontends.batch.local_run import run_sources
+from wasm_kernel.frontends.batch.local_run import run_folder, run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import source_of
 from wasm_kernel.frontends.batch.outcome import BatchError, paths_in
 from wasm_kernel.frontends.batch.reporting import Progress
-from wasm_kernel.frontends.batch.run_folder import run_folder
 from wasm_kernel.guests.python.packages.pip_line import words_of
 
 

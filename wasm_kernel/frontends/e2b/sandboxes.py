@@ -25,8 +25,8 @@ from wasm_kernel.errors import Door, PolicyError, SessionInUse, WasmKernelError
 from wasm_kernel.frontends.e2b.messages import TEMPLATES, NewSandbox
 from wasm_kernel.frontends.e2b.sandbox import HOME, ClientSandbox, Context, SandboxRecord
 from wasm_kernel.frontends.http.callers import Caller
-from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import Refusal
+from wasm_kernel.frontends.http.session_files import HostWork
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.async_session import AsyncSession, on_thread
 from wasm_kernel.service.service import AsyncService, Service

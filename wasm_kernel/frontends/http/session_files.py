@@ -1,13 +1,19 @@
-"""Writing a session's files from outside, within the limits that hold for its cells."""
+"""The work on sessions' files from outside: its threads, and the limits that hold for cells."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+import anyio
 
 from wasm_kernel.errors import LimitReached
 from wasm_kernel.folders.folders import SCRATCH, TMP
+from wasm_kernel.frontends.http.callers import Caller
 from wasm_kernel.result import readable
 from wasm_kernel.service.async_session import AsyncSession
 from wasm_kernel.service.sandbox import Sandbox
@@ -15,6 +21,26 @@ from wasm_kernel.sessions.paths import locate, split_path
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.wasi_files.preopens import APP, METADATA_HIDDEN, Preopen
 from wasm_kernel.wasi_files.quota import Full, Quota
+
+T = TypeVar("T")
+_THREADS = 8
+
+
+class HostWork:
+    """The work on files that threads of this process do for clients.
+
+    The threads share the interpreter with the event loop, whose turns would wait for all of them.
+    So there are few threads, and the work of one client is done one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._threads = anyio.CapacityLimiter(_THREADS)
+
+    async def work(self, caller: Caller, work: Callable[[], T]) -> T:
+        """Runs `work` for a client on a thread; waits for its end even if it is cancelled."""
+        async with self._turns.setdefault(caller.owner, asyncio.Lock()):
+            return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
 
 def write_file(session: AsyncSession, path: str, data: bytes, *, overwrite: bool = True) -> None:

@@ -24,8 +24,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.frontends.http.callers import Caller
-from wasm_kernel.frontends.http.host_work import HostWork
-from wasm_kernel.frontends.http.session_files import write_file
+from wasm_kernel.frontends.http.session_files import HostWork, write_file
 from wasm_kernel.frontends.mcp.variables import NOTHING_SEEN, SessionContents
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.result import SandboxResult
