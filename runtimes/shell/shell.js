@@ -328,7 +328,7 @@ function begin(request) {
   const { cwd, env, stdin } = request;
   Object.assign(memory, request.memory);
   bash.state.startTime = Date.now(); // of $SECONDS
-  const all = { ...env, PATH: "/usr/bin:/bin", PWD: cwd, OLDPWD: cwd, IFS: " \t\n", OPTIND: "1", ...SYSTEM_VARIABLES };
+  const all = { PATH: "/usr/bin:/bin", ...env, PWD: cwd, OLDPWD: cwd, IFS: " \t\n", OPTIND: "1", ...SYSTEM_VARIABLES };
   for (const name of Object.keys(env)) {
     if (!name.includes("COLOR")) bash.state.exportedVars.add(name); // colours are for cells, not for pipes
   }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.faces import PATIENCE, error_of
 from wasm_kernel import BaseSandbox
 
@@ -92,6 +94,41 @@ def test_an_executor_of_threads_makes_its_calls_and_says_so_once(sandbox: BaseSa
     assert sandbox.execute(POOL).stderr == ""
 
 
-def test_an_executor_of_processes_is_refused_in_words(module_sandbox: BaseSandbox) -> None:
-    code = "from concurrent.futures import ProcessPoolExecutor\nProcessPoolExecutor(2)"
-    assert "no processes" in error_of(module_sandbox.execute(code))
+PROCESSES = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.pool import ThreadPool
+def least(some): some.sort(); return some[0]
+def root(n): return (n ** 0.5).hex() if n >= 0 else 1 / 0
+some = [3, 1]
+with ProcessPoolExecutor(2) as pool:
+    print(*pool.map(divmod, [7, 8], [2, 3], chunksize=2), pool.submit(least, some).result(), some)
+    print(type(pool.submit(root, -1).exception()).__name__, pool.submit(lambda: 1).exception())
+with multiprocessing.Pool(3) as pool:
+    print(pool.map(least, [[2, 1], [5]]), pool.starmap(pow, [(2, 3)]), *pool.imap(abs, [-1]))
+    print(pool.apply(least, [some]), some, pool.map_async(abs, [-4], callback=print).get(timeout=1))
+    try: pool.map(root, [1, -1])
+    except ZeroDivisionError as problem: print(problem)
+print(ThreadPool(2).apply(least, [some]), some)
+"""
+MADE_AT_ONCE = """\
+(3, 1) (2, 2) 1 [3, 1]
+ZeroDivisionError Can't pickle
+[1, 5] [8] 1
+[4]
+1 [3, 1] [4]
+division by zero
+1 [1, 3]
+"""
+
+
+def test_pools_of_processes_make_their_calls_with_copies(sandbox: BaseSandbox) -> None:
+    result = sandbox.execute(PROCESSES)
+    assert re.sub("(pickle) .*", r"\1", result.stdout) == MADE_AT_ONCE, result.error
+    assert result.stderr.count("no processes") == result.stderr.count("no threads") == 1
+    assert sandbox.execute(PROCESSES).stderr == ""
+
+
+def test_what_only_processes_share_is_refused_in_words(module_sandbox: BaseSandbox) -> None:
+    for code in ("multiprocessing.Process(target=print).start()", "multiprocessing.Queue()"):
+        assert "no processes" in error_of(module_sandbox.execute("import multiprocessing\n" + code))

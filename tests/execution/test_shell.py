@@ -52,6 +52,15 @@ def all_run(sandbox: BaseSandbox, scripts: list[str]) -> list[tuple[str, str]]:
     return [(out, error) for out, error in json.loads(said(sandbox, asked).stdout)]
 
 
+def test_programs_are_found_in_a_path_that_the_cell_has_set(shell: BaseSandbox) -> None:
+    begin = "import getpass, os\nos.environ['PATH'] += ':/app/tools'\nos.mkdir('tools')\n"
+    write = "open('tools/hi', 'w').write('#!/bin/bash\\necho hi $USER $PATH')\n"
+    result = said(
+        shell, f"{begin}{write}os.chmod('tools/hi', 0o755)\n!hi\nprint(getpass.getuser())"
+    )
+    assert result.stdout == "hi user /usr/bin:/bin:/app/tools\nuser\n"
+
+
 MANY = """
 a=($(seq 20000))
 for i in {1..50}; do a+=($i); x=${#a[@]}; ((x == ${#a[@]})) || echo "$x"; done

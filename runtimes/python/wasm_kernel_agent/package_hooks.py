@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from wasm_kernel_agent import inline_figures
+from wasm_kernel_agent import inline_figures, pools
 from wasm_kernel_agent.animations import keep_a_picture
 
 Change = Callable[[ModuleType], None]
@@ -419,6 +419,7 @@ CHANGES: dict[str, Change] = {
     "matplotlib.backends.registry": inline_figures.know_backend,
     "matplotlib.pyplot": inline_figures.show_below_cells,
     "mmap": agents("mapped_files", "install"),
+    "multiprocessing.pool": pools.make_calls_at_once,
     "numpy": complete_numpy,
     "numpy._core._type_aliases": name_int32,
     "joblib.numpy_pickle": widening("NumpyPickler.save", 1, "widen_to_keep"),

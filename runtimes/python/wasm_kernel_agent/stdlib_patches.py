@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import concurrent.futures
 import copy
 import errno
 import multiprocessing
@@ -15,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import PurePath
@@ -23,8 +21,7 @@ from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 
-from wasm_kernel_agent import awaited_processes, processes
-from wasm_kernel_agent.host import note
+from wasm_kernel_agent import awaited_processes, pools, processes
 
 NO_PROCESSES = (
     "the sandbox has no processes: {what} can't run. Use Python in the notebook itself instead."
@@ -41,6 +38,19 @@ NO_OTHER_THREAD = (
 NO_NETWORK = (
     "the sandbox has no network, so {what} can't be reached. Download the data with another "
     "program, bring the file into the session, and read it from there."
+)
+_SHARED_BY_PROCESSES = (
+    *("Manager", "Pipe", "Queue", "JoinableQueue", "SimpleQueue", "Lock", "RLock", "Condition"),
+    *(
+        "Semaphore",
+        "BoundedSemaphore",
+        "Event",
+        "Barrier",
+        "Value",
+        "Array",
+        "RawValue",
+        "RawArray",
+    ),
 )
 _SCRIPTS = ("perl", "ruby", "pypy", "python2")
 _INSTALLERS = ("conda", "mamba", "micromamba", "uv")
@@ -60,14 +70,6 @@ _ONLY_HERE = {
     "subshell": "this kernel has no subshells: one cell runs at a time",
     "connect_info": "the connection is made outside the sandbox and is not visible inside",
 }
-_EXECUTORS = (
-    "the sandbox has no threads: ThreadPoolExecutor makes each call at once, one after another. "
-    "(This is said once.)"
-)
-_NO_PROCESS_POOL = (
-    "the sandbox has no processes: ProcessPoolExecutor can't run. Call the function directly, "
-    "or use ThreadPoolExecutor, which makes the calls one after another."
-)
 
 
 def _refusing(sentence: str) -> Any:
@@ -96,7 +98,7 @@ def install() -> None:
     processes.install()
     awaited_processes.install()
     _refuse_what_is_missing()
-    _run_executors_at_once()
+    pools.install()
     _wait_for_nobody()
     _lock_for_nobody()
     _keep_working_folder_plain()
@@ -105,17 +107,16 @@ def install() -> None:
 
 def _refuse_what_is_missing() -> None:
     """Says in plain words why processes, threads and the network can't be used."""
-    refusals: tuple[tuple[Any, str, Any], ...] = (
+    refusals: list[tuple[Any, str, Any]] = [
         (threading.Thread, "start", _no_thread(threading.Thread.start)),
-        (BaseContext, "Pool", _no_process("multiprocessing.Pool")),
-        (BaseContext, "Manager", _no_process("multiprocessing.Manager")),
-        (multiprocessing, "Pool", _no_process("multiprocessing.Pool")),
-        (multiprocessing, "Manager", _no_process("multiprocessing.Manager")),
         (BaseProcess, "start", _no_process("multiprocessing.Process")),
         (socket, "getaddrinfo", _no_network),
         (socket, "gethostbyname", _no_network),
         (socket.socket, "connect", lambda _, address: _no_network(address)),
-    )
+    ]
+    for name in _SHARED_BY_PROCESSES:
+        refusal = _no_process(f"multiprocessing.{name}")
+        refusals += [(BaseContext, name, refusal), (multiprocessing, name, refusal)]
     for owner, name, refusal in refusals:
         setattr(owner, name, refusal)
 
@@ -145,60 +146,6 @@ def _no_thread(start: Any) -> Any:
             raise RuntimeError(NO_THREADS) from None
 
     return refuse
-
-
-class _ExecutorNotice:
-    was_said = False
-
-
-def _submit(
-    self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
-) -> Future[Any]:
-    """Calls `fn(*args, **kwargs)` now. Returns a finished future of its value or exception.
-
-    Programs that only want several answers get them, in the same order and with the same
-    exceptions. Calls that wait for each other would wait for ever, as with a single worker.
-
-    Raises:
-        RuntimeError: The executor was shut down.
-    """
-    __tracebackhide__ = True
-    pool: Any = self
-    if pool._shutdown:
-        raise RuntimeError("cannot schedule new futures after shutdown")
-    if not _ExecutorNotice.was_said:
-        _ExecutorNotice.was_said = True
-        note(_EXECUTORS)
-    _initialize(pool)
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    try:
-        future.set_result(fn(*args, **kwargs))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as problem:
-        future.set_exception(problem)
-    return future
-
-
-def _initialize(pool: Any) -> None:
-    """Runs the initializer of the one worker, before its first call."""
-    if not getattr(pool, "_wasm_kernel_began", False):
-        pool._wasm_kernel_began = True
-        pool._create_worker_context().initialize()
-
-
-def _refuse_process_pool(*_: Any, **__: Any) -> None:
-    __tracebackhide__ = True
-    raise OSError(errno.ENOTSUP, _NO_PROCESS_POOL)
-
-
-def _run_executors_at_once() -> None:
-    """Makes `ThreadPoolExecutor` do without threads; `ProcessPoolExecutor` refuses in words."""
-    pools: Any = ThreadPoolExecutor
-    pools.submit = _submit
-    processes: Any = concurrent.futures.ProcessPoolExecutor
-    processes.__init__ = _refuse_process_pool
 
 
 def _wait_for_nobody() -> None:

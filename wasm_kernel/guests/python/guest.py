@@ -283,6 +283,8 @@ ENV = {
     "PYTHONTZPATH": "",
     "MPLCONFIGDIR": "/tmp/matplotlib",  # noqa: S108 - a guest path
     "IPYTHONDIR": "/tmp/ipython",  # noqa: S108 - a guest path
+    "PATH": "/usr/bin:/bin",
+    "USER": "user",  # as `whoami` says
     "TMPDIR": "/tmp",  # noqa: S108 - a guest path
     "SCIKIT_LEARN_DATA": "/tmp/scikit_learn_data",  # noqa: S108 - a guest path
     "XDG_CACHE_HOME": "/tmp/cache",  # noqa: S108 - a guest path

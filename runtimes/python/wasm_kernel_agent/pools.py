@@ -1,0 +1,177 @@
+"""Pools of threads and processes: each call is made at once, by the guest's one thread.
+
+Programs that only want several answers get them, in the same order and with the same exceptions.
+Calls that wait for each other would wait for ever, as with a single worker. Calls for a process
+get copies of their arguments and give copies of their values, as between processes.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import concurrent.futures.process
+import pickle
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.reduction import ForkingPickler
+from types import ModuleType
+from typing import Any
+
+from wasm_kernel_agent.host import note
+
+_SENTENCE = (
+    "the sandbox has no {kind}: {name} makes each call at once, one after another{where}. "
+    "(This is said once.)"
+)
+_HERE = ", where the cell runs"
+_said: set[str] = set()
+
+
+def _say_once(kind: str, name: str, where: str = "") -> None:
+    if kind not in _said:
+        _said.add(kind)
+        note(_SENTENCE.format(kind=kind, name=name, where=where))
+
+
+def install() -> None:
+    """Makes the executors of `concurrent.futures` do without threads and processes."""
+    pools: Any = ThreadPoolExecutor
+    pools.submit = _submit
+    for module in (concurrent.futures, concurrent.futures.process):
+        futures: Any = module
+        futures.ProcessPoolExecutor = ProcessPoolExecutor
+    ProcessPoolExecutor.__module__ = "concurrent.futures.process"
+
+
+def _submit(
+    self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Future[Any]:
+    """Calls `fn(*args, **kwargs)` now. Returns a finished future of its value or exception.
+
+    Raises:
+        RuntimeError: The executor was shut down.
+    """
+    __tracebackhide__ = True
+    pool: Any = self
+    if pool._shutdown:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+    if not isinstance(self, ProcessPoolExecutor):
+        _say_once("threads", "ThreadPoolExecutor")
+    _initialize(pool)
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    try:
+        future.set_result(fn(*args, **kwargs))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as problem:
+        future.set_exception(problem)
+    return future
+
+
+def _initialize(pool: Any) -> None:
+    """Runs the initializer of the one worker, before its first call."""
+    if not getattr(pool, "_wasm_kernel_began", False):
+        pool._wasm_kernel_began = True
+        pool._create_worker_context().initialize()
+
+
+def _call(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    __tracebackhide__ = True
+    return fn(*args, **kwargs)
+
+
+def _copied(value: Any) -> Any:
+    return pickle.loads(ForkingPickler.dumps(value))
+
+
+def _call_with_copies(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    __tracebackhide__ = True
+    fn, args, kwargs = _copied((fn, args, kwargs))
+    return _copied(fn(*args, **kwargs))
+
+
+class ProcessPoolExecutor(ThreadPoolExecutor):
+    """The executor of processes, whose calls are made in this one."""
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        mp_context: Any = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: tuple[Any, ...] = (),
+        *,
+        max_tasks_per_child: int | None = None,
+    ) -> None:
+        super().__init__(max_workers, initializer=initializer, initargs=initargs)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Calls `fn` with copies now. Returns a finished future of its value or exception."""
+        __tracebackhide__ = True
+        _say_once("processes", "ProcessPoolExecutor", _HERE)
+        return super().submit(_call_with_copies, fn, args, kwargs)
+
+
+class _TasksAtOnce:
+    """The queue of a pool of `multiprocessing`, which does each task as it is put."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def put(self, job: tuple[Iterable[Any], Callable[[int], None] | None]) -> None:
+        """Makes the calls of a job, and hands their outcomes to its result."""
+        tasks, set_length = job
+        number = -1
+        for job_number, number, fn, args, kwargs in tasks:
+            try:
+                outcome = True, self._pool._call(fn, args, kwargs)
+            except Exception as problem:
+                outcome = False, problem
+            self._pool._cache[job_number]._set(number, outcome)
+        if set_length is not None:
+            set_length(number + 1)
+
+
+def make_calls_at_once(module: ModuleType) -> None:
+    """Makes the pools of `multiprocessing` do without threads and processes."""
+    pools: Any = module
+
+    def begin(
+        self: Any,
+        processes: int | None = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: tuple[Any, ...] = (),
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        if processes is not None and processes < 1:
+            raise ValueError("Number of processes must be at least 1")
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        is_threads = isinstance(self, pools.ThreadPool)
+        if is_threads:
+            _say_once("threads", "ThreadPool")
+        else:
+            _say_once("processes", "multiprocessing.Pool", _HERE)
+        self._call = _call if is_threads else _call_with_copies
+        self._processes = processes or 1
+        self._pool = [None] * self._processes  # which divide the calls of `map` among themselves
+        self._cache, self._taskqueue, self._state = {}, _TasksAtOnce(self), pools.RUN
+        if initializer is not None:
+            initializer(*initargs)
+
+    def close(self: Any) -> None:
+        """Takes no more calls."""
+        self._state = pools.CLOSE
+
+    def terminate(self: Any) -> None:
+        """Takes no more calls."""
+        self._state = pools.TERMINATE
+
+    def join(self: Any) -> None:
+        """Waits for nothing: all calls have been made."""
+        if self._state == pools.RUN:
+            raise ValueError("Pool is still running")
+
+    pool = pools.Pool
+    pool.__init__, pool.close, pool.terminate, pool.join = begin, close, terminate, join
+    del pool.__del__
