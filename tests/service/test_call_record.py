@@ -13,7 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.faces import error_of, says
-from wasm_kernel import ExecutionPolicy, create_session_sandbox, get_session_sandbox
+from wasm_kernel import (
+    ExecutionPolicy,
+    create_session_sandbox,
+    get_session_sandbox,
+)
 from wasm_kernel.network.exchanges import Exchange
 
 CODE = """
@@ -116,6 +120,22 @@ def test_what_was_recorded_is_answered_again_without_a_call(recorded: Recorded) 
         "KeyError 'no -1'",
         "IndexError below",
     ]
+
+
+def test_another_network_is_for_later_cells_like_all_other_options(tmp_path: Path) -> None:
+    """Before, the running cell had it at once, and the old one was never closed."""
+    urn = Urn(10)
+
+    def change() -> None:
+        sandbox.reconfigure(ExecutionPolicy(network_mode="replay"), None)
+
+    policy = ExecutionPolicy(network_mode="record")
+    functions = [*urn.functions, change]
+    _, sandbox = create_session_sandbox(policy=policy, workspace_root=tmp_path, functions=functions)
+    with sandbox:
+        assert says(sandbox, "change(); print(draw(1))") == "11"
+        assert says(sandbox, "print(draw(1))") == "11"
+    assert urn.calls == ["draw"]
 
 
 def exchanges(root: Path) -> Path:

@@ -262,7 +262,7 @@ def test_a_worker_that_was_taken_over_gets_no_more_than_a_cell() -> None:
     """It may ask at any time, and for anything."""
     cell, called = [0], list[Any]()
     note = HostFunction(called.append, name="note", calls_a_cell=2)
-    calls = FunctionCalls(bound_by_name([note]), lambda: cell[0], SandboxLogger, lambda: None)
+    calls = FunctionCalls(bound_by_name([note]), lambda: cell[0], SandboxLogger)
     ask = calls.handlers[CallFunction]
     with pytest.raises(CallRefused, match="by a cell that runs"):
         ask(CallFunction("note", ["between cells"]), QUIET)

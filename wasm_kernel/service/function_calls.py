@@ -57,8 +57,8 @@ class FunctionCalls(SessionCalls):
     """The calls by one session's cells, to functions by their names.
 
     `running_cell` returns the number of the call that is the running cell, 0 if none runs; `logger`
-    returns the session's current logger; `network` returns its network, which may have a record of
-    calls, and is closed when the session falls asleep.
+    returns the session's current logger. The `network` of its cells may have a record of calls, and
+    is closed when the session falls asleep.
 
     The broker's threads use it, one at a time.
     """
@@ -68,10 +68,10 @@ class FunctionCalls(SessionCalls):
         functions: Mapping[str, BoundFunction],
         running_cell: Callable[[], int],
         logger: Callable[[], SandboxLogger],
-        network: Callable[[], SessionNetwork | None],
+        network: SessionNetwork | None = None,
     ) -> None:
         self._functions = functions
-        self._next: deque[tuple[int, Mapping[str, BoundFunction]]] = deque()
+        self._next: deque[tuple[int, Mapping[str, BoundFunction], SessionNetwork | None]] = deque()
         self._running_cell = running_cell
         self._logger, self._network = logger, network
         self._cell, self._cell_began = 0, time.monotonic()
@@ -102,12 +102,14 @@ class FunctionCalls(SessionCalls):
         calls = sum(each.limits.calls_a_cell for each in self._functions.values())
         return 3 * calls + int(seconds * _LOOKS_A_SECOND)
 
-    def offer(self, functions: Mapping[str, BoundFunction], after: int) -> None:
-        """Takes other functions, for cells whose number is above `after`.
+    def offer(
+        self, functions: Mapping[str, BoundFunction], network: SessionNetwork | None, after: int
+    ) -> None:
+        """Takes other functions and another network, for cells whose number is above `after`.
 
         The limits of a minute go on.
         """
-        self._next.append((after, functions))
+        self._next.append((after, functions, network))
 
     def end_cell(self) -> None:
         """Ends the calls and streams that the cell has left open."""
@@ -118,8 +120,8 @@ class FunctionCalls(SessionCalls):
         """Ends the calls and streams that the last cell has left open."""
         self.end_cell()
         self._thread.close()
-        if (network := self._network()) is not None:
-            network.close()
+        if self._network is not None:
+            self._network.close()
 
     # -- the worker's requests
 
@@ -200,7 +202,7 @@ class FunctionCalls(SessionCalls):
             self._cell, self._cell_began = cell, time.monotonic()
             self._made.clear()
             while self._next and cell > self._next[0][0]:
-                self._functions = self._next.popleft()[1]
+                _, self._functions, self._network = self._next.popleft()
 
     def _checked(self, name: str) -> BoundFunction:
         """Counts a call, and returns its function; raises `CallRefused`."""
@@ -232,7 +234,7 @@ class FunctionCalls(SessionCalls):
         is_async: bool,
     ) -> RunningCall:
         """Begins a call, or looks its answer up in the record; `parts` are its arguments."""
-        network = self._network() if bound.limits.recorded else None
+        network = self._network if bound.limits.recorded else None
         record = None if network is None else network.record
         if record is None:
             return RunningCall(bound, run, self._thread, is_async=is_async)

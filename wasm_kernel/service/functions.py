@@ -46,6 +46,5 @@ class Functions:
                 {},  # none for the cell that runs
                 lambda: session.running_cell,
                 lambda: session.logger,
-                lambda: session.network,
             )
-        session.function_calls.offer(bound, session.change(functions=offered))
+        session.function_calls.offer(bound, network, session.change(functions=offered))

@@ -339,9 +339,10 @@ class Sandbox:
         return notices
 
     def reconfigure(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
-        """Replaces the limits and the logger, from the next cell on, which gets another worker.
+        """Replaces the limits, for cells that are sent from now on, and the logger at once.
 
-        The variables stay. With None, the current policy or logger stays. Raises `PolicyError` if a
+        Such cells have another worker; the variables stay. Earlier ones keep all their limits, and
+        their network. With None, the current policy or logger stays. Raises `PolicyError` if a
         folder can't be mounted, `TypeError` for another type; nothing was changed then.
         """
         bound, name = SandboxLogger.of(logger), self.session_id

@@ -30,8 +30,10 @@ class SessionCalls:
         """How many requests the worker may have made in the running cell."""
         return 0
 
-    def offer(self, functions: Mapping[str, BoundFunction], after: int) -> None:
-        """Takes other functions, for cells whose number is above `after`."""
+    def offer(
+        self, functions: Mapping[str, BoundFunction], network: SessionNetwork | None, after: int
+    ) -> None:
+        """Takes other functions and another network, for cells whose number is above `after`."""
 
     def end_cell(self) -> None:
         """Ends the calls and streams that a cell has left open."""

@@ -71,7 +71,8 @@ class SessionWorker:
     `queue` cells may wait. `answer_seconds` is the allowed silence while a call waits. `resets`
     counts the resets that workers have acknowledged. `why_closed` is the reason why no further call
     is taken; it is empty while calls are taken. `noted` takes sentences to show beside the output
-    of cells. `function_calls` serve cells, with those of the `network` if there is one.
+    of cells. `function_calls` serve cells, with those of the `network`, if there is one, that later
+    cells have.
     """
 
     def __init__(

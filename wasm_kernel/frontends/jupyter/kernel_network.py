@@ -92,7 +92,7 @@ class BrokerNetwork:
 
         logger = SandboxLogger(self)
         network = HostNetwork(self._policy, lambda: logger, self._exchanges, lambda: self._cells)
-        calls = FunctionCalls(network.bound, lambda: self._cell, lambda: logger, lambda: network)
+        calls = FunctionCalls(network.bound, lambda: self._cell, lambda: logger, network)
         self._handlers, self._end = calls.handlers, calls.end_cell
 
     def _answered(self, found: FunctionReply) -> CellAnswer:
