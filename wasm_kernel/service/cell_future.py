@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from wasm_kernel.result import SandboxResult
 
@@ -51,18 +53,26 @@ class CellFuture(Future[SandboxResult]):
         """
         import asyncio
 
-        result, cancelled, due = asyncio.wrap_future(self), None, 0.0
-        while not result.done():
-            left = due - time.monotonic() if cancelled else None
-            try:
-                await asyncio.wait((result,), timeout=left)
-            except asyncio.CancelledError as request:
-                cancelled = request
-            # anyio cancels again and again until the task has ended
-            if cancelled is not None and time.monotonic() >= due:
-                self.interrupt()
-                due = time.monotonic() + self._grace
-        if cancelled is not None:
+        result, due = asyncio.wrap_future(self), 0.0
+        try:
+            await asyncio.wait((result,))
+        except asyncio.CancelledError:
+            with _cancelled_once():
+                while not result.done():
+                    if time.monotonic() >= due:
+                        self.interrupt()
+                        due = time.monotonic() + self._grace
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.wait((result,), timeout=due - time.monotonic())
             result.exception()  # marks it as retrieved: no caller reads it any more
-            raise cancelled
+            raise
         return result.result()
+
+
+def _cancelled_once() -> AbstractContextManager[object]:
+    """Returns a block that a cancelled scope of anyio, if a program uses it, does not reach.
+
+    The scope would cancel the block at each turn of the loop.
+    """
+    anyio = sys.modules.get("anyio")
+    return nullcontext() if anyio is None else anyio.CancelScope(shield=True)
