@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ A_UUID = "8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11"
 BEGINNING = "the beginning of a test"
 PATIENCE = 60.0
 """Seconds that a busy machine may take for something that an idle one does at once."""
-
+_WAITS = re.compile(r"^(preparing \w+ for this machine|waiting for a session: ).*\n", re.MULTILINE)
 
 AnySandbox = TypeVar("AnySandbox", bound="Remembers")
 
@@ -135,6 +136,11 @@ def full_disk(*args: object, **options: object) -> NoReturn:
 def tells_of_start(text: str) -> bool:
     """True for the notice of a slow start: a kernel shows it in a line and removes it again."""
     return text.startswith(("\r[wasm-kernel]", "\r  "))
+
+
+def without_waits(text: str) -> str:
+    """Standard error of a program, without what it says of waits on a busy machine."""
+    return _WAITS.sub("", text)
 
 
 def happens(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:

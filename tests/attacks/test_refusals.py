@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.faces import host_tree, wait_for
+from tests.linux.inside import run
 from tests.stored import commits_in, state_of
 from wasm_kernel import (
     ExecutionPolicy,
@@ -101,15 +102,6 @@ def held() -> tuple[list[str], int]:
     return threads, len(list(Path("/proc/self/fd").iterdir()))
 
 
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's state folder, empty."""
-    folder = tmp_path / "state"
-    folder.mkdir()
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
-    return folder
-
-
 def is_refused(call: Call, root: Path) -> bool:
     try:
         call(root)
@@ -118,8 +110,9 @@ def is_refused(call: Call, root: Path) -> bool:
     return False
 
 
-def test_a_refused_call_leaves_nothing_behind(tmp_path: Path, state: Path) -> None:
-    root = tmp_path / "root"
+def refuse_calls(folder: Path) -> None:
+    """Makes all calls, in a process without other threads."""
+    root = folder / "root"
     own_workers().fork_server.start()  # a refused call may start it, and it stays
     write_session_file(OLD, "file", b"kept", root)
     write_session_file(OLD, "folder/file", b"kept", root)
@@ -129,16 +122,27 @@ def test_a_refused_call_leaves_nothing_behind(tmp_path: Path, state: Path) -> No
         assert (host_tree(root.parent), held()) == before, name
 
 
-def test_an_invalid_policy_changes_nothing_of_an_open_sandbox(tmp_path: Path, state: Path) -> None:
-    policy = ExecutionPolicy(stdout_bytes=1000)
-    with get_session_sandbox(OLD, policy=policy, workspace_root=tmp_path / "root") as sandbox:
+def refuse_policies(folder: Path) -> None:
+    """Opens an open sandbox again with wrong options, in a process without other threads."""
+    policy, root = ExecutionPolicy(stdout_bytes=1000), folder / "root"
+    with get_session_sandbox(OLD, policy=policy, workspace_root=root) as sandbox:
         sandbox.execute("x = 1")
-        wait_for(lambda: 2 in commits_in(state_of(tmp_path / "root" / OLD)), "a commit")
+        wait_for(lambda: 2 in commits_in(state_of(root / OLD)), "a commit")
         time.sleep(0.1)  # the writer closes its files
-        before = host_tree(tmp_path), held()
+        before = host_tree(folder), held()
         for name in ("policy", "logger", "runtime"):
-            with pytest.raises((TypeError, ValueError)):
-                get_session_sandbox(OLD, workspace_root=tmp_path / "root", **WRONG[name])
-        assert (host_tree(tmp_path), held()) == before
+            assert is_refused(calling(get_session_sandbox, OLD, **WRONG[name]), root), name
+        assert (host_tree(folder), held()) == before
         assert sandbox.policy is policy
         assert sandbox.execute("print(x)").stdout == "1\n"
+
+
+@pytest.mark.parametrize("refuse", [refuse_calls, refuse_policies])
+def test_a_refused_call_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuse: Callable[[Path], None]
+) -> None:
+    state = tmp_path / "state"  # the user's state folder, empty
+    state.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    code = "import sys; from pathlib import Path; from tests.attacks import test_refusals\n"
+    run(f"{code}test_refusals.{refuse.__name__}(Path(sys.argv[1]))", tmp_path)

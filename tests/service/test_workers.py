@@ -137,9 +137,10 @@ def test_a_program_says_what_it_waits_for_while_the_guest_is_compiled(
     assert told[-1] == "ready"
     if not stream.isatty():
         assert stream.getvalue() == ""
-        assert caplog.messages == [
+        sentence = (
             "preparing Python for this machine, once: some seconds, or a minute on a busy machine"
-        ]
+        )
+        assert caplog.messages.count(sentence) == 1
         return
     lines = stream.getvalue().split("\r")
     assert lines[1] == "[wasm-kernel] preparing Python for this machine, once"
@@ -147,7 +148,7 @@ def test_a_program_says_what_it_waits_for_while_the_guest_is_compiled(
     assert max(map(len, lines)) < 80
     assert not lines[-2].strip()  # the line is removed again
     assert lines[-1] == ""
-    assert not caplog.messages
+    assert "preparing Python" not in caplog.text
 
 
 @pytest.mark.parametrize("how", ["timeout", "interrupt"])
