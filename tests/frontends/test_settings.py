@@ -14,6 +14,7 @@ from traitlets.config import Config
 from wasm_kernel.errors import Door, PolicyError
 from wasm_kernel.kernels.settings import KernelSettings
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
+from wasm_kernel.sessions.ids import SessionIdError
 
 
 def settings(**traits: Any) -> Any:
@@ -108,6 +109,12 @@ def test_a_kernel_that_does_not_reopen_has_not_its_notebooks_session(
         kernel = settings(reopen=reopen, workspace_root=str(tmp_path / "sessions"))
         with closing(kernel.choose_session(tmp_path / "kernel-x.json")) as choice:
             assert choice.is_of_notebook is reopen
+
+
+def test_a_session_id_that_is_none_is_refused_also_if_there_are_sessions(tmp_path: Path) -> None:
+    for name in ("../x", "a/b", "..", "a b"):
+        with pytest.raises(SessionIdError):
+            settings(session_id=name, workspace_root=str(tmp_path)).choose_session(tmp_path / "k")
 
 
 def test_suffixes_that_programs_obey_name_the_trait() -> None:

@@ -112,6 +112,7 @@ def test_create_session_with_custom_policy(create: Creating, warm_metered: None)
     _, sandbox = create(policy=policy)
     assert sandbox.policy is policy
     assert sandbox.policy.fuel_budget == 500_000_000
+    assert error_of(sandbox.execute("open('missing')")).startswith("FileNotFoundError:")
     assert error_of(sandbox.execute("while True: pass")).startswith("OutOfFuel:")
 
 

@@ -252,9 +252,12 @@ class SessionSettings(Configurable):
         _ = self.root, self.event_file
 
     def choose_session(self, connection_file: Path) -> SessionChoice:
-        """Returns the named session, or the notebook's, or the connection file's."""
+        """Returns the named session, or the notebook's, or the connection file's.
+
+        Raises `SessionIdError` for a name that is not a session id.
+        """
         notebook = notebook_of(os.environ) if self.reopen and not self.session_id else None
-        session = self.session_id or session_of_file(connection_file)
+        session = ids.checked(self.session_id or session_of_file(connection_file))
         return choose_session(self.root, session, notebook)
 
     def policy(self, door: Door = Door.KERNEL) -> ExecutionPolicy:

@@ -17,6 +17,7 @@ from typing import Any
 from wasm_kernel_agent import unavailable
 
 _AGENT = __name__.partition(".")[0]
+_SHELL = "IPython"
 _MOST = 5_000  # a traceback of a million frames would take minutes to render
 _CAUSES = 50  # errors that led to an error; any more are ignored
 _NO_SOURCE = "Could not get source, probably due dynamically evaluated source code."
@@ -131,7 +132,8 @@ def without_agent(trace: TracebackType | None) -> tuple[TracebackType | None, in
     """Returns `trace` as a user should see it, and the number of frames that were cut out of it.
 
     The outermost frames of a deep recursion are kept. The agent's own frames are left out, too, but
-    not counted.
+    not counted, and so are IPython's below a cell's: IPython does not show them, but would parse
+    their files, which takes half a second.
     """
     steps = []
     step = trace
@@ -139,6 +141,8 @@ def without_agent(trace: TracebackType | None) -> tuple[TracebackType | None, in
         steps.append(step)
         step = step.tb_next
     kept = [each for each in steps if not _is_of(_AGENT, each)]
+    cell = next((i for i, each in enumerate(kept) if not _is_of(_SHELL, each)), 0)
+    kept[cell:] = [each for each in kept[cell:] if not _is_of(_SHELL, each)]
     cut = 0
     if len(kept) > _MOST:
         # The innermost frames would hold all others, and tens of thousands overflow the stack when
@@ -246,7 +250,7 @@ def group_lines(error: BaseException, trace: TracebackType | None, compiler: Any
 
 def _without_shell(trace: TracebackType | None) -> TracebackType | None:
     """`trace` from the first frame on that is not IPython's; None if there is no other."""
-    while trace is not None and _is_of("IPython", trace):
+    while trace is not None and _is_of(_SHELL, trace):
         trace = trace.tb_next
     return trace
 
