@@ -403,9 +403,9 @@ def test_a_script_without_an_end_ends(shell: BaseSandbox, script: str) -> None:
 
 CUT_SHORT = """
 from wasm_kernel_agent import shell_commands as commands, shell_process as programs
-program = programs.Process()
+program = programs.PythonProcess()
 commands.running.append(program)
-program.begin(programs.Streams(b""), "/tmp", {}, ["program"])
+program.begin(programs.Streams(b""), "/tmp", {})
 """
 
 

@@ -244,11 +244,11 @@ def shuffle(words: list[str]) -> None:
         lines: Sequence[Any] = range(int(low), int(high) + 1)
     else:
         lines = names if "e" in values else lines_of(names)
-    count = number_of(values, "n")
+    count, draws = number_of(values, "n"), random.Random()
     if "r" in values:
-        chosen = random.choices(lines, k=1 if count is None else count)
+        chosen = draws.choices(lines, k=1 if count is None else count)
     else:
-        chosen = random.sample(lines, len(lines) if count is None else min(count, len(lines)))
+        chosen = draws.sample(lines, len(lines) if count is None else min(count, len(lines)))
     sys.stdout.write("".join(f"{line}\n" for line in chosen))
 
 

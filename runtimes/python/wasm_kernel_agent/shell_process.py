@@ -1,4 +1,4 @@
-"""A program that runs in this interpreter, with the state that it does not share with cells."""
+"""Programs that run in this interpreter, with the state that they do not share with cells."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from wasm_kernel_agent.shell_options import Kept
@@ -40,16 +41,44 @@ class Left(BaseException):
 
 
 class Process:
-    """A program's streams, folder, environment and modules, in place of the cell's for its time.
+    """A command's streams, folder and environment, in place of the cell's for its time."""
 
-    So are its loggers, built-in names, hooks, finders of modules, random numbers, filters of
+    def __init__(self) -> None:
+        self._streams = sys.stdin, sys.stdout, sys.stderr
+        self._cwd, self._environ, self._variables = Path.cwd(), os.environ, dict(os.environ)
+
+    def begin(self, streams: Streams, folder: str, env: Mapping[str, str]) -> None:
+        """Puts the command's streams, folder and environment in place."""
+        sys.stdin, sys.stdout, sys.stderr = streams.stdin, streams.stdout, streams.stderr
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(env)
+
+    def call_exit_functions(self) -> None:
+        """Does nothing: a command registers no functions for its exit."""
+
+    def end(self) -> None:
+        """Gives the cell its own streams, folder and environment back. Safe to call twice: the
+        first call may be interrupted.
+        """
+        sys.stdin, sys.stdout, sys.stderr = self._streams
+        os.environ = self._environ  # noqa: B003 - a program may have set another
+        os.environ.clear()
+        os.environ.update(self._variables)
+        os.chdir(next(filter(Path.is_dir, (self._cwd, *self._cwd.parents))))  # it may be removed
+
+
+class PythonProcess(Process):
+    """What a program of Python has besides: modules, arguments and the rest of an interpreter.
+
+    These are its loggers, built-in names, hooks, finders of modules, random numbers, filters of
     warnings and functions at exit; its interrupts and limits end with it.
     """
 
     def __init__(self) -> None:
-        names = ("stdin", "stdout", "stderr", "argv", "path", "displayhook", "excepthook")
+        super().__init__()
+        names = ("argv", "path", "displayhook", "excepthook")
         self._kept = {name: getattr(sys, name) for name in names}
-        self._cwd, self._environ, self._variables = Path.cwd(), os.environ, dict(os.environ)
         self._modules, self._builtins = dict(sys.modules), dict(vars(builtins))
         self._recursion_limit, self._collects = sys.getrecursionlimit(), gc.isenabled()
         self._trace, self._profile = sys.gettrace(), sys.getprofile()
@@ -65,16 +94,13 @@ class Process:
         self._warnings: Any = warnings.catch_warnings()
         self._warnings.__enter__()
 
-    def begin(
-        self, streams: Streams, folder: str, env: Mapping[str, str], argv: Sequence[str]
-    ) -> None:
+    def begin(self, streams: Streams, folder: str, env: Mapping[str, str]) -> None:
         """Puts the program's streams, folder, environment and modules in place."""
-        for name in ("stdin", "stdout", "stderr"):
-            setattr(sys, name, getattr(streams, name))
+        super().begin(streams, folder, env)
         sys.displayhook, sys.excepthook = sys.__displayhook__, sys.__excepthook__
-        sys.argv, sys.path = list(argv), list(sys.path)
+        sys.path = list(sys.path)
         builtins.input = _ask
-        _leave_out_session_modules()
+        _leave_out_session_modules({})
         self._give_loggers({})
         _forget_patterns_of_tests()
         module: Any = atexit
@@ -82,9 +108,6 @@ class Process:
         module = os
         module._exit = _leave
         _draw_anew()
-        os.chdir(folder)
-        os.environ.clear()
-        os.environ.update(env)
 
     def _give_loggers(self, states: Mapping[logging.Logger, Mapping[str, Any]]) -> None:
         """Gives loggers their states; those without one are as new."""
@@ -122,9 +145,7 @@ class Process:
                 traceback.print_exc()
 
     def end(self) -> None:
-        """Gives the cell its own streams, folder and modules back. Safe to call twice: the first
-        call may be interrupted.
-        """
+        """Gives the cell its own modules back, too."""
         for name, value in self._kept.items():
             setattr(sys, name, value)
         for name in vars(builtins).keys() - self._builtins.keys():
@@ -144,14 +165,11 @@ class Process:
         self._give_loggers(self._loggers)
         logging.disable(self._silenced)
         _forget_patterns_of_tests()
-        os.environ = self._environ  # noqa: B003 - a program may have set another
-        os.environ.clear()
-        os.environ.update(self._variables)
-        _leave_out_session_modules()
+        _leave_out_session_modules(self._modules)
         self._give_finders()
         sys.modules.update(self._modules)
         self._draw_on()
-        os.chdir(next(filter(Path.is_dir, (self._cwd, *self._cwd.parents))))  # it may be removed
+        super().end()
 
 
 def _leave(status: int) -> NoReturn:
@@ -159,9 +177,10 @@ def _leave(status: int) -> NoReturn:
     raise Left(operator.index(status) & 0xFF)
 
 
-def _leave_out_session_modules() -> None:
-    """Forgets modules whose files may change: a process reads them anew."""
-    for name, module in [*sys.modules.items()]:
+def _leave_out_session_modules(others: Mapping[str, ModuleType]) -> None:
+    """Forgets modules, but for others, whose files may change: a process reads them anew."""
+    found = [pair for pair in sys.modules.items() if pair[1] is not others.get(pair[0])]
+    for name, module in found:
         file = getattr(module, "__file__", None)
         if name == "__main__" or (isinstance(file, str) and file.startswith(_SESSION)):
             del sys.modules[name]
@@ -182,6 +201,10 @@ def _new_state(logger: logging.Logger) -> dict[str, Any]:
 def _draw_anew() -> None:
     """Lets the functions of `random` and `numpy.random` draw as in a new process."""
     random.seed()
+    _draw_anew_in_numpy()
+
+
+def _draw_anew_in_numpy() -> None:
     if numpy_random := sys.modules.get("numpy.random"):
         numpy_random.set_bit_generator(numpy_random.MT19937())
 
@@ -193,9 +216,10 @@ def _draws() -> Callable[[], None]:
         bits, drawn = numpy_random.get_bit_generator(), numpy_random.get_state(legacy=False)
 
     def draw_on() -> None:
-        _draw_anew()  # a program may have been the first to import numpy
         random.setstate(state)
-        if numpy_random is not None:
+        if numpy_random is None:
+            _draw_anew_in_numpy()  # a program may have been the first to import it
+        else:
             numpy_random.set_bit_generator(bits)
             numpy_random.set_state(drawn)
 

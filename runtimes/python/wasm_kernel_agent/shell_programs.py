@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from wasm_kernel_agent.shell_options import Program, Usage, in_words
-from wasm_kernel_agent.shell_process import Left, Process, Streams
+from wasm_kernel_agent.shell_process import Left, Process, PythonProcess, Streams
 
 _PLAIN_FLAGS = re.compile("-[uBsEIOqSbP]+([cm]?)")
 _PAIRED_FLAGS = ("-W", "-X")
 _BADLY_USED_2 = ("python", "python3", "sort", "tar", "diff", "ls", "awk", "zip", "unzip")
+_OF_PYTHON = ("python", "python3", "pip", "pip3")
 _PIP_LISTS = ("list", "freeze", "show")
 _NO_PIP = "packages are not installed by a script. Use %pip on a line of its own in the cell.\n"
 
@@ -35,11 +36,11 @@ def run_program(asked: Mapping[str, Any], running: list[Any]) -> dict[str, Any]:
     """
     name, *words = asked["argv"]
     streams = Streams(asked["stdin"].encode("latin1", "replace"))
-    process = Process()
+    process = PythonProcess() if name in _OF_PYTHON else Process()
     running.append(process)
     try:
         try:
-            process.begin(streams, asked["cwd"], asked["env"], [name, *words])
+            process.begin(streams, asked["cwd"], asked["env"])
             contextvars.Context().run(_run, name, words)
             status = 0
         except SystemExit as end:

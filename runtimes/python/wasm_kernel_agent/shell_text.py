@@ -137,7 +137,7 @@ def sort(words: list[str]) -> int:
     lines = [*_texts_by(names, "\0")] if "z" in values else lines_of(names)
 
     if "R" in values:
-        random.shuffle(lines)
+        random.Random().shuffle(lines)
     elif values.keys() & {"c", "C"}:
         return _check(lines, lambda pair: _arranged(pair, keys, separator, values), names)
     else:
