@@ -72,22 +72,58 @@ export async function replaceFile(fs, path, text) {
   }
 }
 
-/** Runs a script, and the command that it has set for its end. */
-export async function runWithTrap(interpreter, script, state, parse, Exit) {
-  const run = async (tree) => {
+/** Runs a script's body, and the command that it has set for its end. */
+export async function runWithTrap(interpreter, state, body, parse, Exit) {
+  const run = async (execute) => {
     try {
-      return await interpreter.executeScript(tree);
+      return await execute();
     } catch (problem) {
       if (!(problem instanceof Exit)) throw problem;
       return { stdout: problem.stdout, stderr: problem.stderr, exitCode: problem.exitCode, env: Object.fromEntries(state.env), hasExited: true };
     }
   };
-  const { hasExited, ...result } = await run(script), command = state.env.get(TRAP);
+  state.env.delete(TRAP); // of the shell around it
+  const { hasExited, ...result } = await run(body), command = state.env.get(TRAP);
   if (!command) return result;
   state.env.delete(TRAP);
   state.lastExitCode = result.exitCode;
   state.env.set("?", String(result.exitCode));
-  const last = await run(parse(command));
+  const last = await run(() => interpreter.executeScript(parse(command)));
   const exitCode = last.hasExited ? last.exitCode : result.exitCode;
   return { ...result, stdout: result.stdout + last.stdout, stderr: result.stderr + last.stderr, exitCode };
+}
+
+/** Runs the script of `$(...)`: `set -e` does not end it, and options that it sets end with it. */
+export async function substituted(context, script) {
+  const { state } = context, { options, shoptOptions } = state;
+  state.options = { ...options, errexit: false };
+  state.shoptOptions = { ...shoptOptions };
+  try {
+    return await context.executeScript(script);
+  } finally {
+    Object.assign(state, { options, shoptOptions });
+  }
+}
+
+const jobs = new Map(); // the statuses of ended jobs, by their numbers
+
+/** Runs a statement that ends in `&`, to its end, in a shell of its own. */
+export async function runJob(interpreter, statement) {
+  const { state } = interpreter.ctx, job = state.nextVirtualPid;
+  const result = await interpreter.executeCommand({ type: "Subshell", body: [{ ...statement, background: false }], redirections: [] }, "");
+  jobs.set(String(job), result.exitCode);
+  Object.assign(state, { lastBackgroundPid: job, lastExitCode: 0 });
+  state.env.set("?", "0");
+  return { ...result, exitCode: 0 };
+}
+
+/** Returns the result of `wait`: the status of the last job that it names. */
+export function waited(words) {
+  const named = words.filter((word) => !word.startsWith("-")), [first] = jobs.keys();
+  const job = named.at(-1)?.replace(/^%(\d+)$/, (_, at) => [...jobs.keys()][at - 1]) ?? (words.includes("-n") ? first : undefined);
+  if (job === undefined && !words.includes("-n")) jobs.clear();
+  const exitCode = jobs.get(job) ?? (words.length > 0 ? 127 : 0);
+  if (named.length === 0) jobs.delete(job);
+  const stderr = named.length > 0 && !jobs.has(job) ? `bash: wait: pid ${job} is not a child of this shell\n` : "";
+  return { stdout: "", stderr, exitCode };
 }

@@ -19,6 +19,32 @@ const translated = (pattern) =>
     return `${begin}${bracket ? "\\]" : ""}${inside.replace(/\[:(\w+):\]/g, (name, key) => NAMED[key] ?? name)}]`;
   });
 
+const TOKEN = /(?:\\[^]|\[\^?\]?(?:\[:\w+:\]|\\[^]|[^\]])*\]|\((?:\?:)?|[^])(?:[*+?]|\{\d*,?\d*\})*/g;
+
+/** Puts alternatives that begin with others before them, as the longest match counts: `ab|a` for `a|ab`. */
+export function longestFirst(pattern) {
+  if (!pattern.includes("|")) return pattern;
+  const levels = [[[]]], isOf = (other, each) => other.every((token, at) => token === each[at]);
+  const closed = (choices) => {
+    if (choices.flat().some((token) => /^\((?!\?:)/.test(token))) return choices.map((each) => each.join("")).join("|"); // groups keep their numbers
+    const found = [];
+    for (const each of choices) {
+      const at = found.findIndex((other) => isOf(other, each));
+      found.splice(at < 0 ? found.length : at, 0, each);
+    }
+    return found.map((each) => each.join("")).join("|");
+  };
+  for (const [token] of pattern.matchAll(TOKEN)) {
+    if (token === "|") levels.at(-1).push([]);
+    else if (/^\((\?:)?$/.test(token)) levels.push([[token]], [[]]);
+    else if (token[0] === ")" && levels.length > 2) {
+      const inside = closed(levels.pop()), [[begin]] = levels.pop();
+      levels.at(-1).at(-1).push(begin + inside + token);
+    } else levels.at(-1).at(-1).push(token);
+  }
+  return levels.length === 1 ? closed(levels[0]) : pattern;
+}
+
 /** Returns a compiled pattern, if possible one for which a character is a code point. */
 function compile(given, flags) {
   const key = `${flags}/${given}`;

@@ -38,6 +38,8 @@ const LEFT_OUT = ["html-to-markdown", "sqlite3"];
 const MOST = 2 ** 31 - 2; // a larger number would be none for `split` of texts
 const READ_ONLY = ["writeFile", "appendFile", "mkdir", "rm", "cp", "mv", "chmod", "symlink", "link", "utimes"];
 
+const PATH = "/usr/bin:/bin", IFS = " \t\n";
+
 let script; // the one that runs
 const waiting = []; // the programs that it waits for, the first of which runs
 
@@ -196,29 +198,54 @@ function tellReader({ commands }) {
   }
 }
 
-/** Lets Python run a file whose name in a script says that it is Python's, such as `./x.py`. */
-function runFilesOfPython(node) {
+const RUNNERS = { py: "python3", sh: "bash" }; // of files, by the end of their names
+const GIVEN = { type: "Word", parts: [{ type: "DoubleQuoted", parts: [{ type: "ParameterExpansion", parameter: "@", operation: null }] }] };
+
+/** Writes parts of a script in a way in which just-bash does what bash does. */
+function rewrite(node) {
   if (node === null || typeof node !== "object") return;
   const [part, ...rest] = node.type === "SimpleCommand" ? (node.name?.parts ?? []) : [];
-  if (part?.type === "Literal" && rest.length === 0 && /\/.*\.py$/.test(part.value)) {
+  const runner = part?.type === "Literal" && rest.length === 0 ? RUNNERS[/\/.*\.(py|sh)$/.exec(part.value)?.[1]] : undefined;
+  if (runner) {
     node.args.unshift(node.name);
-    node.name = literal("python3");
+    node.name = literal(runner);
   }
   if (node.type === "Pipeline") tellReader(node);
+  if (node.type === "For" && node.words === null) node.words = [GIVEN];
   if (nameOf(node) === "local" && node.args.some(({ parts: [option] }) => /^-[a-z]*A/.test(option?.value))) node.name = literal("declare");
-  Object.values(node).forEach(runFilesOfPython);
+  Object.values(node).forEach(rewrite);
 }
 
 /** Takes parts of a second without a zero, such as `.3`. */
 const rest = defineCommand("sleep", (args, context) => context.origCommand(args.map((word) => word.replace(/^\./, "0."))));
 
-/** Exports the variables that `env` sets: just-bash sets them for the shell alone, and programs don't get them. */
-const withVariables = defineCommand("env", (args, context) => {
-  const isExport = args[0]?.includes("=") && args.some((word) => !word.includes("="));
-  if (!isExport || args[0].startsWith("-")) return context.origCommand(args);
-  const script = 'while [[ $1 == *=* ]]; do export "$1"; shift; done; command "$@"';
-  const { cwd, stdin, signal, exportedEnv } = context;
-  return context.exec("bash", { cwd, stdin, stdinKind: "bytes", signal, env: exportedEnv, args: ["-c", script, "env", ...args] });
+/** Runs a command with other variables, or prints them: those that are exported, where just-bash's own has all. */
+const withVariables = defineCommand("env", async (args, context) => {
+  const words = [...args], own = { ...context.exportedEnv }, { exportedVars } = bash.state, kept = [...exportedVars];
+  for (; /^-|=/.test(words[0]); words.shift()) {
+    const [, name, value] = /^([^-=][^=]*)=([^]*)$/.exec(words[0]) ?? [], [isUnset, unset] = /^(?:-u|--unset=)([^]*)$/.exec(words[0]) ?? [];
+    if (name) own[name] = value;
+    else if (/^(-|-i|--ignore-environment)$/.test(words[0])) Object.keys(own).forEach((each) => delete own[each]);
+    else if (isUnset) delete own[unset || (words.shift(), words[0])];
+    else return { stdout: "", stderr: `env: the option ${words[0]} is not known here\n`, exitCode: 125 };
+  }
+  if (words.length === 0) return listed(own, Object.keys(own));
+  const { cwd, stdin, signal } = context, env = { PATH, IFS, OPTIND: "1", ...own };
+  exportedVars.clear();
+  Object.keys(own).forEach((name) => exportedVars.add(name));
+  try {
+    return await context.exec("command", { cwd, stdin, stdinKind: "bytes", signal, env, replaceEnv: true, args: words });
+  } finally {
+    exportedVars.clear();
+    kept.forEach((name) => exportedVars.add(name));
+  }
+});
+
+const listed = (env, names) => ({ stdout: names.map((name) => `${name}=${env[name]}\n`).join(""), stderr: "", exitCode: 0 });
+const printVariables = defineCommand("printenv", async (names, { exportedEnv }) => {
+  if (names.length === 0) return listed(exportedEnv, Object.keys(exportedEnv));
+  const found = names.filter((name) => name in exportedEnv);
+  return { stdout: found.map((name) => `${exportedEnv[name]}\n`).join(""), stderr: "", exitCode: Number(found.length < names.length) };
 });
 
 const SIGNALS = /^(SIG)?(HUP|INT|QUIT|PIPE|TERM|USR1|USR2)$|^([1-9]|1[0-5])$/; // none of which comes
@@ -274,7 +301,7 @@ const bash = new Bash({
   fs: files,
   cwd: "/",
   customCommands: [
-    ...MACHINE, ...LINES, copy, compare, rest, trap, withVariables, measure, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
+    ...MACHINE, ...LINES, copy, compare, rest, trap, withVariables, printVariables, measure, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
     ...[...BY_PYTHON, ...Object.keys(PARTLY_BY_PYTHON)].map(byPython), ...LEFT_OUT.map(missing),
   ],
   executionLimits: {
@@ -284,16 +311,17 @@ const bash = new Bash({
   defenseInDepth: false, // the sandbox itself is the defence
 });
 bash.registerTransformPlugin({
-  name: "python",
+  name: "rewrite",
   transform: ({ ast }) => {
-    runFilesOfPython(ast);
+    rewrite(ast);
     return { ast };
   },
 });
 await bash.exec("true");
+bash.state.env.delete("HOME"); // a script has that of its environment
 for (const name of bash.commands.keys()) { // so that /bin/sh and /usr/bin/env are found by their paths
   if (LEFT_OUT.includes(name)) continue;
-  for (const folder of ["/bin", "/usr/bin"]) base.writeFileSync(`${folder}/${name}`, new Uint8Array(0));
+  for (const folder of ["/bin", "/usr/bin"]) base.writeFileSync(`${folder}/${name}`, new Uint8Array(0), undefined, { mode: 0o755 });
 }
 for (const name of READ_ONLY) {
   base[name] = async (path) => {
@@ -328,7 +356,7 @@ function begin(request) {
   const { cwd, env, stdin } = request;
   Object.assign(memory, request.memory);
   bash.state.startTime = Date.now(); // of $SECONDS
-  const all = { PATH: "/usr/bin:/bin", ...env, PWD: cwd, OLDPWD: cwd, IFS: " \t\n", OPTIND: "1", ...SYSTEM_VARIABLES };
+  const all = { PATH, ...env, PWD: cwd, OLDPWD: cwd, IFS, OPTIND: "1", ...SYSTEM_VARIABLES };
   for (const name of Object.keys(env)) {
     if (!name.includes("COLOR")) bash.state.exportedVars.add(name); // colours are for cells, not for pipes
   }

@@ -81,7 +81,7 @@ SCRIPTS = {
     ),
     'set -u; a=(); echo "${b:-c}" "${1-d}" "${b:+e}"; echo "${a[@]}${#a[@]}"': "c d \n0\n",
     """echo a b | awk -v OFS=- '{$1=$1; print $0, length, int(-1.5), substr("abc", 0, 2)}'""": (
-        "a-b-3--1-a\n"
+        "a-b-3--1-ab\n"
     ),
     """awk 'BEGIN {x[1] = 1; printf "%g %G %.2g ", 1e10, 1e-7, 2^2000; print length(x), 1e-7}'""": (
         "1e+10 1E-07 inf 1 1e-07\n"
@@ -234,6 +234,34 @@ SCRIPTS = {
     awk '{NF = 1} 1' <<< 'x y'
     awk '{gsub(/l+/, "\\\\&"); gsub("o", "\\&"); printf "%s %#o\n", $0, 8}' <<< hello""": (
         "-a-c- 2 a\n5\nb\n.\nx\n" + r"he\ll& 010" + "\n"
+    ),
+    """set -- 'a b' c; for f; do echo "<$f>"; done; [ -x "$(command -v ls)" ] && echo x
+    x=5; env -i A=1 sh -c 'echo $A ${HOME-no} ${x-no}'; env -u HOME printenv HOME x; env -i B=2 env
+    echo 'echo $0 "$1"' > s.sh; ./s.sh 'y z'""": "<a b>\n<c>\nx\n1 no no\nB=2\n./s.sh y z\n",
+    """set -e; x=$(false; echo a); echo $x; { false && :; }; (trap 'echo t' EXIT); { exit 2; } &
+    wait $! || echo $?; (exit 3) & p=$!; a=1 & wait $p || echo $? ${a-no}; wait 99 2>&1 || echo $?
+    f() { false && :; }; f; echo not""": (
+        "a\nt\n2\n3 no\nbash: wait: pid 99 is not a child of this shell\n127\n"
+    ),
+    """f() { local -n r=$1; r+=(z); }; m=(a); f m; echo ${m[@]}; mapfile -td, l <<< a,b
+    echo ${#l[@]}; declare -A d=([k]="v w"); declare -p d
+    shopt -s nocaseglob; echo C.*; stat -c %N a.csv""": (
+        "a z\n2\ndeclare -A d=([k]=\"v w\" )\nc.txt\n'a.csv'\n"
+    ),
+    """echo over the lazy dog | fold -sw 8; jq -nc '[3, 1, 3] | unique, @sh'; grep -A1 -n . *.csv
+    jq -nc '[{"a": 2}] | INDEX(.a)'""": (
+        'over \nthe \nlazy dog\n[1,3]\n"3 1 3"\na.csv:1:a.csv\n--\nb.csv:1:b.csv\n{"2":{"a":2}}\n'
+    ),
+    r"""echo 3.14 4 | grep -oE '[0-9]+|[0-9]+\.[0-9]+'; echo foobar | sed 's/foo\|foobar/X/'
+    [[ abc =~ a|ab ]] && echo ${BASH_REMATCH[0]}; echo ab | awk '{sub(/x?(a|ab)/, "X"); print}'
+    echo ab | grep -oP 'a|ab'; echo ab | sed -E 's/(a)|(ab)/[\1]/'""": (
+        "3.14\n4\nX\nab\nX\na\n[a]b\n"
+    ),
+    """awk 'BEGIN {a[0] = "xx"; sub(/x/, "y", a[i++]); print i, a[0]; print substr("ab", 0, 1)}'
+    echo ' a  b' | awk '{i = 1; sub(/z/, "", $(i++)); print i $0; sub(/a/, "c", $(i - 1)); print}'
+    awk 'BEGIN {substr("a")}' 2>&1; awk 'BEGIN {printf "%s %d\\n", 1}' 2>&1""": (
+        "1 yx\na\n2 a  b\nc b\nawk: the function substr does not take 1 values\n"
+        "awk: not enough values for the format '%s %d\\n'\n"
     ),
 }
 """Scripts, and what bash prints for them; the soak runs just-bash's own cases."""

@@ -314,17 +314,20 @@ class Expressions:
         return Made(f"f_{name}({', '.join(codes)})")
 
     def _built_in(self, name: str, found: list[Made]) -> Made:
-        kind = BUILT_IN[name]
+        kind, least, most = BUILT_IN[name]
+        if not least <= len(found) <= most:
+            raise Failure(f"the function {name} does not take {len(found)} values")
         if name == "length" and found and found[0].name:
             return Made(f"\2{self._function} {found[0].name}\2", "n")
         if name == "length":
             return Made(f"float(len({found[0].text if found else 'r.field(0)'}))", "n")
         if name in ("sub", "gsub"):
-            target = found[2] if len(found) > 2 else Made("r.field(0)", "", "r.set_field(0.0, ")
-            args = f"{source_of(found[0])}, {found[1].text}, {target.text}, is_all={name == 'gsub'}"
-            if not target.target:
+            changed = found[2] if len(found) > 2 else Made("r.field(0)", "", "r.set_field(0.0, ")
+            value, target = changed.once
+            args = f"{source_of(found[0])}, {found[1].text}, {value.text}, is_all={name == 'gsub'}"
+            if not target:
                 return Made(f"float(replaced({args})[1])", "n")
-            return Made(f"(r.replace({args}) and {target.target}r.result), r.changed)[1]", "n")
+            return Made(f"(r.replace({args}) and {target}r.result), r.changed)[1]", "n")
         codes = []
         for place, each in enumerate(found):
             if _ARRAYS_OF.get(name) == place or (name.startswith("asort") and place == 1):

@@ -83,13 +83,11 @@ class Runtime(Records):
 
     def substr(self, value: Value, start: Value, length: Value = None) -> str:
         """Returns a part of a text."""
-        whole, begin = self.text(value), num(start)
-        if math.isnan(begin) or (length is not None and math.isnan(num(length))):
+        whole, begin, size = self.text(value), num(start), _FAR if length is None else num(length)
+        if math.isnan(begin) or math.isnan(size):
             return ""
-        first = round(max(-_FAR, min(begin, _FAR)))
-        size = _FAR if length is None else max(-_FAR, min(num(length), _FAR))
-        end = first + round(size)
-        return whole[max(first, 1) - 1 : max(end, 1) - 1]
+        first, most = math.trunc(max(1, min(begin, _FAR))), math.trunc(max(0, min(size, _FAR)))
+        return whole[first - 1 : first - 1 + most]
 
     def sprintf(self, form: Value, *rest: Value) -> str:
         """Returns a text as `printf` writes it."""

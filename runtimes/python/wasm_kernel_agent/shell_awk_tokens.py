@@ -12,13 +12,23 @@ KEYWORDS = {
     *("BEGIN", "END", "function", "func", "if", "else", "while", "for", "do", "break", "continue"),
     *("next", "nextfile", "exit", "return", "delete", "in", "getline", "print", "printf"),
 }
-BUILT_IN = {
-    **dict.fromkeys(("length", "split", "match", "index", "int", "sqrt", "sin", "cos"), "n"),
-    **dict.fromkeys(("atan2", "log", "exp", "rand", "srand", "system", "close", "fflush"), "n"),
-    **dict.fromkeys(("systime", "mktime", "strtonum", "asort", "asorti", "sub", "gsub"), "n"),
-    **dict.fromkeys(("substr", "sprintf", "tolower", "toupper", "gensub", "strftime"), "s"),
+_TAKEN = (
+    ("n", 0, 0, "rand systime"),
+    ("n", 0, 1, "length srand fflush"),
+    ("n", 1, 1, "int sqrt sin cos log exp strtonum system close mktime"),
+    ("n", 1, 2, "asort asorti"),
+    ("n", 2, 2, "atan2 index"),
+    ("n", 2, 3, "match split sub gsub"),
+    ("s", 0, 3, "strftime"),
+    ("s", 1, 1, "tolower toupper"),
+    ("s", 1, 1000, "sprintf"),
+    ("s", 2, 3, "substr"),
+    ("s", 3, 4, "gensub"),
+)
+BUILT_IN: dict[str, tuple[str, int, int]] = {
+    name: (kind, least, most) for kind, least, most, names in _TAKEN for name in names.split()
 }
-"""The functions that each program knows, with the kinds of their results."""
+"""The functions that each program knows: the kinds of their results, the numbers of values."""
 
 _OF_GAWK = {"IGNORECASE", "FPAT", "FIELDWIDTHS", "PROCINFO", "RT", "BEGINFILE", "ENDFILE"}
 _TOKENS = re.compile(
@@ -86,6 +96,9 @@ def tokens_of(source: str) -> Iterator[Token]:
     yield "end", ""
 
 
+_PLACE = re.compile(r"(.*?)\((k\d+) := (.*)\), ", re.DOTALL)
+
+
 class Made(NamedTuple):
     """The code of an expression, and its kind."""
 
@@ -105,6 +118,16 @@ class Made(NamedTuple):
     def old(self) -> Made:
         """The value before it changes, behind `target`."""
         return Made(self.again or self.code, self.kind)
+
+    @property
+    def once(self) -> tuple[Made, str]:
+        """The value, and `target` for it; of both, the value alone finds the place."""
+        found = _PLACE.fullmatch(self.target)
+        if found is None:
+            return self, self.target
+        begin, kept, key = found.groups()
+        first = f"{self.again.removesuffix(f'{kept})')}({kept} := {key}))"
+        return Made(first, self.kind), f"{begin}{kept}, "
 
     @property
     def text(self) -> str:

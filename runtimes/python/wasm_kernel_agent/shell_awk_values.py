@@ -146,11 +146,45 @@ def _translated(token: str) -> str:
     return {"$": r"\Z", "{": r"\{", "}": r"\}"}.get(token, token)
 
 
+_PART = re.compile(
+    r"(?:\\[\s\S]|\[\^?\]?(?:\[:\w+:\]|\\[\s\S]|[^\]])*\]|[\s\S])(?:[*+?]|\{\d*,?\d*\})*"
+)
+
+
+def longest_first(source: str) -> str:
+    """Puts alternatives that begin with others before them: the longest match counts."""
+    if "|" not in source:
+        return source
+    levels: list[list[list[str]]] = [[[]]]
+    for part in _PART.findall(source):
+        if part == "|":
+            levels[-1].append([])
+        elif part == "(":
+            levels.append([[]])
+        elif part[0] == ")" and len(levels) > 1:
+            inside = _arranged(levels.pop())
+            levels[-1][-1].append(f"({inside}{part}")
+        else:
+            levels[-1][-1].append(part)
+    return _arranged(levels[0]) if len(levels) == 1 else source
+
+
+def _arranged(choices: list[list[str]]) -> str:
+    if any(part.startswith("(") for each in choices for part in each):
+        return "|".join(map("".join, choices))  # groups keep their numbers
+    found: list[list[str]] = []
+    for each in choices:
+        shorter = (at for at, other in enumerate(found) if each[: len(other)] == other)
+        found.insert(next(shorter, len(found)), each)
+    return "|".join(map("".join, found))
+
+
 @functools.lru_cache(maxsize=500)
 def pattern(source: str) -> re.Pattern[str]:
     """Returns a compiled pattern."""
     try:
-        return re.compile("".join(map(_translated, _TOKEN.findall(source))), re.DOTALL)
+        tokens = _TOKEN.findall(longest_first(source))
+        return re.compile("".join(map(_translated, tokens)), re.DOTALL)
     except re.error as problem:
         raise Failure(f"can't use the pattern /{source}/: {problem}") from None
 
@@ -194,7 +228,6 @@ def split(target: str, separator: str, *, is_pattern: bool = False) -> list[str]
 # -- formats
 
 _FORM = re.compile(r"%(%|([-+ #0]*)(\*|\d*)(?:\.(\*|\d*))?[hlLqjzt]*([a-zA-Z]))")
-_FLAGS = re.compile("^-?")
 
 
 def _character(code: float) -> str:
@@ -205,17 +238,23 @@ def _character(code: float) -> str:
 
 
 def formatted(form: str, values: Sequence[Value]) -> str:
-    """Returns a text made by `printf`; missing values are empty."""
+    """Returns a text made by `printf`."""
     rest = iter(values)
+
+    def given() -> Value:
+        try:
+            return next(rest)
+        except StopIteration:
+            raise Failure(f"not enough values for the format {form!r}") from None
 
     def one(found: re.Match[str]) -> str:
         if found[1] == "%":
             return "%"
         flags, width, places, letter = found.groups()[1:]
-        width = str(int(num(next(rest, 0.0)))) if width == "*" else width
-        places = str(int(num(next(rest, 0.0)))) if places == "*" else places
+        width = str(int(num(given()))) if width == "*" else width
+        places = str(int(num(given()))) if places == "*" else places
         begin = f"%{flags}{width}" + ("" if places is None else f".{places or 0}")
-        value = next(rest, UNSET)
+        value = given()
         if letter == "s":
             return f"{begin}s" % text(value)
         if letter == "c":

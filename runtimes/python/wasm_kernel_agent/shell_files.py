@@ -219,7 +219,7 @@ def _known(name: str, one: os.stat_result) -> dict[str, str]:
     target = f" -> '{Path(name).readlink()}'" if stat.S_ISLNK(one.st_mode) else ""
     known = {
         "n": name,
-        "N": f"'{name}'{target}" if target else name,
+        "N": f"'{name}'{target}",
         "s": str(one.st_size),
         "F": kind.replace("regular file", f"regular{empty} file"),
         "a": f"{_MODE:o}",

@@ -16,11 +16,12 @@ import {utf8ByteLength as _, textOfLatin1 as ue, latin1OfText as Dn, latin1OfByt
 from "wasm-kernel:bytes";
 """
 _REGEX = b"""
-import {createUserRegex as ie} from "wasm-kernel:regex";
+import {createUserRegex as ie, longestFirst} from "wasm-kernel:regex";
 import {filledIn} from "wasm-kernel:pieces";
 import {exactOf, inverted, negated, numberOf} from "wasm-kernel:numbers";
 import {printed, reckon, whole} from "wasm-kernel:numbers";
-import {changed, entriesOf, nextPlace, once, replaceFile, runWithTrap} from "wasm-kernel:pieces";
+import {changed, entriesOf, nextPlace, once, replaceFile} from "wasm-kernel:pieces";
+import {runJob, runWithTrap, substituted, waited} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 
 _COUNTS = b"""consumeLimited(){return 0}consumeInput(){return 0}
@@ -62,6 +63,7 @@ f=String(d==="*"?h*m:d==="/"?h/m:h%m)}"""
 _COMPARED = rb"""async function i4(e,t){if(t=t.trim(),t==="")return 0;
 if(/^-?[1-9]\d*$/.test(t))return whole(t);"""
 _SPANS = rb"await (\w+\(e,[a-z]\.(offset|length)\.expression\))"
+_MAPS = rb'(declare -A \$\{\w\}=\(\$\{\w\.join\(" "\)\})\)'
 _STEP = b"a=numberOf(await We(e,o)),l=reckon(t.operator[0],a,1)"
 _WHOLE_T = rb"if(/^-?\d+$/.test(t.trim()))return whole(t.trim());"
 _WHOLE_R = rb"if(/^-?\d+$/.test(r.trim()))return whole(r.trim());"
@@ -169,6 +171,32 @@ return{value,parseError:!isRight,parseErrMsg:isRight?"":`printf: ${n}: invalid n
 _FULL = b"""replaceFile(t.fs,g,w.output))}catch(b){if(/ENOSPC/.test(b.message))
 return{stdout:"",stderr:`sed: couldn't write ${m}: No space left on device\n`,exitCode:4};"""
 
+_SUBSHELL = b"""l=>
+runWithTrap(e,e.state,()=>kO(e,t,l.stdin??n,r,s||l.stdin!==void 0),or,he)"""
+_SCRIPT = b"await(s=>runWithTrap(s,m,()=>s.executeScript(x),or,he))(new Yo(E,m));"
+_STATEMENT = b"async executeStatement(t){if(t.background)return runJob(this,t);"
+_SAFE = b"""q=t.pipelines[s]?.commands??[],
+a=this.ctx.state.errexitSafe&&q.length===1&&q[0].type[0]!=="S";"""
+_REFERRED = b"""if(rt(e,n))n=cn(e,n)||n;
+let a=e.state.associativeArrays?.has(n),l=Bt(e,n),"""
+_GLOB_OPTIONS = b"this.failglob=s.failglob,this.noCase=s.noCase,"
+_NO_CASE = b"noCase:e.state.shoptOptions.nocaseglob,globskipdots:e.state"
+_MAPFILE = rb"""function Ep(e,t,n){t=t.flatMap(w=>{
+const[,f,o,v]=/^-(t?)([dnOsuCc])([^]*)$/.exec(w)??[];
+return o?[...(f?["-t"]:[]),`-${o}`,...(v?[v]:[])]:[w]});"""
+_DECLARED_MAP = rb"""function sp(e){return ds(e)}
+function ip(e){return/^[\w.+\/:@%-]+$/.test(e)?e:ds(e)}"""
+_FOLDED = b"""?r&&l>=0?(i.push(o.slice(0,l+1)),o=o.slice(l+1)+u,a=a-c-1+f,l=-1,c=0)
+:(i.push(o),o=u,a=f,l=-1,c=0):(o+=u,a+=f);if(u===" "||u==="\\t")l=o.length-1,c=a-f"""
+_LONGEST = b"""default:n=T1(e),n=Zb(n);break}t.mode!=="perl"&&(n=longestFirst(n));"""
+_UNIQUE_VALUES = b"""case"unique":
+return s(e,{type:"Call",name:"unique_by",args:[{type:"Identity"}]},r);"""
+_INDEXED = b"""case"INDEX":{if(n.length===0)return[Object.create(null)];
+if(n.length===1)n=[{type:"Iterate"},n[0]];"""
+_FOR_SHELL = rb"""case"@sh":return[(Array.isArray(e)?e:[e]).map(x=>{
+if(x!==null&&typeof x==="object")throw new Error("an object or array can not be escaped for shell");
+return typeof x==="string"?`'${x.replace(/'/g,"'\\''")}'`:JSON.stringify(x)}).join(" ")];"""
+
 # for each part: the text at its beginning; the text behind it, if the part is longer than its
 # beginning; and the code that replaces it
 _PARTS = (
@@ -200,7 +228,7 @@ _PARTS = (
     (b"-_(e.output)", b""),
     # `sed`: translations of a pattern, for each line; letters such as `\\U` in a replacement
     (b"function fu(e){", b"var fu=once(fuOf);function fuOf(e){"),
-    (b"function du(e){", b"var du=once(duOf);function duOf(e){"),
+    (b"function du(e){", b"var du=once(t=>longestFirst(duOf(t)));function duOf(e){"),
     (rb'`,this.advance()):o+="\\"):l', rb'`,this.advance()):o+="\\\\"):l'),
     (b"function hu(e,t,n){", b"function sm(e,t,n)", b"var hu=filledIn;"),
     # `sed -i`: a full disk
@@ -326,7 +354,29 @@ _PARTS = (
     (b'c=Number.parseInt(l||"0",10)||0', b'c=numberOf(l||"0")'),
     (b"a=Number.parseInt(await We(e,o),10)||0,l=", b";return e.state.env.set(o", _STEP),
     # `trap COMMAND EXIT`
-    (b"await new Yo(E,m).executeScript(x);", b"await runWithTrap(new Yo(E,m),x,m,or,he);"),
+    (b"await new Yo(E,m).executeScript(x);", _SCRIPT),
+    (b"l=>kO(e,t,l.stdin??n,r,s||l.stdin!==void 0)", _SUBSHELL),
+    # `&`, `wait`
+    (b"async executeStatement(t){", _STATEMENT),
+    (b'if(t==="wait")return Fe;', b'if(t==="wait")return waited(n);'),
+    # `set -e` in `$(...)`, and after a function whose last command was not to end it
+    (b"let p=await e.executeScript(t.body)", b"let p=await substituted(e,t.body)"),
+    (b"a=this.ctx.state.errexitSafe;", _SAFE),
+    # arrays behind references, `mapfile -d,`, `declare -p` of maps, `shopt -s nocaseglob`
+    (b"let a=e.state.associativeArrays?.has(n),l=Bt(e,n),", _REFERRED),
+    (b"function Ep(e,t,n){", _MAPFILE),
+    (b"function sp(e){", b"function $4(", _DECLARED_MAP),
+    (b"this.failglob=s.failglob??!1,", _GLOB_OPTIONS),
+    (b"return ie(`^${n}$`)}", b"return ie(`^${n}$`,this.noCase?'i':'')}"),
+    # the longest match of `=~`; contexts of several files of `grep`; `fold -s`
+    (b"o=oI(s),", b"o=longestFirst(oI(s)),"),
+    (b"default:n=T1(e),n=Zb(n);break}", _LONGEST),
+    (b"a||(z+=at.output)}", b"a||(z+=(z&&(w||y)&&!i?'--\\n':'')+at.output)}"),
+    (b"?r&&l>=0?(i.push(o.slice(0,l+1))", b"}return o.length>0&&i.push(o)", _FOLDED),
+    # `jq`: sorted `unique`, `INDEX` of all values, arrays for a shell
+    (b'case"unique":', b'case"tojson"', _UNIQUE_VALUES),
+    (b'case"INDEX":{if(n.length===0)return[Object.create(null)];', _INDEXED),
+    (b'case"@sh":', b'case"@text"', _FOR_SHELL),
 )
 
 
@@ -341,4 +391,7 @@ def with_parts(source: bytes) -> bytes:
             raise BundleError("just-bash's file is another one than the shell was made for")
         source = before + other + rest
     # `${x:offset:length}` takes a number of JavaScript
-    return re.sub(_SPANS, rb"Number(await \1)", source)
+    source = re.sub(_SPANS, rb"Number(await \1)", source)
+    # `declare -p` of maps
+    source = re.sub(_MAPS, rb"\1 )", source)
+    return source.replace(b"globskipdots:e.state", _NO_CASE)
