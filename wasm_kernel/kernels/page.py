@@ -50,11 +50,6 @@ class CleanPage(ABC):
         """Returns whether the cell was interrupted, and checks of its output should stop."""
         return self.sandbox.interrupted
 
-    def refuse(self, comm_id: str) -> None:
-        """Tells the guest that a comm of its own has no other end."""
-        with suppress(SandboxClosed):
-            self.sandbox.comm(CommMessage("close", comm_id))
-
 
 class CleanListener:
     """A `Listener`: cleans the guest's answers to a message, and shows them on a page."""
@@ -71,10 +66,10 @@ class CleanListener:
     def emit(self, output: Output) -> None:
         """Shows a cleaned piece of output; names each kind of removed part once in a cell."""
         if isinstance(output, Stream):
-            text = self._streams.setdefault(output.name, StreamCleaner()).feed(output.text)
-            if not text:
+            stream = self._streams.setdefault(output.name, StreamCleaner())
+            output = Stream(output.name, stream.feed(output.text))
+            if not output.text:
                 return
-            output = Stream(output.name, text)
         cleaner, should_stop = self._page.cleaner, self._page.should_stop
         clean, removed = messages.clean_output(output, cleaner, should_stop)
         self._show(clean)
@@ -113,9 +108,9 @@ class CleanListener:
     def finish(self) -> None:
         """Shows text that streams held back, and tells the guest of closed comms; called last."""
         for name, stream in self._streams.items():
-            text = stream.finish()
-            if text:
+            if text := stream.finish():
                 self._show(Stream(name, text))
         is_safe = self._page.cleaner.mode is Mode.SAFE
-        for refused in self._refused[:REFUSED_MOST] if is_safe else ():
-            self._page.refuse(refused)
+        for comm_id in self._refused[:REFUSED_MOST] if is_safe else ():
+            with suppress(SandboxClosed):
+                self._page.sandbox.comm(CommMessage("close", comm_id))

@@ -69,16 +69,12 @@ def kernel_session(
     return KernelSession(
         workspace=str(session.workspace),
         tomorrow=tomorrow,
-        of_notebook=False,
         reopened=session.folders.reopened,
         fork=settings.fork,
         prune=settings.prune_sessions,
         suffixes=place.names.suffixes,
         results=place.into,
-        collects=False,
-        publishes_at_end=False,
         notebook=_shown_folder(settings, place),
-        logs=True,
         awake_seconds=awake_seconds,
     )
 

@@ -63,14 +63,12 @@ def _part(token: Any, removals: Removals, depth: int) -> str | None:  # noqa: PL
         case "number":
             return _matching(_NUMBER, token.representation)
         case "percentage":
-            number = _matching(_NUMBER, token.representation)
-            return None if number is None else f"{number}%"
+            return _matching(_NUMBER, token.representation, "{}%")
         case "dimension":
-            number, unit = _matching(_NUMBER, token.representation), _matching(_UNIT, token.unit)
-            return None if number is None or unit is None else f"{number}{unit}"
+            unit = _matching(_UNIT, token.unit)
+            return None if unit is None else _matching(_NUMBER, token.representation, f"{{}}{unit}")
         case "hash":
-            colour = _matching(_COLOUR, token.value)
-            return None if colour is None else f"#{colour}"
+            return _matching(_COLOUR, token.value, "#{}")
         case "string":
             return quoted(token.value)
         case "literal":
@@ -85,8 +83,8 @@ def _part(token: Any, removals: Removals, depth: int) -> str | None:  # noqa: PL
     return None
 
 
-def _matching(pattern: re.Pattern[str], text: str) -> str | None:
-    return text if pattern.match(text) else None
+def _matching(pattern: re.Pattern[str], text: str, form: str = "{}") -> str | None:
+    return form.format(text) if pattern.match(text) else None
 
 
 def _function(token: Any, removals: Removals, depth: int) -> str | None:
@@ -188,15 +186,13 @@ def _simple(token: Any, rest: list[Any], depth: int) -> str | None:  # noqa: PLR
         case "ident":
             return _matching(IDENTIFIER, token.value)
         case "hash":
-            name = _matching(IDENTIFIER, token.value)
-            return None if name is None else f"#{ID_PREFIX}{name}"
+            return _matching(IDENTIFIER, token.value, f"#{ID_PREFIX}{{}}")
         case "[] block":
             return _attribute(token.content)
         case "literal" if token.value == "*":
             return "*"
         case "literal" if token.value == "." and rest and rest[-1].type == "ident":
-            name = _matching(IDENTIFIER, rest.pop().value)
-            return None if name is None else f".{name}"
+            return _matching(IDENTIFIER, rest.pop().value, ".{}")
         case "literal" if token.value == ":" and rest:
             return _pseudo(rest.pop(), rest, depth)
     return None
@@ -229,7 +225,7 @@ def _attribute(content: Sequence[Any]) -> str | None:
         return None
     name = _matching(IDENTIFIER, tokens[0].value)
     if name is None or len(tokens) == 1:
-        return None if name is None else f"[{name}]"
+        return name and f"[{name}]"
     value = tokens[-1]
     comparison = "".join(token.value for token in tokens[1:-1] if token.type == "literal")
     if comparison not in _COMPARISONS or value.type not in ("ident", "string"):
@@ -310,10 +306,8 @@ def clean_declarations(
     for node in nodes[:DECLARATIONS_MOST]:
         if node.type != "declaration":
             continue
-        name = node.lower_name
         custom = node.name.startswith("--")
-        if custom:
-            name = node.name
+        name = node.name if custom else node.lower_name
         if not (_CUSTOM.match(name) if custom else name in PROPERTIES and not custom_only):
             continue
         own = _own_reference(name, node.value) if painting else None

@@ -41,7 +41,7 @@ class NotebookFolder(Struct, frozen=True):
     writes: bool
 
 
-class KernelSession(Struct, frozen=True):
+class KernelSession(Struct, frozen=True, kw_only=True):
     """The part of `Open` that only kernels have: what their cells may ask of the host.
 
     Attributes:
@@ -62,16 +62,16 @@ class KernelSession(Struct, frozen=True):
 
     workspace: str
     tomorrow: str
-    of_notebook: bool
+    of_notebook: bool = False
     reopened: bool
     fork: bool
     prune: bool
     suffixes: tuple[str, ...]
     results: tuple[str, ...]
-    collects: bool
-    publishes_at_end: bool
+    collects: bool = False
+    publishes_at_end: bool = False
     notebook: NotebookFolder | None
-    logs: bool
+    logs: bool = True
     awake_seconds: float
 
 
