@@ -21,7 +21,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from msgspec import Struct
@@ -93,8 +93,7 @@ class HostNumpy:
     def __init__(self, guest: BoundGuest) -> None:
         self._guest = guest
         self._memory = guest.memory
-        self._looked_for = False
-        self._numpy: Any = None
+        self._numpy: Any = _import_numpy()
 
     def answer(self, request: int, first: int, second: int, third: int) -> int:
         """Serves a request of the guest; returns 0 if it is done, or if the guest's call ends.
@@ -102,8 +101,6 @@ class HostNumpy:
         `first` is the address of a product's arguments, or of the numbers to sort. `second` is the
         count of numbers, or the address of their order; then `third` is the count.
         """
-        if not self._looked_for:
-            self._looked_for, self._numpy = True, _import_numpy()
         kind, variant = divmod(request, 16)
         if self._numpy is None or kind not in _KINDS:
             return _NOT_DONE
@@ -226,13 +223,9 @@ class HostNumpy:
         self._count_sort(count)
         numbers.sort(kind="stable")
 
-    def _argsort(self, variant: int, at: int, order_at: int, count: int) -> None:
-        self._order(variant, at, order_at, count, "quicksort")
-
-    def _stable_argsort(self, variant: int, at: int, order_at: int, count: int) -> None:
-        self._order(variant, at, order_at, count, "stable")
-
-    def _order(self, variant: int, at: int, order_at: int, count: int, how: str) -> None:
+    def _argsort(
+        self, variant: int, at: int, order_at: int, count: int, how: str = "quicksort"
+    ) -> None:
         """Sorts indexes by their numbers. The indexes may have another order before."""
         numpy = self._numpy
         numbers = self._numbers(variant, at, count, _SORTED_AT_ONCE)
@@ -262,7 +255,7 @@ _KINDS: Mapping[int, Callable[[HostNumpy, int, int, int, int], None]] = {
     _SORT: HostNumpy._sort,
     _STABLE_SORT: HostNumpy._stable_sort,
     _ARGSORT: HostNumpy._argsort,
-    _STABLE_ARGSORT: HostNumpy._stable_argsort,
+    _STABLE_ARGSORT: partial(HostNumpy._argsort, how="stable"),
 }
 
 
