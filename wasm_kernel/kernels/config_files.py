@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 
 from wasm_kernel.errors import describe
@@ -57,19 +58,14 @@ def unreadable(problem: BaseException) -> str:
 
 def _raised_in(trace: TracebackType | None) -> str | None:
     """Returns the path of the file that traitlets was reading; None if there is none."""
-    while trace is not None:
-        name = getattr(trace.tb_frame.f_locals.get("self"), "full_filename", None)
+    for frame, _ in walk_tb(trace):
+        name = getattr(frame.f_locals.get("self"), "full_filename", None)
         if isinstance(name, str) and name:
             return name
-        trace = trace.tb_next
     return None
 
 
 def _line_in(trace: TracebackType | None, file: str) -> int:
     """Returns the last line of a file in an error's traceback; 0 if there is none."""
-    line = 0
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == file:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+    lines = [line for frame, line in walk_tb(trace) if frame.f_code.co_filename == file]
+    return lines[-1] if lines else 0

@@ -41,7 +41,6 @@ PAYLOAD_CHARACTERS = 4 * 1024 * 1024
 _TYPES = "_jupyter_types_experimental"
 _CUT = "\n[cut: it is longer than a cell may send]"
 
-
 _KINDS: Mapping[type, str] = {
     Stream: "stream",
     Display: "display_data",
@@ -273,11 +272,8 @@ _WHY = {
 
 def clean_error(error: Error) -> Error:
     """The error, with terminal control but colours removed from name, text and traceback."""
-    return Error(
-        terminal.clean(error.ename),
-        terminal.clean(error.evalue),
-        tuple(terminal.clean(line) for line in error.traceback),
-    )
+    clean = terminal.clean
+    return Error(clean(error.ename), clean(error.evalue), tuple(map(clean, error.traceback)))
 
 
 def clean_output(

@@ -40,15 +40,13 @@ _EXPORTED = re.compile(rb"\bexports\.([A-Za-z_$][\w$]*)\s*=")
 _DEFINED = re.compile(rb"defineProperty\(\s*exports\s*,\s*[\"']([A-Za-z_$][\w$]*)[\"']")
 _LISTED = re.compile(rb"module\.exports\s*=\s*\{([^{}]*)\}")
 _NAME = re.compile(rb"(?:^|,)\s*([A-Za-z_$][\w$]*)\s*(?=[:,]|$)")
-_RESERVED = frozenset(
-    re.findall(
-        r"\w+",
-        "default await break case catch class const continue debugger delete do else enum export "
-        "extends false finally for function if implements import in instanceof interface let new "
-        "null package private protected public return static super switch this throw true try "
-        "typeof var void while with yield eval arguments",
-    )
-)
+_KEYWORDS = """
+default await break case catch class const continue debugger delete do else enum export extends
+false finally for function if implements import in instanceof interface let new null package
+private protected public return static super switch this throw true try typeof var void while
+with yield eval arguments
+"""
+_RESERVED = frozenset(_KEYWORDS.split())
 _COMMON_MODULE = (
     'const m = globalThis[Symbol.for("wasm-kernel")].require({path});\nexport default m;\n'
 )
@@ -187,10 +185,8 @@ class ModuleLoader:
             return self._first(f"{place}/{rest}")
         for key in ("module", "main"):
             target = manifest.get(key)
-            if isinstance(target, str):
-                found = self._inside(place, target)
-                if found is not None:
-                    return found
+            if isinstance(target, str) and (found := self._inside(place, target)) is not None:
+                return found
         return self._first(place)
 
     def _inside(self, place: str, target: str) -> str | None:
@@ -238,9 +234,8 @@ class ModuleLoader:
     def _is_common(self, path: str, source: bytes) -> bool:
         if path.endswith((".cjs", ".cts")):
             return True
-        if not path.endswith(".js") or _ES_MODULE.search(source):
-            return False
-        return _COMMON.search(source) is not None
+        may_be = path.endswith(".js") and not _ES_MODULE.search(source)
+        return may_be and _COMMON.search(source) is not None
 
 
 def _exported(exports: Any, path: str) -> str | None:

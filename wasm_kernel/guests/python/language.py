@@ -217,7 +217,7 @@ class PythonLanguage:
 
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns the flavour that a guest is started with now (see `GuestLanguage.code_for`)."""
-        if flavour is UNCHECKED and self._begins_with_baseline:
+        if flavour is UNCHECKED and may_run_baseline(walled=self._broker is not None):
             try:
                 if not self._is_made:
                     return BASELINE
@@ -232,11 +232,6 @@ class PythonLanguage:
             return False
         is_there = self.prepared.image_at_hand() is not None
         return is_there or not self.prepared.is_compiled(BASELINE)
-
-    @cached_property
-    def _begins_with_baseline(self) -> bool:
-        """True if the baseline compiler's code may run here."""
-        return may_run_baseline(walled=self._broker is not None)
 
     def _use_remembered(self, flavour: Flavour) -> bool:
         """Uses the guest's files that were last found; returns False if the cache lacks any."""
