@@ -1,8 +1,9 @@
 """The contract of a guest language, and that of host commands.
 
 The rooms below know no language, and those above know only this contract. A language is a folder
-beside this file, with the modules `language` and `broker_handlers` in it. Host commands, such as
-`%fork`, reach beyond the guest: `execution/commands.py` decides whether one is run, and runs it.
+beside this file, with the modules `language`, `files` and `broker_handlers` in it. Host commands,
+such as `%fork`, reach beyond the guest: `execution/commands.py` decides whether one is run, and
+runs it.
 """
 
 from __future__ import annotations
@@ -340,7 +341,7 @@ def load(runtime: RuntimeType, broker: Broker | None = None) -> GuestLanguage:
 @cache
 def info_of(runtime: RuntimeType) -> LanguageInfo:
     """Returns the facts about a language, without loading it."""
-    found: LanguageInfo = import_module(f"wasm_kernel.guests.{runtime.value}.info").info()
+    found: LanguageInfo = import_module(f"wasm_kernel.guests.{runtime.value}.files").info()
     return found
 
 

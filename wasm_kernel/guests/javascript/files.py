@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from wasm_kernel.engine.cache import REINSTALL, built_folder
 from wasm_kernel.errors import BundleError
-from wasm_kernel.guests.base import runtimes_folder
+from wasm_kernel.guests.base import LanguageInfo, runtimes_folder
 from wasm_kernel.guests.javascript import just_bash
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ LIBRARY_GUEST = "/usr/local/lib/javascript"
 """The guest's path of its session's packages; they lie in `node_modules` in there."""
 
 VERSION = "0.15"  # QuickJS-NG's version in the pinned quickjs-rs
+_HELP_LINKS = (
+    ("JavaScript Reference", "https://developer.mozilla.org/docs/Web/JavaScript/Reference"),
+    ("TypeScript Handbook", "https://www.typescriptlang.org/docs/handbook/intro.html"),
+)
 _GLOBALS = f"{AGENT}globals"
 _LAYOUT = "1"
 _INTERPRETER, _STRIPPER = "quickjs.wasm", "typescript.wasm"
@@ -56,6 +60,20 @@ class JavaScriptFiles(Struct, frozen=True):
     stripper: GuestBinary
     modules: Mapping[str, bytes]
     main: str = f"{AGENT}agent"
+
+
+def info() -> LanguageInfo:
+    """Returns the facts about the language."""
+    language = {
+        "name": "javascript",
+        "version": f"ES2025, QuickJS-NG {VERSION}",
+        "mimetype": "application/typescript",
+        "codemirror_mode": "typescript",
+        "pygments_lexer": "typescript",
+        "nbconvert_exporter": "script",
+        "file_extension": ".ts",
+    }
+    return LanguageInfo("JavaScript and TypeScript", language, _HELP_LINKS)
 
 
 def guest_files() -> JavaScriptFiles:

@@ -28,7 +28,7 @@ import msgspec
 
 from wasm_kernel.engine.cache import REINSTALL, Cache, built_folder
 from wasm_kernel.errors import BundleError
-from wasm_kernel.guests.base import runtimes_folder
+from wasm_kernel.guests.base import LanguageInfo, runtimes_folder
 from wasm_kernel.wasi_files.preopens import NULL_DEVICE
 
 if TYPE_CHECKING:
@@ -46,6 +46,13 @@ _STACK_BYTES = 8 * 1024 * 1024  # as the binary is linked
 PACKAGES_NOTE = "packages.json"
 """The file beside an installed `lib` that says which packages are in it."""
 
+_HELP_LINKS = (
+    ("Python Reference", "https://docs.python.org/3.15"),
+    ("IPython Reference", "https://ipython.readthedocs.io/en/stable/"),
+    ("NumPy Reference", "https://numpy.org/doc/stable/reference/"),
+    ("pandas Reference", "https://pandas.pydata.org/docs/reference/"),
+    ("Matplotlib Reference", "https://matplotlib.org/stable/api/"),
+)
 _LAYOUT = "5"
 _BINARY, _STDLIB = "python-snapshot.wasm", "python-stdlib.zip"
 _DATA_MEMBER = "matplotlib/mpl-data.zip"
@@ -126,6 +133,24 @@ def guest_files(cache: Cache) -> PythonFiles:
         cache.prepare()
         cache.write(_note_name(), lambda path: path.write_bytes(note))
     return found
+
+
+def info() -> LanguageInfo:
+    """Returns the facts about the language; the version is that of the guest's files."""
+    try:
+        version = guest_files(Cache()).python_version
+    except (BundleError, OSError):
+        version = "unknown"  # the first cell says which file is missing
+    language = {
+        "name": "python",
+        "version": version,
+        "mimetype": "text/x-python",
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "pygments_lexer": "ipython3",
+        "nbconvert_exporter": "python",
+        "file_extension": ".py",
+    }
+    return LanguageInfo(f"Python {version}", language, _HELP_LINKS)
 
 
 def remembered(cache: Cache) -> PythonFiles | None:
