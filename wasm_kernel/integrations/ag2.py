@@ -54,9 +54,8 @@ class WasmEnvironment(SandboxBase):
     ) -> ExecResult:
         """Runs a command, whose errors follow its output."""
         try:
-            ran = await self._commands.on_thread(
-                lambda: self._commands.run(argv, environment=env, seconds=timeout)
-            )
+            run = self._commands.run
+            ran = await self._commands.on_thread(run, argv, environment=env, seconds=timeout)
         except TimeoutError as problem:
             return ExecResult(str(problem), _TIMED_OUT)
         except TooLarge as problem:
@@ -67,9 +66,8 @@ class WasmEnvironment(SandboxBase):
         """Writes a file below the folder that commands run in."""
         if path.is_absolute():
             raise ValueError(f"the path is relative to {self.workdir}, not {path}")
-        await self._commands.on_thread(
-            lambda: self._commands.write(str(self.workdir / path), content)
-        )
+        place = str(self.workdir / path)
+        await self._commands.on_thread(self._commands.write, place, content)
 
     async def aclose(self) -> None:
         """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""

@@ -8,7 +8,8 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from functools import partial
+from typing import Literal, ParamSpec, TypeVar
 
 from wasm_kernel import CellFuture, Checkpoint, HostFunction, Sandbox, SandboxResult
 
@@ -41,6 +42,7 @@ with open(given['path'], 'wb') as file:
 """
 _ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 _OS_ERRORS = {each.__name__: each for each in _ERRORS}
+P = ParamSpec("P")
 T = TypeVar("T")
 _MISSING = 127  # the exit status of a shell that does not find a command
 
@@ -113,11 +115,11 @@ class GuestCommands:
             ]
         )
 
-    async def on_thread(self, work: Callable[[], T]) -> T:
+    async def on_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Does work on a thread, and awaits it; cancelling it interrupts its command."""
-        work, drop = droppable(work)
+        do, drop = droppable(partial(work, *args, **kwargs))
         try:
-            return await asyncio.to_thread(work)
+            return await asyncio.to_thread(do)
         except asyncio.CancelledError:
             drop()
             raise

@@ -51,9 +51,8 @@ class WasmSandboxSession(BaseSandboxSession):
     ) -> ExecResult:
         words = [str(each) for each in command]
         try:
-            ran = await self._commands.on_thread(
-                lambda: self._commands.run(words, folder=self.state.manifest.root, seconds=timeout)
-            )
+            run, folder = self._commands.run, self.state.manifest.root
+            ran = await self._commands.on_thread(run, words, folder=folder, seconds=timeout)
         except TimeoutError as problem:
             raise ExecTimeoutError(command=words, timeout_s=timeout, cause=problem) from problem
         except TooLarge as problem:
@@ -64,13 +63,12 @@ class WasmSandboxSession(BaseSandboxSession):
         """Reads a file. Ignores `user`: a sandbox has only one."""
         place = await self._validate_path_access(path)
         try:
-            return io.BytesIO(
-                await self._commands.on_thread(lambda: self._commands.read(place.as_posix()))
-            )
+            content = await self._commands.on_thread(self._commands.read, place.as_posix())
         except FileNotFoundError as problem:
             raise WorkspaceReadNotFoundError(path=place, cause=problem) from problem
         except (OSError, TooLarge) as problem:
             raise WorkspaceArchiveReadError(path=place, cause=problem) from problem
+        return io.BytesIO(content)
 
     async def write(self, path: Path, data: io.IOBase, *, user: Any = None) -> None:
         """Writes a file. Ignores `user`: a sandbox has only one."""
@@ -78,7 +76,7 @@ class WasmSandboxSession(BaseSandboxSession):
         content = data.read()
         given = content.encode() if isinstance(content, str) else bytes(content)
         try:
-            await self._commands.on_thread(lambda: self._commands.write(place.as_posix(), given))
+            await self._commands.on_thread(self._commands.write, place.as_posix(), given)
         except OSError as problem:
             raise WorkspaceArchiveWriteError(path=place, cause=problem) from problem
 
@@ -96,12 +94,12 @@ class WasmSandboxSession(BaseSandboxSession):
             raise WorkspaceArchiveReadError(
                 path=self._workspace_root_path(), context={"stderr": packed.stderr.decode()}
             )
-        return io.BytesIO(await self._commands.on_thread(lambda: self._commands.read(_ARCHIVE)))
+        return io.BytesIO(await self._commands.on_thread(self._commands.read, _ARCHIVE))
 
     async def hydrate_workspace(self, data: io.IOBase) -> None:
         """Unpacks an archive of `persist_workspace`."""
         content = data.read()
-        await self._commands.on_thread(lambda: self._commands.write(_ARCHIVE, content))
+        await self._commands.on_thread(self._commands.write, _ARCHIVE, content)
         unpacked = await self.exec("tar", "xf", _ARCHIVE, shell=False)
         if not unpacked.ok():
             raise WorkspaceArchiveWriteError(

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.folders.folders import PACKAGES
 from wasm_kernel.frontends.batch.outcome import BatchStopped
-from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.trees import copy_tree
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.files import write_session_file
@@ -55,12 +54,6 @@ class BatchSession:
     def exists(self) -> bool:
         """True if the session exists: an earlier run left it, or this one made it."""
         return self.path.is_dir()
-
-    @contextmanager
-    def workspace(self) -> Iterator[Folder]:
-        """The folder of the session's files, open."""
-        with Folder.open(self.root.path) as top, top.enter(self.id) as folder:
-            yield folder
 
     def kept_cells(self) -> frozenset[int]:
         """Returns the numbers of the cells after which a later run can go on."""

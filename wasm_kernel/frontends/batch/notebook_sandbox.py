@@ -114,20 +114,12 @@ def open_sandbox(
     exchanges: Path | None = None,
     functions: Functions,
 ) -> Sandbox:
-    """Opens the sandbox of a notebook.
+    """Opens the sandbox of a notebook in `folder`; its session is `owned`.
 
-    Args:
-        owned: Its session.
-        settings: The settings of kernels.
-        folder: The notebook's folder.
-        results: The names that lead from the executed notebook to the folder for its results.
-        limits: Gets the limits that cells meet.
-        resumes: Whether it goes on with variables of an earlier run, so that no cell tells of them.
-        exchanges: The folder for recorded requests and calls, if the user named one.
-        functions: The functions of this program that cells may call.
-
-    Raises:
-        WasmKernelError: a setting is not valid, or the session can't be opened.
+    `results` are the names that lead from the executed notebook to the folder for its results.
+    `limits` gets the limits that cells meet. If it `resumes` an earlier run, no cell tells of that
+    one's variables. `exchanges` is the folder for recorded requests and calls, if the user named
+    one. Raises `WasmKernelError` if a setting is not valid, or the session can't be opened.
     """
     policy, logger = settings.policy(Door.BATCH), SandboxLogger(limits)
     session = Session(owned.root, owned.id, logger, mounts=policy.mounts)

@@ -117,7 +117,7 @@ def collect(
     into, left = ResultsFolder(source.output), dict[str, str]()
     files, packed, total = list[str](), list[str](), 0
     known = {each.name: each for each in inputs}
-    with session.workspace() as folder:
+    with Folder.open(session.root.path) as top, top.enter(session.id) as folder:
         workspace = FileTree(folder, MetadataAndPlacesHidden(folder))
         for path in filter(is_public, sorted(files_in(session.path, None))):
             with (

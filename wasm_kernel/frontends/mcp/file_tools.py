@@ -40,7 +40,6 @@ from wasm_kernel.frontends.mcp.tools import (
     Handle,
     Language,
     ToolRefused,
-    guest_of,
     offer,
     said,
 )
@@ -103,7 +102,7 @@ class FileTools:
         if self.mounts.holds(name):
             paths = await self.sessions.host.work(CALLER.get(), partial(self.mounts.list, name))
             return [text_block(_listing(paths) or _NO_FILE)]
-        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, language)
         paths = await found.work(partial(_paths, found, None if name in _ALL else name))
         if not paths:
             which = "No files yet" if name in _ALL else "There is no such file"
@@ -123,7 +122,7 @@ class FileTools:
         if self.mounts.holds(name):
             data = await self._content(None, name)
             return _shown(name, data, offset, encoding, self.characters)
-        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, language)
         with _missing_there(found, name):
             data = await self._content(found, name)
         if (mime_type := mime_type_of(name)) in IMAGES and encoding == "utf-8":
@@ -153,7 +152,7 @@ class FileTools:
                 f"Nothing was written: a call writes {readable(FILE_BYTES)} at most, and this is "
                 f"{readable(len(data))}."
             )
-        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, language)
         await found.write(name, data)
         words = f"Wrote /app/{name} ({readable(len(data))}) in {found.name}."
         return [*said(found, words), link(found, name)]
@@ -163,7 +162,7 @@ class FileTools:
     ) -> Blocks:
         """Delete a file or a folder in /app. undo does not bring it back."""
         name = self._writable(path)
-        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, language)
         with _missing_there(found, name):
             await found.work(partial(found.sandbox.files.delete, name, recursive=recursive))
         return said(found, f"Deleted /app/{name} in {found.name}.")

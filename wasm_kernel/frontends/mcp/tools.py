@@ -27,11 +27,11 @@ from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import Travelled, first_of
 
 _SPOKEN = {"py": "python", "python3": "python", "js": "javascript", "node": "javascript"}
-_SPOKEN |= {"ts": "typescript"}  # models use these names, too
+_SPOKEN |= dict.fromkeys(("ts", "typescript"), "javascript")  # whose guest runs both
 
 
 def _spoken(name: object) -> object:
-    """Returns the language that a model means; the enum's check refuses other names."""
+    """Returns the guest that a model's name of a language means; the enum refuses other names."""
     word = name.strip().lower() if isinstance(name, str) else name
     return _SPOKEN.get(word, word) or None if isinstance(word, str) else word
 
@@ -115,7 +115,7 @@ class CellTools:
         """
         if len(code) > _CODE_CHARACTERS:
             raise ToolRefused(_TOO_LONG)
-        asked = guest_of(language) or (None if session else RuntimeType.PYTHON.value)
+        asked = language or (None if session else RuntimeType.PYTHON.value)
         found = await self.sessions.of(CALLER.get(), session, asked)
         answer = await self._run(ctx, found, code, timeout_seconds)
         most = self.sessions.policy.cell_timeout
@@ -134,7 +134,7 @@ class CellTools:
         session: Handle = None,
     ) -> CallToolResult:
         """Install packages, such as humanize: pure Python, or JavaScript from npm."""
-        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, language)
         texts = [packages] if isinstance(packages, str) else packages or []
         words = [word for text in texts for word in text.split()]
         if not (words or requirements) or any(word.startswith("-") for word in words):
@@ -179,7 +179,7 @@ class CellTools:
 
     async def create_session(self, language: Language = None) -> Blocks:
         """Make a further session beside your own one; it stays until destroy_session."""
-        asked = guest_of(language) or RuntimeType.PYTHON.value
+        asked = language or RuntimeType.PYTHON.value
         made = await self.sessions.create(CALLER.get(), asked)
         return said(made, f"Made {made.name}. Pass that handle to the other tools.")
 
@@ -199,7 +199,7 @@ class CellTools:
 
     async def reset_session(self, language: Language = None, session: Handle = None) -> Blocks:
         """Begin anew: variables go; files and named checkpoints stay."""
-        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, language)
         await found.sandbox.reset()
         found.begin_anew()
         kept = "its files and named checkpoints are still there"
@@ -207,13 +207,13 @@ class CellTools:
 
     async def destroy_session(self, language: Language = None, session: Handle = None) -> Blocks:
         """Delete a session with its variables and files, for good."""
-        found = await self.sessions.existing(CALLER.get(), session, guest_of(language))
+        found = await self.sessions.existing(CALLER.get(), session, language)
         await self.sessions.destroy(found)
         return said(found, f"Gone, with its variables and files: {found.name}.")
 
     async def get_workspace_info(self, language: Language = None, session: Handle = None) -> Blocks:
         """Show variables, files, packages, history, and limits, also while a cell runs."""
-        found = await self.sessions.of(CALLER.get(), session, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), session, language)
         info = await workspace_info(found, (await self.sessions.service()).sync)
         return said(found, cut(info, TEXT_CHARACTERS, ""))
 
@@ -275,7 +275,7 @@ class CellTools:
 
         Otherwise a call would wait for the cell silently.
         """
-        found = await self.sessions.of(CALLER.get(), handle, guest_of(language))
+        found = await self.sessions.of(CALLER.get(), handle, language)
         if found.running:
             raise ToolRefused(_BUSY)
         return found
@@ -292,11 +292,6 @@ def offer(
 def said(session: AgentSession, text: str) -> Blocks:
     """Returns the result of a tool as blocks; it begins with the notes of its session."""
     return [text_block("\n".join([*(f"[note] {note}" for note in session.take_notes()), text]))]
-
-
-def guest_of(language: str | None) -> str | None:
-    """Returns the language of the guest that runs a language; None for any."""
-    return RuntimeType.JAVASCRIPT.value if language == "typescript" else language
 
 
 def _left(paths: Sequence[str]) -> str:
