@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from wasm_kernel.errors import WasmKernelError
@@ -193,8 +194,7 @@ class CleanGuest:
         self._load(f"import {_MODULE}")
         for each in files.sources:
             self._load(f"{_MODULE}.load({each!r})")
-        listed: list[dict[str, Any]] = self._ask("listing()")
-        own = [GradedTest(**{**each, "probes": tuple(each.get("probes", ()))}) for each in listed]
+        own = msgspec.convert(self._ask("listing()"), list[GradedTest])
         for test in own:
             _check_probes(test)
         self.tests: Sequence[GradedTest] = (*own, *files.tests)

@@ -37,18 +37,9 @@ REQUESTS = 500
 _JSON_BYTES, _JSON_VALUES = 16 * MIB, 10_000
 _PORT_OF_SANDBOX = re.compile(r"\d+-([^.]+)\.")
 _TOKENS = ("x-access-token", "e2b-traffic-access-token")
-_CODES = {
-    400: "invalid_argument",
-    401: "unauthenticated",
-    404: "not_found",
-    409: "already_exists",
-    413: "resource_exhausted",
-    429: "resource_exhausted",
-    501: "unimplemented",
-    502: "unavailable",
-    503: "unavailable",
-    507: "resource_exhausted",
-}
+_CODES = {400: "invalid_argument", 401: "unauthenticated", 404: "not_found"}
+_CODES |= {409: "already_exists", 501: "unimplemented", 502: "unavailable", 503: "unavailable"}
+_CODES |= dict.fromkeys((413, 429, 507), "resource_exhausted")
 """The codes of Connect, the protocol of the file service, by status."""
 _OF_LIMITS = {"sessions": 429, "owner_sessions": 429, "queue": 429, "disk_bytes": 507}
 _OF_LIMITS |= {"workspace_bytes": 507, "workspace_files": 507}
@@ -182,7 +173,7 @@ async def _body(operation: Operation, lease: MemoryLease, request: Request) -> A
         most = SMALL_BYTES  # a sandbox keeps its metadata
     words = f"A request like this may have {readable(most)}."
     large = too_large() if is_upload else Refusal(413, "request_bytes", words)
-    content = await read_body(lease, request.headers, request.receive, large, most, to_the_end=True)
+    content = await read_body(lease, request, large, most, to_the_end=True)
     if not is_upload and marks_in(content, _JSON_VALUES) > _JSON_VALUES:
         words = f"A request may hold {_JSON_VALUES:,} values of JSON."
         raise Refusal(413, "request_values", words)

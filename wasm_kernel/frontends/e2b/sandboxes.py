@@ -39,13 +39,8 @@ _KILLED, _TIMED_OUT = "The sandbox was killed.", "The sandbox has met its time-o
 _BUSY = "A cell runs in this sandbox, so it can't be paused now. Nothing was changed."
 _POLL_SECONDS = 0.1
 _SETTLED_SECONDS = 60.0
-_LANGUAGES = {
-    "python": RuntimeType.PYTHON,
-    "javascript": RuntimeType.JAVASCRIPT,
-    "js": RuntimeType.JAVASCRIPT,
-    "typescript": RuntimeType.JAVASCRIPT,
-    "ts": RuntimeType.JAVASCRIPT,
-}
+_LANGUAGES = {"python": RuntimeType.PYTHON}
+_LANGUAGES |= dict.fromkeys(("javascript", "js", "typescript", "ts"), RuntimeType.JAVASCRIPT)
 
 
 @dataclass

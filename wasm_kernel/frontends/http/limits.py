@@ -10,8 +10,7 @@ import asyncio
 import time
 from collections import Counter, OrderedDict
 
-from starlette.datastructures import Headers
-from starlette.types import Receive
+from starlette.requests import Request
 
 from wasm_kernel.frontends.http.callers import MemoryLease, Tokens
 from wasm_kernel.frontends.http.metrics import Metrics
@@ -73,13 +72,7 @@ class ClientLimits:
 
 
 async def read_body(
-    lease: MemoryLease,
-    headers: Headers,
-    receive: Receive,
-    too_large: Refusal,
-    most: int,
-    *,
-    to_the_end: bool = False,
+    lease: MemoryLease, request: Request, too_large: Refusal, most: int, *, to_the_end: bool = False
 ) -> bytearray:
     """Returns a request's content.
 
@@ -87,7 +80,7 @@ async def read_body(
     Reads too large content `to_the_end` if asked: many clients read an answer only after they have
     sent all.
     """
-    told = headers.get("content-length", "")
+    told = request.headers.get("content-length", "")
     is_large, more = told.isdecimal() and int(told[:20]) > most, True
     if is_large and not to_the_end:
         raise too_large
@@ -95,7 +88,7 @@ async def read_body(
     try:
         async with asyncio.timeout(_BODY_SECONDS):
             while more:
-                message = await receive()
+                message = await request.receive()
                 if message["type"] == "http.disconnect":
                     raise Refusal(408, "request_seconds", "The request did not come whole.")
                 part, more = message.get("body", b""), message.get("more_body", False)

@@ -186,7 +186,8 @@ class WasmKernelApp(ConfiguredApp):
         if notebook_of(os.environ) and has_warnings():  # a person reads its output
             session.folders.notices += self._upkeep().warnings()
         home = KernelHome(session, supply, self._broker, handlers)
-        opened = home.owned(self._opened(home, session, choice, place, policy))
+        self._give_fork = home.give_fork if self.settings.fork else None
+        opened = home.owned(self._opened(session, choice, place, policy))
         supply.begin(opened)
         info_of(self.settings.runtime)  # of files that the process gives up
         published = (session.folders.real,) if self._publishes_at_end else ()
@@ -199,15 +200,9 @@ class WasmKernelApp(ConfiguredApp):
         return sandbox, confinement
 
     def _opened(
-        self,
-        home: KernelHome,
-        session: Session,
-        choice: SessionChoice,
-        place: PlaceBeside,
-        policy: ExecutionPolicy,
+        self, session: Session, choice: SessionChoice, place: PlaceBeside, policy: ExecutionPolicy
     ) -> Open:
         """Returns the message that opens the session in its worker."""
-        self._give_fork = home.give_fork if self.settings.fork else None
         tomorrow, awake = choice.tomorrow, AWAKE_SECONDS
         kernel = replace(
             kernel_session(self.settings, session, place, tomorrow=tomorrow, awake_seconds=awake),
@@ -349,19 +344,21 @@ class WasmKernelApp(ConfiguredApp):
     ) -> WasmKernel:
         from zmq.eventloop.zmqstream import ZMQStream
 
-        from wasm_kernel.frontends.jupyter.channels import ShellChannel
+        from wasm_kernel.frontends.jupyter.channels import ShellChannel, StdinChannel
         from wasm_kernel.frontends.jupyter.connection import ports_of
         from wasm_kernel.frontends.jupyter.kernel import WasmKernel
+        from wasm_kernel.frontends.jupyter.page import Page
 
+        session, cleaner = connection.session, Cleaner(Mode(self.settings.outputs))
+        stdin = StdinChannel(sockets.stdin, session)
+        page = Page(sandbox, session, sockets.iopub, stdin, cleaner)
+        page.timeline.give_fork = self._give_fork
         kernel = WasmKernel(
-            sandbox=sandbox,
+            page=page,
             starting=starting,
             notes=self._notes,
-            cleaner=Cleaner(Mode(self.settings.outputs)),
-            runtime=self.settings.runtime,
-            give_fork=self._give_fork,
             parent=self,
-            session=connection.session,
+            session=session,
             shell_stream=ShellChannel(sockets.shell),
             control_stream=ZMQStream(sockets.control, sockets.control_thread.io_loop),
             control_thread=sockets.control_thread,

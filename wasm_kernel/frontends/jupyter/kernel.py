@@ -17,23 +17,18 @@ from typing import Any
 
 import zmq
 from ipykernel.kernelbase import Kernel
-from jupyter_client.session import Session
 from traitlets import Any as AnyTrait
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import Cell
-from wasm_kernel.frontends.jupyter.channels import StdinChannel
 from wasm_kernel.frontends.jupyter.page import COMM_MESSAGES, KernelListener, Page, header_of
 from wasm_kernel.frontends.jupyter.startup import StartProgress
-from wasm_kernel.frontends.jupyter.timeline import GiveFork
 from wasm_kernel.frontends.jupyter.usage import KernelUsage
 from wasm_kernel.guests.protocol import Error, without_surrogates
 from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.settings import SECTION
-from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import SandboxResult
-from wasm_kernel.service.sandbox import Sandbox
 
 EXIT_SECONDS = 0.1  # for the reply to `exit` to leave before the kernel ends, as in ipykernel
 UNHEARD_SECONDS = 0.5  # then a client is answered even if none has subscribed
@@ -63,41 +58,20 @@ class WasmKernel(Kernel):
     shell_stream = AnyTrait(help="A `ShellChannel`.")
 
     def __init__(
-        self,
-        *,
-        sandbox: Sandbox,
-        starting: StartProgress,
-        session: Session,
-        notes: deque[str],
-        cleaner: Cleaner,
-        runtime: RuntimeType,
-        give_fork: GiveFork | None,
-        **traits: Any,
+        self, *, page: Page, starting: StartProgress, notes: deque[str], **traits: Any
     ) -> None:
         self.msg_types = [*Kernel.msg_types, *COMM_MESSAGES]
-        super().__init__(session=session, **traits)
-        self._session = session
-        self._notes = notes
-        self.sandbox = sandbox
+        super().__init__(ident=page.ident, **traits)
+        self.sandbox = page.sandbox
         self.starting = starting
-        self._cleaner = cleaner
-        self.runtime = runtime
+        self.runtime = RuntimeType(page.sandbox.worker.opened.language)
+        self._page = page
+        self._notes = notes
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_interrupted = False  # since the last message of the shell channel came
         self._narrated: set[str | None] = set()  # clients that were shown the progress of the start
-        self._usage = KernelUsage(sandbox)
+        self._usage = KernelUsage(page.sandbox)
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
-        stdin = StdinChannel(self.stdin_socket, session)
-        self._page = Page(
-            sandbox,
-            session,
-            self.iopub_socket,
-            stdin,
-            cleaner=cleaner,
-            log=self.log,
-            ident=self.ident,
-        )
-        self._page.timeline.give_fork = give_fork
 
     @classmethod
     def section_names(cls) -> list[str]:
@@ -169,7 +143,7 @@ class WasmKernel(Kernel):
             await self._end()
         count = messages.count_of(result.reply)
         shown = self.sandbox.next_count if count is None else count
-        reply = messages.execute_reply(result, shown, self._cleaner)
+        reply = messages.execute_reply(result, shown, self._page.cleaner)
         if not silent:
             messages.add_notes(reply, self._notes)
         self._obey(reply["payload"])
@@ -301,7 +275,7 @@ class WasmKernel(Kernel):
     async def comm_info_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """Replies with the open comms, all or those to one target."""
         comms = await self._page.open_comms(parent, self._is_up)
-        self._session.send(
+        self._page.session.send(
             stream, "comm_info_reply", {"status": "ok", "comms": comms}, parent, ident
         )
 
@@ -323,7 +297,7 @@ class WasmKernel(Kernel):
         """Returns information about the object at a place in the code."""
         request = {"op": "inspect", "code": code, "cursor_pos": cursor_pos}
         request |= {"detail_level": detail_level, "omit_sections": list(omit_sections)}
-        return messages.inspect_reply(await self._asked(request), self._cleaner)
+        return messages.inspect_reply(await self._asked(request), self._page.cleaner)
 
     async def do_is_complete(self, code: str) -> Content:
         """Returns whether the code is complete."""
@@ -353,7 +327,7 @@ class WasmKernel(Kernel):
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """Interrupts the cell, and replies; sends no signal, as cells run only in this process."""
         self.interrupt()
-        self._session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
+        self._page.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
     def pre_handler_hook(self) -> None:
         """Leaves SIGINT alone: `app` turns it into an interrupt of the cell, never of this loop."""
@@ -362,7 +336,7 @@ class WasmKernel(Kernel):
 
     async def usage_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """Replies to a resource monitor with the use of the process and the guest."""
-        self._session.send(stream, "usage_reply", self._usage.reply(), parent, ident)
+        self._page.session.send(stream, "usage_reply", self._usage.reply(), parent, ident)
 
     async def do_debug_request(self, msg: Content) -> Content:
         """Refuses, as the debug adapter protocol does."""
@@ -379,7 +353,7 @@ class WasmKernel(Kernel):
         refused = messages.own_error("NotSupported", "This kernel has no subshells.")
         kind = parent["header"]["msg_type"].removesuffix("_request") + "_reply"
         content = {"status": "error"} | messages.error_fields(refused)
-        self._session.send(socket, kind, content, parent, ident)
+        self._page.session.send(socket, kind, content, parent, ident)
 
     delete_subshell_request = create_subshell_request
     list_subshell_request = create_subshell_request

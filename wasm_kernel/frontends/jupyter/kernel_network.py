@@ -34,7 +34,6 @@ _KINDS: dict[str, Any] = {
     kind.__name__: kind for kind in (CallFunction, NextItem, FinishedCalls, DropCall)
 }
 CellNumber = Annotated[int, Meta(ge=0, lt=2**31)]
-_REQUESTS_A_CELL = 4_000_000
 _EVENTS_MOST = 1_000  # events that wait for the front end
 
 
@@ -110,7 +109,7 @@ class BrokerNetwork:
 class RelayedNetwork(SessionCalls, SessionNetwork):
     """The network of a kernel's cells, in its confined front end."""
 
-    requests_a_cell = _REQUESTS_A_CELL
+    requests_a_cell = 4_000_000
     used = (0, 0)
 
     def __init__(self, session: SessionWorker, broker: Broker) -> None:

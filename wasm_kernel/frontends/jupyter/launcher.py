@@ -320,16 +320,9 @@ def _stay(link: _socket.socket, kernel: int) -> NoReturn:
             status = _told(link)
             break
         elif ready:
-            _await(kernel)  # an ending client has often just asked for a shutdown
+            select.select([kernel], [], [], _SECONDS)  # an ending client has often shut it down
             os._exit(1)  # and the kernel ends with this process
     _end_as(int.from_bytes(status, "big", signed=True) if status else 1)
-
-
-def _await(kernel: int) -> None:
-    """Gives a kernel a moment to end by itself."""
-    poll = select.poll()
-    poll.register(kernel, select.POLLIN)
-    poll.poll(_SECONDS * 1000)
 
 
 def _told(link: _socket.socket) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -34,41 +35,33 @@ _NOT_ADMITTED = (
 _UNDELIVERED = "[wasm-kernel] What the page sent to a widget was not delivered: {why}\n"
 _TIMELINE = re.compile(r"^\s*%timeline\s*$", re.MULTILINE)
 _SHOWN_HEADER = ("msg_id", "msg_type")
+_LOG = logging.getLogger("wasm_kernel")
 
 
 class Page(CleanPage):
     """The kernel's connection to the page; methods of its own run on the main thread's loop."""
 
     def __init__(
-        self,
-        sandbox: Sandbox,
-        session: Session,
-        iopub: Any,
-        stdin: StdinChannel,
-        *,
-        cleaner: Cleaner,
-        log: logging.Logger,
-        ident: str,
+        self, sandbox: Sandbox, session: Session, iopub: Any, stdin: StdinChannel, cleaner: Cleaner
     ) -> None:
         super().__init__(sandbox, cleaner)
         self._gate = cleaner
         self.timeline = KernelTimeline(sandbox, self.send)
         self.stdin = stdin
-        self._session = session
+        self.ident = str(uuid.uuid4())
+        self.session = session
         self._iopub = iopub
-        self._log = log
-        self._ident = ident
 
     # -- to the page
 
     def publish(self, parent: Content, kind: str, content: Content) -> None:
         """Sends on IOPub, from any thread."""
-        ident = f"kernel.{self._ident}.{kind}".encode()
-        self._session.send(self._iopub, kind, content, parent=parent, ident=ident)
+        ident = f"kernel.{self.ident}.{kind}".encode()
+        self.session.send(self._iopub, kind, content, parent=parent, ident=ident)
 
     def send(self, parent: Content, message: CommMessage) -> None:
         """Sends a message on a comm, from any thread."""
-        self._session.send(
+        self.session.send(
             self._iopub,
             *messages.of_comm(message),
             parent=parent,
@@ -95,8 +88,8 @@ class Page(CleanPage):
 
         Raises an error if it is not a message of this session, or was received before.
         """
-        _, parts = self._session.feed_identities(frames, copy=False)
-        parsed: Content = self._session.deserialize(parts, content=content, copy=False)
+        _, parts = self.session.feed_identities(frames, copy=False)
+        parsed: Content = self.session.deserialize(parts, content=content, copy=False)
         return parsed
 
     def kind_of(self, frames: list[zmq.Frame]) -> str:
@@ -116,7 +109,7 @@ class Page(CleanPage):
             parent = self.parse(frames, content=False)
             if parent["header"]["msg_type"] not in COMM_MESSAGES:
                 return None
-            parent["content"] = self._session.unpack(parent["content"])
+            parent["content"] = self.session.unpack(parent["content"])
             message = message_of(parent)
         except Exception:  # dispatching refuses and reports a message that can't be read
             return None
@@ -149,7 +142,7 @@ class Page(CleanPage):
             elif message.target_name:
                 listener.comm(CommMessage("close", message.comm_id))
         except WasmKernelError as problem:
-            self._log.warning("a widget's message was not delivered: %s", problem)
+            _LOG.warning("a widget's message was not delivered: %s", problem)
             listener.emit(Stream("stderr", _UNDELIVERED.format(why=problem)))
         listener.finish()
         self.timeline.changed()
@@ -162,7 +155,7 @@ class Page(CleanPage):
                 comms = self.sandbox.comms(KernelListener(self, parent))
                 found = await asyncio.wrap_future(comms)
         except WasmKernelError as problem:
-            self._log.warning("the open comms are not known: %s", problem)
+            _LOG.warning("the open comms are not known: %s", problem)
         return {i: {"target_name": name} for i, name in found.items() if target in (None, name)}
 
 

@@ -24,7 +24,7 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.kernels import config_files
 from wasm_kernel.kernels.settings import ROOT_ENVIRONMENT, SECTION, connection_path
 from wasm_kernel.linux.confinement import OFF
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.sandbox_home import SandboxHome
@@ -106,7 +106,9 @@ class RefusingHome(SandboxHome[Sandbox]):
     def sandbox(self) -> Sandbox:
         """Returns the sandbox."""
         policy = ExecutionPolicy()
-        opened = Open("", "", "", None, plain_policy(policy), pip=False, confinement=OFF)
+        opened = Open(
+            RuntimeType.PYTHON.value, "", "", None, plain_policy(policy), pip=False, confinement=OFF
+        )
         worker = SessionWorker(opened, self, SandboxLogger(), queue=sys.maxsize, answer_seconds=0)
         return Sandbox(worker, self, Path(), policy)
 

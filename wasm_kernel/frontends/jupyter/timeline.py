@@ -18,19 +18,12 @@ from msgspec import Meta, Struct
 from wasm_kernel.errors import ForkError, GuestStopped, WasmKernelError
 from wasm_kernel.execution.interfaces import Cell, TravelRequest
 from wasm_kernel.kernels.messages import count_of
-from wasm_kernel.result import (
-    Checkpoint,
-    CommMessage,
-    SandboxResult,
-    Travelled,
-    VariableChanges,
-    first_of,
-)
+from wasm_kernel.result import CommMessage, SandboxResult, first_of
 from wasm_kernel.service import messages
 
 if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.timeline_widget import TimelineWidget
-    from wasm_kernel.result import Ran
+    from wasm_kernel.result import Checkpoint, Ran, Travelled, VariableChanges
     from wasm_kernel.service.sandbox import Sandbox
 
 TARGET = "wasm_kernel.timeline"

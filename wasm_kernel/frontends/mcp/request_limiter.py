@@ -13,6 +13,7 @@ from uuid import uuid4
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -61,7 +62,7 @@ class RequestLimiter:
         try:
             self._limits.count(self._counted_as(client, headers, known))
             if scope["method"] == "POST" and (known or tokens is None):
-                receive = _again(await self._read(lease, headers, receive), receive)
+                receive = _again(await self._read(lease, Request(scope, receive)), receive)
             sent = [each for each in scope["headers"] if each[0] != _RESUMED]
             own = {**scope, "headers": sent, LEASE_KEY: lease}
             await self._serve(client, headers, own, receive, send)
@@ -82,20 +83,18 @@ class RequestLimiter:
         return f"{client}, {connection}" if is_own else client
 
     @staticmethod
-    async def _read(lease: MemoryLease, headers: Headers, receive: Receive) -> bytes:
+    async def _read(lease: MemoryLease, request: Request) -> bytes:
         """Returns a request's content; raises `Refusal` if it is too large or too slow."""
-        most, version = REQUEST_BYTES, headers.get(MCP_PROTOCOL_VERSION_HEADER)
+        most, version = REQUEST_BYTES, request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
         is_modern = version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS
-        if SESSION_HEADER not in headers and not is_modern:
+        if SESSION_HEADER not in request.headers and not is_modern:
             most = SMALL_BYTES  # it begins a connection, which keeps its content
         words = f"A request may have {REQUEST_BYTES // MIB} MiB, and one that begins a connection "
         words += f"{SMALL_BYTES // 1024} KiB. Send less."
         too_large = Refusal(413, "request_bytes", words)
-        content = await read_body(lease, headers, receive, too_large, most)
+        content = await read_body(lease, request, too_large, most)
         if marks_in(content, REQUEST_VALUES) > REQUEST_VALUES:
-            words = (
-                f"A request may hold {REQUEST_VALUES:,} values. Write data as the text of a file."
-            )
+            words = f"A request may hold {REQUEST_VALUES:,} values. Write data as a file's text."
             raise Refusal(413, "request_values", words)
         return bytes(content)
 

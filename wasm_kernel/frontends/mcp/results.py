@@ -39,16 +39,12 @@ _NO_TEXT = re.compile(
 _NO_TEXT_CHARACTERS = 500
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RULE = re.compile(r"^-{20,}\n", re.MULTILINE)
-_GO_ON = "Go on from there: do the work in smaller steps, or in another way."
 _NOT_BY_PIP = "%pip can't bring it in"  # the guest's words about a package of compiled code
-_HELP: Mapping[str, str] = {
-    "OutOfFuel": _GO_ON,
-    "OutOfMemory": _GO_ON,
-    "CellTimeout": _GO_ON,
+_HELP = dict.fromkeys(
+    ("OutOfFuel", "OutOfMemory", "CellTimeout", "GuestCrashed", "StackExhausted", "Interrupted"),
+    "Go on from there: do the work in smaller steps, or in another way.",
+) | {
     "MemoryError": "Variables are intact. Free what is not needed (del name), or work in pieces.",
-    "GuestCrashed": _GO_ON,
-    "StackExhausted": _GO_ON,
-    "Interrupted": _GO_ON,
     "KeyboardInterrupt": "The cell was interrupted. Variables are intact, with what it had done.",
     "WorkerLost": "Send the next cell: it gets a new process with these variables.",
     "ModuleNotFoundError": (

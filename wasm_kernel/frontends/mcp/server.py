@@ -64,11 +64,10 @@ Answered = CallToolResult | InputRequiredResult
 _ADMINS = "list_active_sessions"
 _LONG, _SHORT_CHARACTERS = {"code", "content"}, 5_000  # arguments of any length; the most of others
 _SHOWN = {"type", "description", "enum", "items"}
-_FEWER_SESSIONS = "list_sessions shows yours, destroy_session ends one."
-_ADVICE = {
-    "sessions": _FEWER_SESSIONS,
-    "owner_sessions": _FEWER_SESSIONS,
-    "disk_bytes": _FEWER_SESSIONS,
+_ADVICE = dict.fromkeys(
+    ("sessions", "owner_sessions", "disk_bytes"),
+    "list_sessions shows yours, destroy_session ends one.",
+) | {
     "memory_bytes": "Try again when other sessions are idle.",
     "queue": "Wait for one of them, or end the one that runs with cancel_execution.",
     "workspace_bytes": "Delete what is not needed any more.",
