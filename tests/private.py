@@ -49,8 +49,10 @@ def folders_of(workspace: Path, *, outside_sessions: bool = False) -> SandboxFol
     real.mkdir(parents=True, exist_ok=True)
     folder = Folder.open(real)
     privates = PrivateFolders(real.parent)
-    # a workspace outside of sessions makes no root of sessions of the folder that it lies in
-    found = (privates._open if outside_sessions else privates.open)(real.name, folder)
+    if outside_sessions:  # which makes no root of sessions of the folder that it lies in
+        found = privates.find(real.name, folder) or privates._make(real.name, folder)
+    else:
+        found = privates.open(real.name, folder)
     presence = PresenceLock(found) if outside_sessions else None
     return SandboxFolders(
         workspace, real, folder, found, outside_sessions=outside_sessions, presence=presence

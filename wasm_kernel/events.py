@@ -17,6 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from msgspec import Struct, field
+
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CellResult, SandboxResult
@@ -73,12 +75,8 @@ PRUNE_COMPLETED = "session.prune.completed"  # deleted_count, skipped_count, in_
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
 _OWNER_ONLY = 0o600
 
-WARNINGS = frozenset(
-    {
-        *(EXECUTION_TRAP, EXECUTION_LIMIT, MEMORY_TROUBLE),
-        *(METADATA_FAILED, METADATA_CORRUPTED, PRUNE_SKIPPED, PRUNE_FAILED),
-    }
-)
+_OF_CELLS = (EXECUTION_TRAP, EXECUTION_LIMIT, MEMORY_TROUBLE)
+WARNINGS = frozenset((*_OF_CELLS, METADATA_FAILED, METADATA_CORRUPTED, PRUNE_SKIPPED, PRUNE_FAILED))
 
 
 class EventLogger(Protocol):
@@ -110,9 +108,8 @@ class SandboxLogger:
     def __init__(
         self, logger: EventLogger | None = None, fields: Mapping[str, Any] | None = None
     ) -> None:
-        if logger is not None and not (
-            callable(getattr(logger, "info", None)) and callable(getattr(logger, "warning", None))
-        ):
+        methods = (getattr(logger, name, None) for name in ("info", "warning"))
+        if logger is not None and not all(map(callable, methods)):
             raise TypeError(
                 "a SandboxLogger takes a structlog logger, or one of the logging module, not "
                 f"{type(logger).__name__}"
@@ -177,7 +174,7 @@ class SandboxLogger:
         )
 
 
-class Notices:
+class Notices(Struct, eq=False):
     """The news of a sandbox: events for the application's log, sentences for its user.
 
     A sentence waits for the next cell that a user sees. Any thread may add one.
@@ -190,21 +187,13 @@ class Notices:
         on_wait: Takes the most seconds for which the start waits for another process.
     """
 
-    def __init__(
-        self,
-        logger: SandboxLogger,
-        *,
-        quiet: bool = False,
-        crash_is_told: bool = False,
-        page: Callable[[str], None] | None = None,
-        on_wait: Callable[[float], None] = lambda seconds: None,
-    ) -> None:
-        self.logger = logger
-        self.quiet = quiet
-        self.crash_is_told = crash_is_told
-        self.page, self.on_wait = page, on_wait
-        self._unseen: deque[str] = deque()
-        self._resumed = ""
+    logger: SandboxLogger
+    quiet: bool = False
+    crash_is_told: bool = False
+    page: Callable[[str], None] | None = None
+    on_wait: Callable[[float], None] = lambda seconds: None
+    _unseen: deque[str] = field(default_factory=deque)
+    _resumed: str = ""
 
     def log(self, event: str, **fields: Any) -> None:
         """Sends an event, without a sentence for the user."""

@@ -212,9 +212,8 @@ class NetworkRule:
             path, paths = path.lower(), tuple(each.lower() for each in self.paths)
         else:
             paths = self.paths
-        return (not self.methods or method in self.methods) and (
-            not paths or any(_is_below(path, each) for each in paths)
-        )
+        has_method = not self.methods or method in self.methods
+        return has_method and (not paths or any(_is_below(path, each) for each in paths))
 
     def leads_to(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
         """Returns whether the rule names an address that is not public."""

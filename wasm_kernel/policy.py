@@ -83,11 +83,8 @@ class Mount:
 
     @classmethod
     def _of_text(cls, text: str) -> Mount:
-        rest, writable = text, False
-        for ending, answer in ((":rw", True), (":ro", False)):
-            if text.endswith(ending):
-                rest, writable = text.removesuffix(ending), answer
-        host, colon, guest = rest.rpartition(":")
+        writable = text.endswith(":rw")
+        host, colon, guest = text.removesuffix(":rw" if writable else ":ro").rpartition(":")
         if not (colon and host and guest):
             raise PolicyError("mounts", f"takes HOST:GUEST or HOST:GUEST:rw, not {text!r}")
         return cls(Path(host).expanduser(), guest, writable)
@@ -419,13 +416,9 @@ def check_env(env: Mapping[str, str]) -> None:
 def size_of(text: str, *, plain: int = 1) -> int:
     """Returns the bytes that a text such as `512M` or `1.5 GiB` means.
 
-    A number without a unit counts units of `plain` bytes.
-
-    Raises:
-        ValueError: The text is not of that form.
+    A number without a unit counts units of `plain` bytes. Raises `ValueError` for other texts.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    if (found := _SIZE.fullmatch(text.strip())) is None:
         raise ValueError(f"{text!r} is not a size such as 512M")
     unit = found[2][:1].lower()
     return int(float(found[1]) * (1024 ** _POWERS[unit] if unit else plain))

@@ -36,6 +36,7 @@ from wasm_kernel.linux.folders import (
     making_folder,
     open_named,
     real_path,
+    undoing,
 )
 from wasm_kernel.policy import Mount
 from wasm_kernel.wasi_files.preopens import APP, Preopen
@@ -147,11 +148,8 @@ class SandboxFolders:
                 self.private.remove(MISSED)
             self.packages = held.enter_context(self.private.enter(PACKAGES, make=True))
             self._held = held.pop_all()
-        hidden = (
-            SessionFoldersHidden(workspace)
-            if outside_sessions
-            else MetadataAndPlacesHidden(workspace)
-        )
+        rule = SessionFoldersHidden if outside_sessions else MetadataAndPlacesHidden
+        hidden = rule(workspace)
         self.app = Preopen(workspace, APP, writable=True, tracked=True, counted=True, hidden=hidden)
         facts = {FAR: self.needs_copies, _FORGETFUL: not self.survives_restart}
         self.notices = tuple(text for text, holds in facts.items() if holds and found.made)
@@ -201,21 +199,10 @@ class SandboxFolders:
             if (workspace.inode, folder.inode) != opened.identities:
                 raise HostFailed(_GONE)
             held.pop_all()
-        found = PrivateFolder(
-            folder.fd,
-            private,
-            needs_copies=opened.needs_copies,
-            survives_restart=opened.survives_restart,
-        )
-        folders = cls(
-            real,
-            real,
-            workspace,
-            found,
-            opened.private_root,
-            outside_sessions=opened.outside_sessions,
-            is_left=opened.is_left,
-        )
+        copies, survives = opened.needs_copies, opened.survives_restart
+        found = PrivateFolder(folder.fd, private, needs_copies=copies, survives_restart=survives)
+        outside, root, left = opened.outside_sessions, opened.private_root, opened.is_left
+        folders = cls(real, real, workspace, found, root, outside_sessions=outside, is_left=left)
         folders.expect(opened.mounts)
         return folders
 
@@ -253,10 +240,6 @@ class SandboxFolders:
     def open_private(self) -> contextlib.AbstractContextManager[tuple[Folder, Path]]:
         """Returns the private folder, which stays open, and its path, for broker handlers."""
         return contextlib.nullcontext((self.private, self.private_path))
-
-    def seen_at(self, guest: str) -> Folder:
-        """Returns the folder that the guest sees at `/app`, at `/tmp` or as its packages."""
-        return {APP: self.app.folder, TMP: self.scratch}.get(guest, self.packages)
 
     def share(self, workspace: Path) -> None:
         """Lets the guest have the files of another session, in place of its own.
@@ -339,11 +322,8 @@ class SandboxFolders:
         from wasm_kernel.folders.notebook import NOTEBOOK, open_here, shown
 
         folder = open_here()
-        try:
+        with undoing(folder.close):
             beneath = shown(folder, privates, secret, kept)
-        except BaseException:
-            folder.close()
-            raise
         self._held.callback(folder.close)
         self.notebook = replace(self.app, guest=NOTEBOOK, beneath=beneath)
 

@@ -30,8 +30,8 @@ from wasm_kernel.linux.folders import Folder, PlantedLinkError, closing_fd, inod
 from wasm_kernel.policy import Mount
 from wasm_kernel.wasi_files.preopens import (
     METADATA,
-    METADATA_HIDDEN,
     Hidden,
+    MetadataHidden,
     folded_name,
     is_hidden_name,
 )
@@ -251,12 +251,8 @@ class PlacesHidden(Hidden):
                             yield noted
 
 
-class MetadataAndPlacesHidden(PlacesHidden):
+class MetadataAndPlacesHidden(MetadataHidden, PlacesHidden):
     """The rule for a session's workspace, which also hides the host's metadata file."""
-
-    def hides_name(self, depth: int, name: str) -> bool:
-        """Returns whether a name is the metadata file's, under any spelling."""
-        return METADATA_HIDDEN.hides_name(depth, name)
 
 
 class SessionFoldersHidden(PlacesHidden):

@@ -40,12 +40,7 @@ _NOT_SHOWN = (
     "write stays in the session. To have the files seen, move the notebook to a folder of its own "
     "and start it there.\n"
 )
-_HOME = "is, or holds, a home folder"
-_ROOT = "is the root of a file system"
 _SYSTEM = "is one of the system's own, or of Jupyter's"
-_PRIVATE = "is, holds or lies in the one for {what}"
-_SESSIONS = "is one of sessions, or lies in one"
-_CLOSED = "can't be listed by this user"
 
 
 class NotShown(WasmKernelError):
@@ -103,7 +98,7 @@ def open_here(start: Path = Path()) -> Folder:
     try:
         return Folder.open(start)
     except PermissionError:
-        raise NotShown(_CLOSED) from None
+        raise NotShown("can't be listed by this user") from None
 
 
 def shown(
@@ -116,13 +111,12 @@ def shown(
     if spot.chain[-1][0] in _devices(_PSEUDO) or spot.chain[-1] in map(_mark, kept):
         raise NotShown(_SYSTEM)
     if any(spot.holds(home) for home in _homes()):
-        raise NotShown(_HOME)
+        raise NotShown("is, or holds, a home folder")
     if _is_root(folder, spot):
-        raise NotShown(_ROOT)
+        raise NotShown("is the root of a file system")
     _check_places(spot, privates)
-    hidden = NotebookHidden(
-        folder, secret, (*kept, privates.root)
-    )  # the root may not have been noted
+    # the root may not have been noted
+    hidden = NotebookHidden(folder, secret, (*kept, privates.root))
     return Preopen(folder, BENEATH, hidden=hidden, living=True)
 
 
@@ -140,9 +134,9 @@ def check_target(folder: Folder, privates: PrivateFolders, kept: Sequence[Path])
 def _check_places(spot: FolderAncestry, privates: PrivateFolders) -> None:
     for what, other in guarded(privates.named):
         if spot.overlaps(other):
-            raise NotShown(_PRIVATE.format(what=what))
+            raise NotShown(f"is, holds or lies in the one for {what}")
     if any(_mark(each) in spot.chain for each in (privates.root, *ROOTS.paths())):
-        raise NotShown(_SESSIONS)
+        raise NotShown("is one of sessions, or lies in one")
 
 
 def _mark(path: Path) -> tuple[int, int]:

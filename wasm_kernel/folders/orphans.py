@@ -98,10 +98,7 @@ def _private_folders() -> Iterator[tuple[Place, str]]:
 
 
 def remove_due(seconds: float | None = None) -> None:
-    """Removes private folders that are due and not in use.
-
-    It stops after `seconds`, if they are not None.
-    """
+    """Removes private folders that are due and not in use, for `seconds` at most; None for all."""
     begun = time.monotonic()
     for place, name in _private_folders():
         if seconds is not None and time.monotonic() - begun > seconds:
@@ -116,8 +113,7 @@ def remove_due_daily() -> None:
 
     A sweep checks all workspaces of this user, on any disk, which may take long.
     """
-    state = state_folder()
-    if state is None:
+    if (state := state_folder()) is None:
         return
     mark = state / _SWEPT
     with contextlib.suppress(OSError):

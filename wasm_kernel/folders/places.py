@@ -31,7 +31,6 @@ _PRIVATE = "private"
 _SETTLE_SECONDS = 4 * LOOK_SECONDS
 _PATH_BYTES = 16 * 1024
 _OWN, _OTHERS, _OTHERS_WRITE = 0o700, 0o077, 0o022
-_HOMELESS = "this user has no folder for state"
 
 
 class PrivateFolderError(WasmKernelError):
@@ -74,16 +73,14 @@ def state_subfolder(name: str = _PRIVATE, *, make: bool = False) -> Place | None
 
     Returns None if it is missing, or other users may change it.
     """
-    path = state_folder()
-    if path is None:
+    if (path := state_folder()) is None:
         return None
     try:
         if make:
             path.parent.mkdir(mode=_OWN, parents=True, exist_ok=True)
         above = path.parent.resolve()
         with Folder.open(above) as home, home.enter(path.name, make=make) as own:
-            place = _own(path, own.enter(), _OTHERS_WRITE)
-            if place is None:
+            if (place := _own(path, own.enter(), _OTHERS_WRITE)) is None:
                 return None
             with place:
                 return _own(above / path.name / name, own.enter(name, make=make), _OTHERS)
@@ -103,8 +100,7 @@ def upkeep_name(root: Path) -> str:
 
 def has_warnings() -> bool:
     """Returns whether there is a file with warnings."""
-    place = state_subfolder(UPKEEP)
-    if place is None:
+    if (place := state_subfolder(UPKEEP)) is None:
         return False
     with place:
         return any(name.endswith(WARNS) for name in place.names())
@@ -131,8 +127,7 @@ class Notes:
 
     def paths(self) -> list[Path]:
         """Returns the noted paths, from a folder that no other user can write to."""
-        known = state_subfolder(self._name)
-        if known is None:
+        if (known := state_subfolder(self._name)) is None:
             return []
         with known:
             return self.paths_in(known)
@@ -148,8 +143,7 @@ class Notes:
 
     def add(self, path: Path) -> None:
         """Notes a path, if the notes can be written."""
-        known = state_subfolder(self._name, make=True)
-        if known is None:
+        if (known := state_subfolder(self._name, make=True)) is None:
             return
         text = os.fsencode(path)
         with known, contextlib.suppress(OSError):
@@ -165,8 +159,7 @@ class Notes:
         The nearest folder above such a path is on the device that the path was on. A disk that is
         not mounted now leaves its mount point, which is on another device.
         """
-        known = state_subfolder(self._name)
-        if known is None:
+        if (known := state_subfolder(self._name)) is None:
             return
         with known:
             for name in known.names():
@@ -192,8 +185,7 @@ def notes() -> list[Path]:
 
 def places() -> Iterator[Place]:
     """Yields the places that hold private folders of this user; the caller closes each."""
-    state = state_subfolder()
-    if state is not None:
+    if (state := state_subfolder()) is not None:
         yield state
     for place in map(own_place, ELSEWHERE.paths()):
         if place is not None:
@@ -219,8 +211,7 @@ def make_named(path: Path) -> Place:
     except OSError as problem:
         why = f"private_root can't be made: {os.strerror(problem.errno or 0)}"
         raise PrivateFolderError(NOWHERE.format(why=why)) from problem
-    place = own_place(path)
-    if place is None:
+    if (place := own_place(path)) is None:
         why = "private_root is not a folder of this user alone: another user can write to it"
         raise PrivateFolderError(NOWHERE.format(why=why))
     return place
@@ -297,7 +288,7 @@ def expected(root: Path) -> tuple[Path, bool]:
 
 def homeless() -> NoReturn:
     """Raises the `PrivateFolderError` for a user without a state folder."""
-    raise PrivateFolderError(NOWHERE.format(why=_HOMELESS))
+    raise PrivateFolderError(NOWHERE.format(why="this user has no folder for state"))
 
 
 def _nearest(path: Path) -> Path:

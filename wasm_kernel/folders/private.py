@@ -94,10 +94,6 @@ class Owner(Struct, frozen=True):
         """The workspace's path when this was noted."""
         return Path(self.root, self.name)
 
-    def write(self, folder: Folder) -> None:
-        """Writes a record of the owner into a private folder."""
-        folder.write_record(RECORD, self)
-
     @classmethod
     def of(cls, folder: Folder) -> Self | None:
         """Returns the owner by a private folder's record; None if there is no readable record."""
@@ -118,7 +114,7 @@ class Owner(Struct, frozen=True):
         if known is not None and known.mark.same(self.mark):
             if opened and known != self:
                 with contextlib.suppress(OSError):
-                    self.write(found)
+                    found.write_record(RECORD, self)
             return found, known
         found.close()
         return None
@@ -207,9 +203,16 @@ class PrivateFolders:
 
     def open(self, name: str, workspace: Folder) -> PrivateFolder:
         """Returns a workspace's private folder, made if missing. Raises `PrivateFolderError`."""
-        opened = self._open(name, workspace)
-        ROOTS.add(self.root)
-        return opened
+        for left in reversed(range(_MAKE_ATTEMPTS)):
+            try:
+                opened = self.find(name, workspace, opened=True) or self._make(name, workspace)
+            except OSError as problem:
+                if problem.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not left:
+                    raise
+            else:
+                ROOTS.add(self.root)
+                return opened
+        raise AssertionError("there are attempts")
 
     def open_temporary(self, workspace: Folder) -> TemporaryFolder:
         """Returns a new private folder for a sandbox outside of sessions.
@@ -224,20 +227,8 @@ class PrivateFolders:
             made = place.enter(name, make=True)
             needs_copies = not places.can_link(place, workspace)
             found = TemporaryFolder(made.fd, place.path / name, needs_copies=needs_copies)
-        owner.write(found)
+        found.write_record(RECORD, owner)
         return found
-
-    def _open(self, name: str, workspace: Folder) -> PrivateFolder:
-        for left in reversed(range(_MAKE_ATTEMPTS)):
-            found = self.find(name, workspace, opened=True)
-            if found is not None:
-                return found
-            try:
-                return self._make(name, workspace)
-            except OSError as problem:
-                if problem.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not left:
-                    raise
-        raise AssertionError("there are attempts")
 
     def _make(self, name: str, workspace: Folder) -> PrivateFolder:
         _settle(workspace)
@@ -274,8 +265,7 @@ class PrivateFolders:
         state = places.state_subfolder(make=True)
         if state is not None and places.can_link(state, workspace):
             return state
-        sibling = self._new_sibling(workspace)
-        if sibling is not None:
+        if (sibling := self._new_sibling(workspace)) is not None:
             if state is not None:
                 state.close()
             return _noted(sibling)
@@ -293,13 +283,11 @@ def _in_place(
     found: Folder, place: Place, owner: Owner, workspace: Folder, *, made: bool = False
 ) -> PrivateFolder:
     """Returns a workspace's private folder that was opened in a place."""
-    needs_copies = not places.can_link(place, workspace)
-    survives_restart = owner.mark.survives_restart
     return PrivateFolder(
         found.fd,
         place.path / owner.key,
-        needs_copies=needs_copies,
-        survives_restart=survives_restart,
+        needs_copies=not places.can_link(place, workspace),
+        survives_restart=owner.mark.survives_restart,
         made=made,
     )
 
@@ -358,7 +346,7 @@ def _make(place: Place, owner: Owner) -> Folder:
     aside = f".new-{os.urandom(8).hex()}"
     made = place.enter(aside, make=True)
     try:
-        owner.write(made)
+        made.write_record(RECORD, owner)
         if place.status(owner.key) is not None:
             if (there := owner.find(place)) is not None:  # another process was faster
                 there[0].close()

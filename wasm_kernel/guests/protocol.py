@@ -222,11 +222,11 @@ _KINDS: dict[type, CommKind] = {_CommOpen: "open", _CommMsg: "msg", _CommClose: 
 Output = Stream | Display | ClearOutput | Result | Error
 CommFrame = CommMessage | CommTarget | CommNext | CommDone
 _CommWords = _CommOpen | _CommMsg | _CommClose | CommTarget | CommNext | CommDone
-_Shown = Display | UpdateDisplay | ClearOutput | Result | Error
+RichOutput = Display | UpdateDisplay | ClearOutput | Result | Error
 _Asked = Next | Input | Limit | CommandLine | FunctionFrame | Terminate | Immortal | Done
-Frame = _Shown | _Asked | CommFrame
+Frame = RichOutput | _Asked | CommFrame
 
-_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Shown | _Asked | _CommWords)
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(RichOutput | _Asked | _CommWords)
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -316,7 +316,7 @@ def _check_name(field: str, name: str) -> None:
         raise FrameError(f"{field} is no name")
 
 
-def check_depth(frame: Struct) -> None:
+def check_depth(frame: Struct | list[Any]) -> None:
     """Raises `FrameError` if objects and arrays are nested too deep; the frame is one level."""
     containers: list[Any] = [frame]
     for _ in range(FRAME_DEPTH):

@@ -14,7 +14,6 @@ import queue
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -156,8 +155,7 @@ class RemoteBroker:
                 is_cancelled = True
                 self._channel.send(BrokerCancel(self._number))
             with contextlib.suppress(queue.Empty):
-                answer = self._answers.get(timeout=_POLL_SECONDS)
-                if answer is None:
+                if (answer := self._answers.get(timeout=_POLL_SECONDS)) is None:
                     raise EOFError
                 if answer.number != self._number:
                     continue  # an answer to a call that failed before it heard this
@@ -253,7 +251,10 @@ class BrokerServer:
             while True:
                 self.handle(read(self._channel.receive(), _requests.decode))
         self.cancel_all()
-        threading.Thread(target=_leave, daemon=True).start()
+        # a handler that goes on, such as a compiler, only fills the cache
+        end = threading.Timer(_LEAVE_SECONDS, os._exit, (0,))
+        end.daemon = True
+        end.start()
         with self._handling:
             pass
 
@@ -331,12 +332,6 @@ class _RemoteTask:
 
     def report(self, text: str) -> None:
         self.tell(BrokerAnswer(self._number, progress=text[:_TEXT_MOST]))
-
-
-def _leave() -> None:
-    """Ends this process soon: a handler that goes on, such as a compiler, only fills the cache."""
-    time.sleep(_LEAVE_SECONDS)
-    os._exit(0)
 
 
 def log_failure(name: str, problem: BaseException) -> None:

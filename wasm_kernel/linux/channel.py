@@ -36,7 +36,6 @@ _UNMARKED = bytes({*range(256)} - {*b'"[{,'})
 _SIZE_BYTES = 4
 _PIECE = 1024 * 1024  # the most bytes that are read at once
 _AT_ONCE = 32 * 1024  # bytes; a socket is writable if three quarters of its buffer are free
-_TOO_LARGE = "a message is larger than any may be"
 
 
 class Channel:
@@ -98,7 +97,7 @@ class Channel:
         """
         size = int.from_bytes(self._read(_SIZE_BYTES))
         if size > FRAME_BYTES + SPARE:
-            raise FrameError(_TOO_LARGE)
+            raise FrameError("a message is larger than any may be")
         data = self._read(size)
         check_size(data, SPARE)
         return data

@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux import landlock, seccomp
+from wasm_kernel.linux.folders import undoing
 from wasm_kernel.linux.landlock import Access, Ruleset
 
 _SYSTEM = (
@@ -168,14 +169,11 @@ def get_ready(packages: tuple[str, ...]) -> None:
 def _ruleset(places: ImportPlaces) -> Ruleset:
     """Returns a ruleset with the files that every process keeps."""
     ruleset = Ruleset()
-    try:
+    with undoing(ruleset.close):
         for path in (*map(Path, _SYSTEM), *places.folders, *places.packages):
             ruleset.allow(path, landlock.READ)
         for path in map(Path, _DEVICES):
             ruleset.allow(path, landlock.READ | Access.WRITE_FILE | Access.IOCTL_DEV)
-    except BaseException:
-        ruleset.close()
-        raise
     return ruleset
 
 
@@ -247,22 +245,18 @@ def _holds_only_packages(path: Path, home: Path) -> bool:
         return False
     prefixes = (Path(prefix) for prefix in (sys.prefix, sys.base_prefix))
     installed = (prefix / lib for prefix in prefixes for lib in ("lib", sys.platlibdir))
-    inside = any(path.is_relative_to(folder.resolve()) for folder in installed)
-    return inside or not _contains_current_folder(path)
-
-
-def _contains_current_folder(path: Path) -> bool:
+    if any(path.is_relative_to(folder.resolve()) for folder in installed):
+        return True
     try:
-        return Path.cwd().resolve().is_relative_to(path)
-    except FileNotFoundError:  # it was deleted, so nothing contains it
-        return False
+        return not Path.cwd().resolve().is_relative_to(path)
+    except FileNotFoundError:  # the current folder was deleted, so nothing contains it
+        return True
 
 
 def _place_of(name: str) -> str:
     """Returns the file or folder of a package, loaded or not; empty if it is not found."""
     with contextlib.suppress(ImportError, ValueError):
-        spec = find_spec(name)
-        if spec is not None:
+        if (spec := find_spec(name)) is not None:
             return next(iter(spec.submodule_search_locations or ()), spec.origin or "")
     return ""
 

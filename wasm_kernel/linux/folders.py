@@ -17,7 +17,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Self, TypeVar
@@ -67,8 +67,6 @@ class DamagedRecord(OSError):
 class Closing:
     """A base class for objects with `close`, which the end of a `with` block calls, too."""
 
-    __slots__ = ()
-
     def close(self) -> None:
         """Frees what the object holds. Safe to call twice."""
         raise NotImplementedError
@@ -99,6 +97,16 @@ def closing_fd(fd: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def undoing(undo: Callable[[], object]) -> Iterator[None]:
+    """Calls a function if a block fails."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
 
 
 class Folder(DescriptorOwner):

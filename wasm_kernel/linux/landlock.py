@@ -15,7 +15,7 @@ from enum import IntFlag
 from pathlib import Path
 
 from wasm_kernel.linux import libc
-from wasm_kernel.linux.folders import Closing, closing_fd
+from wasm_kernel.linux.folders import DescriptorOwner, closing_fd
 from wasm_kernel.linux.libc import INT, LONG, checked, system_call
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
@@ -30,26 +30,12 @@ LEAST = 2  # version 1 refuses every rename from folder to folder, which cells d
 _prctl = libc.function("prctl", INT, LONG, LONG, LONG, LONG)
 
 
-class Access(IntFlag):
-    """The rights below a folder, or to a file."""
-
-    EXECUTE = 1 << 0
-    WRITE_FILE = 1 << 1
-    READ_FILE = 1 << 2
-    READ_DIR = 1 << 3
-    REMOVE_DIR = 1 << 4
-    REMOVE_FILE = 1 << 5
-    MAKE_CHAR = 1 << 6
-    MAKE_DIR = 1 << 7
-    MAKE_REG = 1 << 8
-    MAKE_SOCK = 1 << 9
-    MAKE_FIFO = 1 << 10
-    MAKE_BLOCK = 1 << 11
-    MAKE_SYM = 1 << 12
-    REFER = 1 << 13
-    TRUNCATE = 1 << 14
-    IOCTL_DEV = 1 << 15
-
+Access = IntFlag(
+    "Access",
+    "EXECUTE WRITE_FILE READ_FILE READ_DIR REMOVE_DIR REMOVE_FILE MAKE_CHAR MAKE_DIR MAKE_REG "
+    "MAKE_SOCK MAKE_FIFO MAKE_BLOCK MAKE_SYM REFER TRUNCATE IOCTL_DEV",
+)
+"""The rights below a folder, or to a file, in the order of their bits."""
 
 _TO_FILES = Access.EXECUTE | Access.WRITE_FILE | Access.READ_FILE
 _TO_FILES |= Access.TRUNCATE | Access.IOCTL_DEV
@@ -66,8 +52,8 @@ def version() -> int:
     return max(0, system_call(_CREATE, None, 0, _ASK_VERSION))
 
 
-class Ruleset(Closing):
-    """The files that a process may go on using; close it.
+class Ruleset(DescriptorOwner):
+    """The files that a process may go on using; close it, and the restrictions stay.
 
     Raises `OSError` if the kernel has no Landlock, or one too old.
     """
@@ -85,7 +71,7 @@ class Ruleset(Closing):
         words = [int(self._handled), network, scoped]
         words = words[: 3 if self._known >= 6 else 2 if self._known >= 4 else 1]
         described = struct.pack(f"={len(words)}Q", *words)
-        self._fd = checked(system_call(_CREATE, described, len(described), 0))
+        self.fd = checked(system_call(_CREATE, described, len(described), 0))
 
     def allow(self, path: Path, access: Access) -> None:
         """Allows access to a file, or to a folder and all below it. Skips a missing path."""
@@ -97,7 +83,7 @@ class Ruleset(Closing):
             is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
             allowed = access & self._handled & (Access(~0) if is_folder else _TO_FILES)
             rule = struct.pack("=Qi", int(allowed), descriptor)
-            checked(system_call(_ADD, self._fd, _BENEATH, rule, 0))
+            checked(system_call(_ADD, self.fd, _BENEATH, rule, 0))
 
     def restrict(self) -> int:
         """Gives up, in this thread and those it starts from now on, all that is not allowed.
@@ -106,14 +92,8 @@ class Ruleset(Closing):
         processes are given up. After an `OSError`, nothing was given up.
         """
         no_new_privileges()
-        checked(system_call(_RESTRICT, self._fd, 0))
+        checked(system_call(_RESTRICT, self.fd, 0))
         return self._known
-
-    def close(self) -> None:
-        """Closes the ruleset; the restrictions stay. Safe to call twice."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            os.close(fd)
 
 
 def no_new_privileges() -> None:

@@ -40,93 +40,51 @@ class SystemCall(Struct, frozen=True):
     aarch64: int | None
 
 
-REFUSED = (
+def _calls(*groups: str) -> tuple[SystemCall, ...]:
+    """Reads groups of calls, each with its numbers; `-` if an architecture does not have it."""
+    words = (call.split() for group in groups for call in group.split(", "))
+    return tuple(
+        SystemCall(name, *(None if number == "-" else int(number) for number in numbers))
+        for name, *numbers in words
+    )
+
+
+REFUSED = _calls(
     # the network, and the sockets of services on this machine
-    SystemCall("socket", 41, 198),
-    SystemCall("connect", 42, 203),
-    SystemCall("bind", 49, 200),
-    SystemCall("listen", 50, 201),
+    "socket 41 198, connect 42 203, bind 49 200, listen 50 201",
     # other programs
-    SystemCall("execve", 59, 221),
-    SystemCall("execveat", 322, 281),
-    SystemCall("fork", 57, None),
-    SystemCall("vfork", 58, None),
+    "execve 59 221, execveat 322 281, fork 57 -, vfork 58 -",
     # other processes; Landlock keeps their memory closed to process_vm_readv, which commits use
-    SystemCall("ptrace", 101, 117),
-    SystemCall("pidfd_getfd", 438, 438),
-    SystemCall("pidfd_send_signal", 424, 424),
-    SystemCall("tkill", 200, 130),
-    SystemCall("setpriority", 141, 140),
-    SystemCall("ioprio_set", 251, 30),
+    "ptrace 101 117, pidfd_getfd 438 438, pidfd_send_signal 424 424, tkill 200 130",
+    "setpriority 141 140, ioprio_set 251 30",
     # the modes, owners, times and attributes of other files, which Landlock does not guard
-    SystemCall("chmod", 90, None),
-    SystemCall("fchmodat", 268, 53),
-    SystemCall("fchmodat2", 452, 452),
-    SystemCall("chown", 92, None),
-    SystemCall("fchown", 93, 55),
-    SystemCall("lchown", 94, None),
-    SystemCall("fchownat", 260, 54),
-    SystemCall("utime", 132, None),
-    SystemCall("utimes", 235, None),
-    SystemCall("futimesat", 261, None),
-    SystemCall("setxattr", 188, 5),
-    SystemCall("lsetxattr", 189, 6),
-    SystemCall("fsetxattr", 190, 7),
-    SystemCall("setxattrat", 463, 463),
-    SystemCall("removexattr", 197, 14),
-    SystemCall("lremovexattr", 198, 15),
-    SystemCall("fremovexattr", 199, 16),
-    SystemCall("removexattrat", 466, 466),
-    SystemCall("file_setattr", 469, 469),
+    "chmod 90 -, fchmodat 268 53, fchmodat2 452 452, chown 92 -, fchown 93 55, lchown 94 -",
+    "fchownat 260 54, utime 132 -, utimes 235 -, futimesat 261 -, setxattr 188 5, lsetxattr 189 6",
+    "fsetxattr 190 7, setxattrat 463 463, removexattr 197 14, lremovexattr 198 15",
+    "fremovexattr 199 16, removexattrat 466 466, file_setattr 469 469",
     # memory, queues and semaphores that this user's programs share; Landlock does not guard them
-    SystemCall("shmget", 29, 194),
-    SystemCall("shmat", 30, 196),
-    SystemCall("shmctl", 31, 195),
-    SystemCall("semget", 64, 190),
-    SystemCall("semop", 65, 193),
-    SystemCall("semtimedop", 220, 192),
-    SystemCall("semctl", 66, 191),
-    SystemCall("msgget", 68, 186),
-    SystemCall("msgsnd", 69, 189),
-    SystemCall("msgrcv", 70, 188),
-    SystemCall("msgctl", 71, 187),
-    SystemCall("mq_open", 240, 180),
-    SystemCall("mq_unlink", 241, 181),
+    "shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 193, semtimedop 220 192",
+    "semctl 66 191, msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187, mq_open 240 180",
+    "mq_unlink 241 181",
     # memory in files without a name, which counts to no process
-    SystemCall("memfd_create", 319, 279),
-    SystemCall("memfd_secret", 447, 447),
+    "memfd_create 319 279, memfd_secret 447 447",
     # a second way to everything above
-    SystemCall("io_uring_setup", 425, 425),
+    "io_uring_setup 425 425",
     # calls that escapes from containers use
-    SystemCall("unshare", 272, 97),
-    SystemCall("setns", 308, 268),
-    SystemCall("mount", 165, 40),
-    SystemCall("move_mount", 429, 429),
-    SystemCall("fsopen", 430, 430),
-    SystemCall("open_tree", 428, 428),
-    SystemCall("pivot_root", 155, 41),
-    SystemCall("chroot", 161, 51),
-    SystemCall("bpf", 321, 280),
-    SystemCall("perf_event_open", 298, 241),
-    SystemCall("add_key", 248, 217),
-    SystemCall("request_key", 249, 218),
-    SystemCall("keyctl", 250, 219),
-    SystemCall("init_module", 175, 105),
-    SystemCall("finit_module", 313, 273),
-    SystemCall("kexec_load", 246, 104),
+    "unshare 272 97, setns 308 268, mount 165 40, move_mount 429 429, fsopen 430 430",
+    "open_tree 428 428, pivot_root 155 41, chroot 161 51, bpf 321 280, perf_event_open 298 241",
+    "add_key 248 217, request_key 249 218, keyctl 250 219, init_module 175 105",
+    "finit_module 313 273, kexec_load 246 104",
 )
-OWN_ONLY = (
+OWN_ONLY = _calls(
     # signals; Landlock keeps them from other processes only since version 6
-    SystemCall("kill", 62, 129),
-    SystemCall("tgkill", 234, 131),
-    SystemCall("rt_sigqueueinfo", 129, 138),
-    SystemCall("rt_tgsigqueueinfo", 297, 240),
+    "kill 62 129, tgkill 234 131, rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240",
 )
 """The calls whose first argument may only be the process itself."""
 
-OWN_OR_NONE = (
+OWN_OR_NONE = _calls(
     # limits of other processes of this user: too low ones would end them
-    SystemCall("prlimit64", 302, 261),
+    "prlimit64 302 261",
 )
 """The calls whose first argument may only be the process itself, by its number or 0.
 
@@ -188,8 +146,7 @@ def _instructions(machine: str, process: int) -> Iterator[bytes]:
         yield _step(_AT_LEAST, _X32, 0, 1)
         yield refused
     for refusable in REFUSED:
-        number = getattr(refusable, machine)
-        if number is not None:
+        if (number := getattr(refusable, machine)) is not None:
             yield _step(_EQUAL, number, 0, 1)
             yield refused
     for calls, allowed in ((OWN_ONLY, (process,)), (OWN_OR_NONE, (process, 0))):

@@ -175,10 +175,7 @@ def summarize(entries: Iterable[walks.Entry], hidden: HiddenTest) -> TreeSummary
                 raise PermissionError(errno.EACCES, "it holds a folder that is not the guest's")
             found.folders.append(path)
             continue
-        try:
-            status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
-        except FileNotFoundError:
-            continue  # another process was faster
-        found.names[path] = inode_of(status)
-        found.size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+        if (status := entry.status) is not None:
+            found.names[path] = inode_of(status)
+            found.size += status.st_size if stat.S_ISREG(status.st_mode) else 0
     return found

@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
 from typing import Self
@@ -21,6 +20,7 @@ from wasm_kernel.linux.folders import (
     FOLDER,
     SEARCHED,
     Closing,
+    Folder,
     inode_of,
     is_plain_name,
     link_text,
@@ -78,21 +78,15 @@ class FolderWalk(Closing):
         """The first name of the path; empty at the root."""
         return self._names[0] if self._names else ""
 
-    def names(self) -> list[str]:
-        """Returns the names in the folder that the walk stands in."""
-        with os.scandir(self.fd) as entries:
-            return [entry.name for entry in entries]
-
     def enter(self, name: str, *, force: bool = False) -> None:
         """Goes down into a folder; after an `OSError`, the walk stays where it was.
 
         With `force`, a folder without its owner's permissions gets them, for good.
         """
-        fd = (
-            open_folder(name, self.fd, force=True)
-            if force
-            else os.open(name, self._how, dir_fd=self.fd)
-        )
+        if force:
+            fd = open_folder(name, self.fd, force=True)
+        else:
+            fd = os.open(name, self._how, dir_fd=self.fd)
         self._open.append(fd)
         self._names.append(name)
         far = len(self._open) - 1 - _KEPT
@@ -135,18 +129,12 @@ class FolderWalk(Closing):
         if inode_of(os.fstat(fd)) == mark:
             return fd
         os.close(fd)
-        fd = os.open(".", self._how, dir_fd=self._open[0])
-        try:
+        with FolderWalk(self.root, to_list=self._how == FOLDER) as again:
             for name in self._names[:-1]:
-                below = os.open(name, self._how, dir_fd=fd)
-                os.close(fd)
-                fd = below
-            if inode_of(os.fstat(fd)) != mark:
+                again.enter(name)
+            if inode_of(os.fstat(again.fd)) != mark:
                 raise OSError(errno.ESTALE, "a folder was moved during the walk")
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+            return os.dup(again.fd)
 
     def close(self) -> None:
         """Closes every folder of the walk. Safe to call twice."""
@@ -236,6 +224,11 @@ class Entry(Struct, frozen=True):
         return self.here.path
 
     @property
+    def status(self) -> os.stat_result | None:
+        """The entry's status, that of a link itself; None if another process has removed it."""
+        return Folder(self.folder).status(self.name)
+
+    @property
     def top(self) -> str:
         """The first name of the entry's path."""
         return self.here.top or self.name
@@ -300,20 +293,12 @@ def _entered(here: FolderWalk, name: str, *, force: bool) -> bool:
     try:
         here.enter(name, force=force)
     except (PermissionError, FileNotFoundError):
-        if force and not _is_gone(here.fd, name):
+        if force and Folder(here.fd).status(name) is not None:
             raise
         return False
     if os.access(".", os.R_OK | os.X_OK, dir_fd=here.fd, effective_ids=True):
         return True
     here.leave()
-    return False
-
-
-def _is_gone(folder: int, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return True
     return False
 
 
@@ -336,8 +321,8 @@ class TreeSizes:
         """Adds the entries below a folder; with arguments as those of `entries`."""
         for entry in entries(folder, force=force, most=most):
             self.names += 1
-            with suppress(FileNotFoundError):  # another process was faster
-                self._add(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False))
+            if (status := entry.status) is not None:
+                self._add(status)
         return self
 
     def _add(self, status: os.stat_result) -> None:

@@ -96,8 +96,7 @@ class _Table(Struct, frozen=True):
 def table_of(content: Json, take: Take, *, as_arrow: bool) -> Any:
     """Returns a cell's DataFrame, as a DataFrame of pandas or as a table of pyarrow.
 
-    Raises:
-        NotPlainError: it is not what an honest guest sends, or too large.
+    Raises `NotPlainError` if it is not what an honest guest sends, or too large.
     """
     arrow = _pyarrow()
     try:
@@ -142,12 +141,11 @@ class _ColumnReader:
             self._left -= column.length
         if self._left < 0 or depth > _DEEPEST:
             raise ValueError(_LIMITS)
+        plain = self._plain(column, depth)
         if column.dictionary is None:
-            return self._plain(column, depth)
-        numbers = self._plain(column, depth)
+            return plain
         values = self.array(column.dictionary, depth + 1)
-        made = self._arrow.DictionaryArray
-        return made.from_arrays(numbers, values, ordered=column.ordered)
+        return self._arrow.DictionaryArray.from_arrays(plain, values, ordered=column.ordered)
 
     def _plain(self, column: _Column, depth: int) -> Any:
         parts = [self.array(each, depth + 1) for each in column.children]
@@ -179,25 +177,21 @@ class _ColumnReader:
 def stream_of(value: Any) -> bytes:
     """Returns a table, of whatever library, as a stream of Arrow IPC.
 
-    Raises:
-        NotPlainError: pyarrow is not there, or does not take it.
+    Raises `NotPlainError` if pyarrow is not there, or does not take it.
     """
     arrow = _pyarrow()
     made = arrow.BufferOutputStream()
     try:
         table = arrow.table(value)
         with arrow.ipc.new_stream(made, table.schema) as writer:
-            for batch in table.to_batches() or _no_rows(arrow, table):
+            for batch in table.to_batches():
                 writer.write_batch(batch)
+            if not table.num_rows:  # a batch all the same, which brings the categories of columns
+                columns = [each.combine_chunks() for each in table.columns]
+                writer.write_batch(arrow.RecordBatch.from_arrays(columns, schema=table.schema))
     except (arrow.ArrowException, TypeError, ValueError) as problem:
         raise NotPlainError(f"{type(value).__name__} is no table: {problem}") from problem
     return bytes(made.getvalue())
-
-
-def _no_rows(arrow: Any, table: Any) -> list[Any]:
-    """Returns a batch without rows, which brings the categories of columns to a cell."""
-    columns = [each.combine_chunks() for each in table.columns]
-    return [arrow.RecordBatch.from_arrays(columns, schema=table.schema)]
 
 
 def _pyarrow() -> Any:

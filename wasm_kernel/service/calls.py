@@ -33,7 +33,7 @@ from wasm_kernel.execution.interfaces import (
     Listener,
     NoListener,
 )
-from wasm_kernel.guests.protocol import Stream, memory_size, without_surrogates
+from wasm_kernel.guests.protocol import RichOutput, Stream, memory_size, without_surrogates
 from wasm_kernel.linux.broker import log_failure
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import CellError, CellResult
@@ -290,7 +290,7 @@ class PendingCell(PendingCall):
                 self._output.add(report.output)
         return super()._heard(report)
 
-    def _count(self, output: messages.RichOutput) -> None:
+    def _count(self, output: RichOutput) -> None:
         """Counts an output by its size in memory, which may be much more than that of its JSON."""
         self._outputs_left -= 1
         self._memory_left -= max(0, memory_size(astuple(output)) - _OVERHEAD)

@@ -31,11 +31,8 @@ from wasm_kernel.service.messages import CleanerRequest
 PACKAGES = ("nh3", "tinycss2", "webencodings", "markdown_it", "mdurl", "mdit_py_plugins", "msgspec")
 """The packages that may be imported from behind the wall, wherever they lie."""
 ANSWER_SECONDS = 300.0  # the largest document takes 7 s on an idle machine
-_NEEDED = (
-    *("wasm_kernel.outputs.html", "wasm_kernel.outputs.charts", "wasm_kernel.outputs.documents"),
-    *("wasm_kernel.outputs.widgets", "wasm_kernel.outputs.markdown", "wasm_kernel.outputs.tex"),
-    "tinycss2",
-)
+_OUTPUTS = ("html", "charts", "documents", "widgets", "markdown", "tex")
+_NEEDED = ("tinycss2", *(f"wasm_kernel.outputs.{name}" for name in _OUTPUTS))
 """The modules that cleaners need later; all cleaners share one copy."""
 _GONE = "the process that cleans outputs has ended"
 STOPPED = ("a part that was still being checked when the cell ended",)

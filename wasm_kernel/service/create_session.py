@@ -13,6 +13,7 @@ from pathlib import Path
 from wasm_kernel import events
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders import orphans
+from wasm_kernel.linux.folders import undoing
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.host_function import Function, HostFunction
@@ -59,11 +60,9 @@ def create_session_sandbox(
     root = SessionsRoot(workspace_root, private_root)
     session = Session(root, ids.new(), bound, new=True, mounts=limits.mounts)
     orphans.remove_due_daily()
-    try:
-        return session.id, _sandbox_of(session, runtime, limits, checked, pip=pip)
-    except BaseException:
-        session.folders.discard()
-        raise
+    with undoing(session.folders.discard), undoing(session.closed):
+        sandbox = create_in(session, runtime, limits, session.logger, pip=pip, functions=checked)
+    return session.id, sandbox
 
 
 def get_session_sandbox(
@@ -114,7 +113,8 @@ def get_session_sandbox(
 
     def make() -> Sandbox:
         session = Session(root, name, bound, mounts=limits.mounts)
-        return _sandbox_of(session, runtime, limits, checked, pip=pip)
+        with undoing(session.closed):
+            return create_in(session, runtime, limits, session.logger, pip=pip, functions=checked)
 
     def found(sandbox: Sandbox) -> None:
         sandbox.reconfigure(policy, None if logger is None else bound)
@@ -126,19 +126,3 @@ def get_session_sandbox(
         bound.log_event(events.SESSION_RETRIEVED, session_id=name, workspace_path=path)
 
     return OPEN_SANDBOXES.get(root.path / name, make, found)
-
-
-def _sandbox_of(
-    session: Session,
-    runtime: RuntimeType | str,
-    policy: ExecutionPolicy,
-    functions: Functions,
-    *,
-    pip: bool,
-) -> Sandbox:
-    """Returns the sandbox of a session; closes the session if the sandbox can't be made."""
-    try:
-        return create_in(session, runtime, policy, session.logger, pip=pip, functions=functions)
-    except BaseException:
-        session.closed()
-        raise

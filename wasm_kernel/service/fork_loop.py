@@ -45,8 +45,6 @@ _QUIET_SECONDS = 0.1  # without a request, after which nothing waits for this pr
 _OF_WORKER = 4  # descriptors that a new worker takes here, some only for a moment
 _NEEDED = ("wasm_kernel.engine.instance", "resource")
 """The modules that every guest needs; forked, all workers share one copy."""
-_LATER = "wasm_kernel.state.tables"
-"""The module that no first result needs; it is loaded once the first worker was forked."""
 
 
 class _Line(Struct, eq=False):
@@ -122,8 +120,7 @@ class WorkerForks:
 
         It returns one at a time: handling it may close a descriptor whose number is then reused.
         """
-        left = self._end_overdue()
-        if left is not None:
+        if (left := self._end_overdue()) is not None:
             seconds = left if seconds is None else min(seconds, left)
         # not after the first one: many programs need no other
         is_due = self._forks > 1 and not self._has_rehearsed
@@ -224,7 +221,7 @@ class WorkerForks:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        importlib.import_module(_LATER)
+        importlib.import_module("wasm_kernel.state.tables")  # which no first result needs
         return True
 
     def _answer(
@@ -253,14 +250,25 @@ class WorkerForks:
             try:
                 if not self._is_shared:
                     end_with(own)
-                self._become_worker()
+                gc.enable()
+                self.close()
+                self._close_others()
+                os.dup2(1, 2)  # standard error is not needed: logs go through the line
                 serve(Channel(socket.socket(fileno=channel)))
             except Exception as problem:
                 log_failure("a worker", problem)
             finally:
                 os._exit(0)
         self._forks += 1
-        return self._forked(process, line)
+        try:
+            made = _ForkedWorker(process, os.pidfd_open(process), line)
+        except OSError:  # it can't be watched
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            raise
+        self._workers[made.descriptor] = made
+        self.poll.register(made.descriptor, select.POLLIN)
+        return made
 
     def _loaded_for(self, request: ForkRequest | CleanerRequest) -> Callable[[Channel], None]:
         """Loads the modules of the requested process; returns its main function."""
@@ -279,24 +287,6 @@ class WorkerForks:
             worker.serve(channel, language)
 
         return serve
-
-    def _become_worker(self) -> None:
-        gc.enable()
-        self.close()
-        self._close_others()
-        os.dup2(1, 2)  # standard error is not needed: logs go through the line
-
-    def _forked(self, process: int, line: _Line) -> _ForkedWorker:
-        """Notes a worker; ends it if it can't be watched."""
-        try:
-            made = _ForkedWorker(process, os.pidfd_open(process), line)
-        except OSError:
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
-            raise
-        self._workers[made.descriptor] = made
-        self.poll.register(made.descriptor, select.POLLIN)
-        return made
 
 
 def main(line: int, owner: int) -> NoReturn:

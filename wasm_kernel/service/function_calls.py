@@ -39,14 +39,10 @@ _LOOKS_A_SECOND = 30  # a worker makes 20 at most, beside one for each call
 _NUMBER_BITS = 48  # random: variables may hold the numbers of an earlier program's streams
 _TOGETHER_BYTES = 1024 * 1024  # bytes of further results that are sent with the first one
 
-_NO_CELL = "functions of the host are called by a cell that runs"
-_UNKNOWN = "the program that owns this sandbox offers no such function"
 _LARGE = "the arguments take {size:,} bytes, and {most:,} are allowed"
-_OFTEN = "a cell may call it {most:,} times"
 _FAST = "a session may call it {most:,} times a minute; wait, and call it again"
 _OPEN = f"{_OPEN_MOST} calls and streams are open already; await some of them, or read them"
 _UNHEARD = "too many earlier calls still run, although their cells gave them up; wait"
-_NO_STREAM = "this stream has ended; a stream ends with its cell"
 
 
 class CallRefused(WasmKernelError):
@@ -132,8 +128,9 @@ class FunctionCalls(SessionCalls):
         size = sum(map(len, parts))
         if size > bound.limits.most_bytes:
             raise CallRefused(_LARGE.format(size=size, most=bound.limits.most_bytes))
-        if bound.is_stream or asked.later:
-            self._check_open()
+        stays_open = bound.is_stream or asked.later
+        if stays_open and len(self._streams) + len(self._awaited) >= _OPEN_MOST:
+            raise CallRefused(_OPEN)
 
         def run() -> Any:
             args, kwargs = bound.arguments(asked.args, asked.kwargs, asked.raw)
@@ -144,16 +141,15 @@ class FunctionCalls(SessionCalls):
             self._streams[number] = RunningStream(bound, items, parts)
             return number
 
-        is_stream = bound.is_stream
-        is_async = bound.is_async and not is_stream  # an async generator is made at once
+        is_async = bound.is_async and not bound.is_stream  # an async generator is made at once
         call = self._begun(bound, run, parts, is_async=is_async)
-        call.size, call.kept = size, keep if is_stream else None
+        call.size, call.kept = size, keep if bound.is_stream else None
         return self._replied(call, task, later=asked.later)
 
     def _item(self, asked: NextItem, task: Task) -> FunctionReply:
         bound, stream = self._checked(asked.function), self._streams.get(asked.stream)
         if stream is None or stream.bound is not bound:
-            raise CallRefused(_NO_STREAM)
+            raise CallRefused("this stream has ended; a stream ends with its cell")
         stream.steps += 1
         parts = (*stream.parts, b"%d" % stream.steps)
         call = self._begun(bound, stream.step, parts, is_async=bound.is_async)
@@ -169,12 +165,10 @@ class FunctionCalls(SessionCalls):
             left = end - time.monotonic()
             if not awaited or left <= 0:
                 break
-            soonest = min(call.left_seconds for call in awaited.values())
-            futures.wait(
-                [call.future for call in awaited.values()],
-                max(0.0, min(left, _POLL_SECONDS, soonest)),
-                futures.FIRST_COMPLETED,
-            )
+            soonest = min(left, *(call.left_seconds for call in awaited.values()))
+            waited = [call.future for call in awaited.values()]
+            seconds = max(0.0, min(_POLL_SECONDS, soonest))
+            futures.wait(waited, seconds, futures.FIRST_COMPLETED)
         found: list[tuple[int, Answer]] = []
         size, raw = 0, bytearray()
         for number in over:
@@ -196,7 +190,7 @@ class FunctionCalls(SessionCalls):
         """Ends the calls of an earlier cell; raises `CallRefused` if no cell runs."""
         cell = self._running_cell()
         if not cell:
-            raise CallRefused(_NO_CELL)
+            raise CallRefused("functions of the host are called by a cell that runs")
         if cell != self._cell:
             self.end_cell()
             self._cell, self._cell_began = cell, time.monotonic()
@@ -208,9 +202,9 @@ class FunctionCalls(SessionCalls):
         """Counts a call, and returns its function; raises `CallRefused`."""
         self._begin_cell()
         if (bound := self._functions.get(name)) is None:
-            raise CallRefused(_UNKNOWN)
+            raise CallRefused("the program that owns this sandbox offers no such function")
         if self._made[name] >= bound.limits.calls_a_cell:
-            raise CallRefused(_OFTEN.format(most=bound.limits.calls_a_cell))
+            raise CallRefused(f"a cell may call it {bound.limits.calls_a_cell:,} times")
         self._made[name] += 1
         if self._thread.is_overrun:
             raise CallRefused(_UNHEARD)
@@ -245,10 +239,6 @@ class FunctionCalls(SessionCalls):
         keep = partial(record.keep, digest)
         return RunningCall(bound, run, self._thread, is_async=is_async, recorded=keep)
 
-    def _check_open(self) -> None:
-        if len(self._streams) + len(self._awaited) >= _OPEN_MOST:
-            raise CallRefused(_OPEN)
-
     def _replied(self, call: RunningCall, task: Task, *, later: bool) -> FunctionReply:
         """Waits for a call, or keeps it for a cell that awaits several."""
         if later and call.bound.is_async:
@@ -270,16 +260,15 @@ class FunctionCalls(SessionCalls):
         return answer
 
     def _log(self, call: RunningCall, result_bytes: int) -> None:
-        if not call.bound.logged:
-            return
-        self._logger().log_event(
-            events.FUNCTION_CALLED,
-            function=call.bound.limits.name,
-            outcome=call.outcome,
-            duration=time.monotonic() - call.began,
-            argument_bytes=call.size,
-            result_bytes=result_bytes,
-        )
+        if call.bound.logged:
+            self._logger().log_event(
+                events.FUNCTION_CALLED,
+                function=call.bound.limits.name,
+                outcome=call.outcome,
+                duration=time.monotonic() - call.began,
+                argument_bytes=call.size,
+                result_bytes=result_bytes,
+            )
 
     def _end(self, number: int) -> None:
         """Closes a stream, or gives up a call that no cell awaits any more."""

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 class Functions:
     """The functions that a program offers; `offered` describes them for cells, `lines` for models.
 
-    Raises:
-        TypeError, ValueError: as `HostFunction`, or two functions have one name.
+    Raises `TypeError` or `ValueError` as `HostFunction`, or if two functions have one name.
     """
 
     def __init__(self, functions: Iterable[Function | HostFunction] = ()) -> None:

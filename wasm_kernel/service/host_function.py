@@ -137,10 +137,8 @@ class BoundFunction:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the arguments of a guest's call, converted to the annotations' types.
 
-        The call has `raw` bytes.
-
-        Raises:
-            TypeError, ValueError: they do not fit the function; the text is for the cell.
+        The call has `raw` bytes. Raises `TypeError` or `ValueError`, with a text for the cell, if
+        they do not fit the function.
         """
         bound = self._signature.bind(*args, **kwargs)
         data = plain_data.GuestData(raw)
@@ -171,11 +169,7 @@ class BoundFunction:
 
 
 def bound_by_name(functions: Iterable[Function | HostFunction]) -> dict[str, BoundFunction]:
-    """Returns the functions by their names in cells.
-
-    Raises:
-        TypeError, ValueError: as `HostFunction`, or two functions have one name.
-    """
+    """Returns the functions by their names in cells; raises as `Functions`."""
     found: dict[str, BoundFunction] = {}
     for each in functions:
         host = each if isinstance(each, HostFunction) else HostFunction(each)

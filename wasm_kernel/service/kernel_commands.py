@@ -41,7 +41,6 @@ _PRUNE_OFF = (
     "your other sessions with it. Nothing was deleted. To turn it on, start the kernel with "
     "WasmKernel.prune_sessions=True; `wasm-kernel sessions prune` does the same from a terminal."
 )
-_SHOWN = "shown as /notebook, never changed"
 _WRITTEN = "shown as /notebook; files of data that cells write there land in it"
 _GONE = "not shown, as it is gone"
 
@@ -65,7 +64,7 @@ def show_notebook(folders: SandboxFolders, beside: NotebookFolder | None, note: 
         return f"not shown, as it {problem.why}"
     except OSError:
         return _GONE
-    return _WRITTEN if beside.writes else _SHOWN
+    return _WRITTEN if beside.writes else "shown as /notebook, never changed"
 
 
 def sleeps(kernel: KernelSession, *, deterministic: bool) -> str:

@@ -151,8 +151,8 @@ class Fork(_Message, frozen=True, tag="fork"):
     reseed: bool
 
 
-OfHistory = Travel | NameState | Forget | Checkpoints | Timeline | Changes | Fork
-CallRequest = Start | Execute | Query | Comm | OpenComms | OfHistory
+_OfHistory = Travel | NameState | Forget | Checkpoints | Timeline | Changes | Fork
+CallRequest = Start | Execute | Query | Comm | OpenComms | _OfHistory
 """The requests that a call can carry; `REPLIES` has the type of each one's reply."""
 
 
@@ -218,19 +218,10 @@ class Text(_Call, frozen=True, tag="text"):
     text: Annotated[str, Meta(max_length=TEXT_CHARACTERS)]
 
 
-RichOutput = (
-    protocol.Display
-    | protocol.UpdateDisplay
-    | protocol.ClearOutput
-    | protocol.Result
-    | protocol.Error
-)
-
-
 class OutputShown(_Call, frozen=True, tag="shown"):
     """A cell has shown a rich output."""
 
-    output: RichOutput
+    output: protocol.RichOutput
 
 
 class CommOut(_Call, frozen=True, tag="said"):
@@ -356,10 +347,7 @@ class Waiting(_Message, frozen=True, tag="waiting"):
 
 
 class Opened(_Message, frozen=True, tag="opened"):
-    """The guest has started: from now on, a worker's end may lose a call.
-
-    Its next cell has the number `count`.
-    """
+    """The guest has started, so a worker's end may lose a call; its next cell is number `count`."""
 
     count: Number = 1
 
@@ -390,18 +378,8 @@ class Pong(_Message, frozen=True, tag="pong"):
     """The worker is well."""
 
 
-FromCell = (
-    Text
-    | OutputShown
-    | CommOut
-    | InputRequest
-    | Claim
-    | Served
-    | Noted
-    | Terminating
-    | BrokerRequest
-    | BrokerCancel
-)
+_Said = Text | OutputShown | CommOut | InputRequest | Claim | Served | Noted | Terminating
+FromCell = _Said | BrokerRequest | BrokerCancel
 """The messages about outputs and questions of a running call."""
 
 Report = (
@@ -433,12 +411,8 @@ def read_request(data: bytes) -> Request:
 def read_value(value: Raw, kind: Any) -> Any:
     """Returns the value of a call; `FrameError` if it is of another type."""
     found = _read(msgspec.json.Decoder(kind), value)
-    protocol.check_depth(_Value(found))
+    protocol.check_depth([found])
     return found
-
-
-class _Value(Struct, frozen=True):
-    value: Any
 
 
 def _read(decoder: msgspec.json.Decoder[Any], data: bytes | Raw) -> Any:

@@ -37,22 +37,16 @@ def add_repeated(
 
 def add_functions(command: argparse.ArgumentParser) -> None:
     """Adds the option `--functions` to a command; `named_functions` takes its values."""
-    add_repeated(
-        command,
-        _OPTION,
-        "MODULE[:NAME,...]",
-        "a module or FILE.py of yours, whose functions cells may call",
-    )
+    about = "a module or FILE.py of yours, whose functions cells may call"
+    add_repeated(command, _OPTION, "MODULE[:NAME,...]", about)
 
 
 def named_functions(words: Sequence[str]) -> list[Function | HostFunction]:
     """Returns the functions that `words` name.
 
     Each word is a module or a file, `MODULE` or `FILE.py`, for all of its own public functions, or
-    `MODULE:NAME,...` for those of these names.
-
-    Raises:
-        PolicyError: a module can't be imported, has no such function, or one can't be offered.
+    `MODULE:NAME,...` for those of these names. Raises `PolicyError` if a module can't be imported,
+    has no such function, or one can't be offered.
     """
     found: list[Function | HostFunction] = []
     try:

@@ -52,8 +52,7 @@ class _Offered(OfferedMessage):
     def claim(self) -> bool:
         """Takes the message, if the front end has not begun to deliver it."""
         self._send(Claim(self._call))
-        answer = self._answers.get()
-        if answer is None:
+        if (answer := self._answers.get()) is None:
             self._answers.put(None)  # a later claim must not wait either
             return False
         return answer.granted

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from wasm_kernel.errors import Door
 from wasm_kernel.execution.functions import Offered
@@ -160,11 +160,6 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     def root(self) -> str:
         """The folder that the session lies in."""
         return str(Path(self.workspace).parent)
-
-
-def changed(opened: Open, changes: OpenChanges) -> Open:
-    """Returns the message for a session's next worker."""
-    return replace(opened, **asdict(changes))
 
 
 def plain_policy(policy: ExecutionPolicy) -> dict[str, Any]:

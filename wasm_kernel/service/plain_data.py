@@ -35,10 +35,8 @@ def encoded(value: Any, raw: bytearray) -> Json:
     """Returns a value as JSON for the guest; adds its bytes to `raw`.
 
     Dataclasses, structs and pydantic's models become objects; sets and tuples become arrays; times,
-    decimals and UUIDs become texts; tables become DataFrames.
-
-    Raises:
-        NotPlainError: it holds something else.
+    decimals and UUIDs become texts; tables become DataFrames. Raises `NotPlainError` if it holds
+    something else.
     """
     try:
         plain = msgspec.to_builtins(value, builtin_types=_SENT, enc_hook=_converted)
@@ -96,8 +94,7 @@ class GuestData:
     def decoded(self, value: Json, tables: Tables) -> Any:
         """Returns a value, with tables that `tables` makes of their descriptions.
 
-        Raises:
-            NotPlainError: it is not what an honest guest sends.
+        Raises `NotPlainError` if it is not what an honest guest sends.
         """
         if isinstance(value, list):
             return [self.decoded(each, tables) for each in value]
@@ -137,8 +134,7 @@ class GuestData:
 def converted(value: Any, kind: Any) -> Any:
     """Returns a value as an annotation's type: a dataclass, a model, a time, a number.
 
-    Raises:
-        TypeError, ValueError: it is not of that type; the text says where.
+    Raises `TypeError` or `ValueError`, which says where, if it is not of that type.
     """
     return msgspec.convert(value, kind, dec_hook=_model, builtin_types=(bytes,))
 
@@ -154,10 +150,7 @@ def _model(kind: type, value: Any) -> Any:
 
 
 def check_type(kind: Any) -> bool:
-    """Returns whether a type has tables of pyarrow.
-
-    Raises `TypeError` if no plain data could be converted to it.
-    """
+    """Returns whether a type has tables of pyarrow; `TypeError` if it takes no plain data."""
     tables: set[tuple[str, str]] = set()
 
     def custom(found: type) -> dict[str, Any]:

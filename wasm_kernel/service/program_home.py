@@ -42,14 +42,10 @@ from wasm_kernel.sessions.forking import Forked, ForkSession
 _ROUND_SECONDS = 1.0
 _ANSWER_SECONDS = 60.0
 OF_WORKER = 16  # descriptors of this process that such a sandbox needs, if only for a moment
-_NOT_ASKED = "it was not asked for"
 
 
 class WorkerPool:
-    """The workers of this process's own sandboxes, and the thread that looks after them.
-
-    Any thread may use it.
-    """
+    """The workers of this process's sandboxes, and the thread that watches them. Any thread."""
 
     def __init__(self) -> None:
         self.fork_server = ForkServer(fork_process.take_early())
@@ -220,9 +216,8 @@ class ProgramHome(SandboxHome[Sandbox]):
         from wasm_kernel.state import texts
         from wasm_kernel.state.fork import fork_stored
 
-        target = self._forks.pop(request.session_id, None)
-        if target is None:
-            raise ForkError(_NOT_ASKED)
+        if (target := self._forks.pop(request.session_id, None)) is None:
+            raise ForkError("it was not asked for")
         left_out = fork_stored(self.hooks.folders, target, reseed=request.reseed, task=task)
         return Forked(texts.left_out(left_out) if left_out else "")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -83,14 +84,11 @@ class SessionRecords:
             return None
         except DamagedRecord:
             raise SessionInUse(_BROKEN) from None
-        try:
+        with suppress(UnicodeEncodeError):  # a text of half a character
             expected = self._signature(path, signed.record).encode()
-            is_right = hmac.compare_digest(expected, signed.signature.encode())
-        except UnicodeEncodeError:  # a text of half a character
-            is_right = False
-        if not is_right:
-            raise SessionInUse(_BROKEN)
-        return signed.record
+            if hmac.compare_digest(expected, signed.signature.encode()):
+                return signed.record
+        raise SessionInUse(_BROKEN)
 
     def _signature(self, private: Path, record: SessionRecord) -> str:
         """The signature of a record in one private folder, whose name is never used again."""

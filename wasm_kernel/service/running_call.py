@@ -40,7 +40,6 @@ THREADS_MOST = 1_000
 
 _THREAD = "host functions"
 _TEXT_MOST = 10_000  # characters of an error for the guest
-_NO_TEXT = "<exception str() failed>"  # as a traceback says it
 _SLOW = "{name} took longer than {seconds:g} seconds"
 _NOT_PLAIN = "its result can't be passed to a cell: {why}"
 _LARGE = "its result takes {size:,} bytes, and {most:,} are allowed"
@@ -143,40 +142,31 @@ def _ended_by(end: BaseException) -> RuntimeError:
     return RuntimeError(f"it ended with {type(end).__name__}")
 
 
-class RunningStream:
+class RunningStream(Struct, eq=False):
     """An open generator of a function, whose steps are awaited if the function is `async`.
 
     `parts` are the arguments of its call, and `steps` counts. A replayed stream has no items.
     """
 
-    def __init__(
-        self,
-        bound: BoundFunction,
-        items: Iterator[Any] | AsyncIterator[Any] | None,
-        parts: Sequence[bytes],
-    ) -> None:
-        self.bound, self.parts = bound, parts
-        self.steps = 0
-        self._items = items
+    bound: BoundFunction
+    items: Iterator[Any] | AsyncIterator[Any] | None
+    parts: Sequence[bytes]
+    steps: int = 0
 
     def step(self) -> Any:
         """Returns the next item, or `END`."""
-        assert self._items is not None, "a record gives the items"
-        if isinstance(self._items, AsyncIterator):
-            return anext(self._items, END)
-        return next(self._items, END)
+        assert self.items is not None, "a record gives the items"
+        if isinstance(self.items, AsyncIterator):
+            return anext(self.items, END)
+        return next(self.items, END)
 
     def close(self, thread: CallThread) -> None:
         """Runs the generator's own end, without waiting for it."""
-        if self._items is None:
-            return
-        if self.bound.is_async:
-            asyncio.run_coroutine_threadsafe(_awaited(self._end), shared_loop())
-        else:
-            thread.submit(self._end)
-
-    def _end(self) -> Any:
-        return getattr(self._items, "aclose" if self.bound.is_async else "close")()
+        items: Any = self.items
+        if items is not None and self.bound.is_async:
+            asyncio.run_coroutine_threadsafe(_awaited(items.aclose), shared_loop())
+        elif items is not None:
+            thread.submit(items.close)
 
 
 class RunningCall:
@@ -274,12 +264,9 @@ class RunningCall:
                 return self._plain(call.value(), raw)
         except (TypeError, ValueError, RecursionError) as problem:
             return {"refused": _NOT_PLAIN.format(why=problem)}
-        self.result_bytes = len(msgspec.json.encode(call.answer))
-        if self.result_bytes > self.bound.limits.most_bytes:
-            return {
-                "refused": _LARGE.format(size=self.result_bytes, most=self.bound.limits.most_bytes)
-            }
-        return call.answer
+        size, most = len(msgspec.json.encode(call.answer)), self.bound.limits.most_bytes
+        self.result_bytes = size
+        return call.answer if size <= most else {"refused": _LARGE.format(size=size, most=most)}
 
     def _plain(self, value: Any, raw: bytearray) -> Answer:
         before = len(raw)
@@ -313,5 +300,5 @@ def _raised(problem: Exception) -> Answer:
     try:
         text = without_surrogates(str(said)[:_TEXT_MOST])
     except Exception:  # the class is the program's own
-        text = _NO_TEXT
+        text = "<exception str() failed>"  # as a traceback says it
     return {"raised": {"type": type(problem).__name__, "base": next(kinds).__name__, "text": text}}

@@ -189,8 +189,7 @@ class Service(SandboxHome[Sandbox]):
             return entry.sandbox_of(owner)
         if not (self.root / name).is_dir():
             raise self._registry.missing(name)
-        record = self._records.read(name)
-        if record is not None:
+        if (record := self._records.read(name)) is not None:
             check_owner(record.owner, owner)
             language = language or record.language
         language = RuntimeType.checked(language or "python")
@@ -320,13 +319,8 @@ class Service(SandboxHome[Sandbox]):
             door=policy.door,
             files_of=str(self.root / files_of) if files_of else "",
         )
-        worker = SessionWorker(
-            opened,
-            self,
-            self._logger,
-            queue=self.limits.queue,
-            answer_seconds=self.limits.answer_seconds,
-        )
+        queue, silence = self.limits.queue, self.limits.answer_seconds
+        worker = SessionWorker(opened, self, self._logger, queue=queue, answer_seconds=silence)
         sandbox = Sandbox(worker, self, Path(opened.workspace), policy)
         sandbox.take_functions(self._functions)
         try:

@@ -46,9 +46,7 @@ _LEAVE_SECONDS = 5.0  # for a killed worker to be gone
 _LOOK_SECONDS, _LOOK_MOST = 0.25, 2.0  # seconds between two looks, and the most that count
 _KILLED_MOST = 2  # workers in a row that may be killed before they begin a call
 _OF_NO_CALL = messages.Pong | messages.Event | messages.Logged | messages.Noted | messages.Waiting
-_ENDED = "has ended, or was killed"
 _LARGE = "took more memory than its session's limits allow, and was ended"
-_FAILED = "was ended, as its service failed; the log says more"
 _RESET = "this session was put away before the call began; try again"
 
 
@@ -161,10 +159,7 @@ class SessionWorker:
         return bool(self._calls.changes)
 
     def interrupt(self, call: int = 0) -> bool:
-        """Interrupts a cell (0: the running one, or all that wait for a worker).
-
-        Returns whether there was one.
-        """
+        """Interrupts a cell (0: the running one, or all that wait); False if there is none."""
         with self._changed:
             has_worker = self._line is not None and not self._calls.is_held(call)
             waits = self._thread is not None and not has_worker
@@ -211,15 +206,14 @@ class SessionWorker:
                 problem = self._serve(line)
                 line.outside.cancel_all()
                 self._offers.end()
-                self.usage.worker_ended()
+                self.usage.ended_seconds = self.usage.cpu_seconds
                 worker.close()
                 is_called = self._begins_again(line, problem) or self._asleep(problem)
 
     def _begins_again(self, line: WorkerLine, problem: WasmKernelError | None) -> bool:
         """Leaves the calls to another worker if this one was killed before it began any of them.
 
-        Returns:
-            Whether it left them; it does not if too many workers in a row were killed.
+        Returns whether it left them; it does not if too many workers in a row were killed.
         """
         if not isinstance(problem, WorkerLost) or line.has_guest or line.why_ended:
             return False  # the worker has a known reason, or might have begun a call
@@ -256,8 +250,8 @@ class SessionWorker:
             return failure
         except Exception as failure:
             log_failure("a session", failure)
-            line.why_ended = _FAILED
-        return WorkerLost(line.why_ended or _ENDED, LAST_KEPT)
+            line.why_ended = "was ended, as its service failed; the log says more"
+        return WorkerLost(line.why_ended or "has ended, or was killed", LAST_KEPT)
 
     def _progress(self, text: str) -> None:
         for pending in [*self._calls.calls.values()]:
@@ -337,7 +331,7 @@ class SessionWorker:
     def _ended(self, report: messages.Ended | messages.Failed, line: WorkerLine) -> None:
         if isinstance(report, messages.Failed) and report.call == 0:
             raise messages.error_of(report)
-        self.usage.measured(line.worker.cpu_seconds)
+        self.usage.cpu_seconds = self.usage.ended_seconds + line.worker.cpu_seconds
         if (pending := self._found(report.call)) is None:
             raise FrameError("it answers a call that was not made")
         end = pending.outcome(report)  # a bad answer loses this call with the worker

@@ -26,14 +26,6 @@ class Usage(Struct):
     figures: Figures = Figures()
     first_count: int = 0
 
-    def measured(self, seconds: float) -> None:
-        """Notes the processor time that the worker has used so far."""
-        self.cpu_seconds = self.ended_seconds + seconds
-
-    def worker_ended(self) -> None:
-        """Notes that the worker has ended, and uses no more processor time."""
-        self.ended_seconds = self.cpu_seconds
-
     def add(self, figures: Figures, budget: int | None, *, is_cell: bool) -> None:
         """Adds a call with its worker's figures, which count at most the fuel budget."""
         self.figures = figures

@@ -12,6 +12,7 @@ import logging
 import os
 import queue
 import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal, assert_never
@@ -57,7 +58,6 @@ _QUIET_SECONDS = 2.0  # without a message, before unused memory is given back
 _TOO_LARGE = "what the cell shows or says of its error is too large"
 _SHOW_LESS = "Show less at once: write what is long into a file."
 _NO_FORK = "%fork makes a session for a notebook, which no client would find. None was made."
-_GONE = "the service has ended"
 _LOG_CHARACTERS = 16 * 1024
 _REHEARSALS = 10
 
@@ -122,7 +122,7 @@ class _Worker:
         self._questions = itertools.count(1)
         self._cells: dict[int, QueuedCell] = {}
         self._answers: queue.SimpleQueue[BrokerAnswer | None] = queue.SimpleQueue()
-        self._broker = RemoteBroker(channel, self._answers, _GONE)
+        self._broker = RemoteBroker(channel, self._answers, "the service has ended")
         policy = ExecutionPolicy.from_values(opened.policy).at(opened.door)
         walls = Confinement(opened.confinement)
         if opened.state_home is not None:
@@ -210,10 +210,8 @@ class _Worker:
         try:
             while not isinstance(message := self._next(), messages.Close):
                 self._take(message)
-            discard, is_asleep = (
-                message.discard_variables,
-                message.asleep and self._awake_seconds is not None,
-            )
+            discard = message.discard_variables
+            is_asleep = message.asleep and self._awake_seconds is not None
             threading.Thread(target=self._hear_on, daemon=True).start()
         except (EOFError, OSError):
             is_crash = True
@@ -286,49 +284,30 @@ class _Worker:
     def _begin(self, call: int, request: messages.CallRequest) -> None:
         """Begins a call; the thread on which it ends sends its answer."""
         try:
-            self._when_done(call, self._served(call, request))
+            served = self._ways(_Page(self, call))[type(request)](request)
+            if isinstance(served, QueuedCell):
+                self._cells[call] = served
+            self._when_done(call, served)
         except Exception as problem:  # such as SandboxClosed
             self.send(messages.failure(call, problem))
 
-    def _served(self, call: int, request: messages.CallRequest) -> Future[Any]:
-        guest, page = self._guest, _Page(self, call)
-        served: Future[Any]
-        match request:
-            case messages.Start():
-                served = guest.start()
-            case messages.Execute():
-                served = self._cells[call] = guest.queue(request.cell, page)
-            case messages.Query():
-                served = guest.query(request.request)
-            case messages.Comm():
-                served = guest.comm(request.message, request.parent, page)
-            case messages.OpenComms():
-                served = guest.comms(page)
-            case _:
-                served = self._of_history(request)
-        return served
-
-    def _of_history(self, request: messages.OfHistory) -> Future[Any]:
+    def _ways(self, page: _Page) -> Mapping[type[Struct], Callable[[Any], Future[Any]]]:
+        """Returns the functions that serve each type of `CallRequest`, for a page."""
         guest = self._guest
-        served: Future[Any]
-        match request:
-            case messages.Travel():
-                served = guest.travel(request.request)
-            case messages.NameState():
-                served = guest.name_state(request.name)
-            case messages.Forget():
-                served = guest.forget_name(request.name)
-            case messages.Checkpoints():
-                served = guest.states()
-            case messages.Timeline():
-                served = guest.between_cells(self._timeline)
-            case messages.Changes():
-                served = guest.changes(request.state, request.since)
-            case messages.Fork():
-                served = guest.between_cells(lambda: self._fork(request))
-            case _:
-                assert_never(request)
-        return served
+        return {
+            messages.Start: lambda asked: guest.start(),
+            messages.Execute: lambda asked: guest.queue(asked.cell, page),
+            messages.Query: lambda asked: guest.query(asked.request),
+            messages.Comm: lambda asked: guest.comm(asked.message, asked.parent, page),
+            messages.OpenComms: lambda asked: guest.comms(page),
+            messages.Travel: lambda asked: guest.travel(asked.request),
+            messages.NameState: lambda asked: guest.name_state(asked.name),
+            messages.Forget: lambda asked: guest.forget_name(asked.name),
+            messages.Checkpoints: lambda asked: guest.states(),
+            messages.Timeline: lambda asked: guest.between_cells(self._timeline),
+            messages.Changes: lambda asked: guest.changes(asked.state, asked.since),
+            messages.Fork: lambda asked: guest.between_cells(lambda: self._fork(asked)),
+        }
 
     def _timeline(self) -> messages.States:
         """Returns the states, on the guest's thread."""
@@ -363,11 +342,9 @@ class _Worker:
     def _answer(self, call: int, value: Any) -> messages.Ended:
         """Returns the message that ends a call with a value."""
         fuel = (value.fuel_consumed if isinstance(value, CellResult) else None) or 0
-        return messages.Ended(call, Raw(msgspec.json.encode(value)), self._figures(fuel))
-
-    def _figures(self, fuel: int) -> messages.Figures:
         used, states = self._guest.memory_bytes, self._guest.history_states
-        return messages.Figures(self._guest.next_count, used, states, fuel)
+        figures = messages.Figures(self._guest.next_count, used, states, fuel)
+        return messages.Ended(call, Raw(msgspec.json.encode(value)), figures)
 
     def send(self, message: Struct) -> None:
         """Sends a message. Any thread may call it."""

@@ -40,7 +40,6 @@ _TELL_SECONDS = 2.0  # of waiting in silence for its end
 _DISK_SPEED = 4 * MIB  # bytes a second; the worker's own memory is the most that is left to write
 SILENT = "did not answer for {seconds:g} seconds, and was ended"
 _SLOW = "did not close its session within {seconds:.0f} seconds, and was ended"
-_OVERDUE = "went on after the call's time was over, and was ended"
 
 
 class WorkerLine:
@@ -121,7 +120,7 @@ class WorkerLine:
         if self.is_hearing:  # otherwise the caller's own code takes the time
             self._look(silence, passed)
             if running.is_overdue(passed):
-                self.end(_OVERDUE)
+                self.end("went on after the call's time was over, and was ended")
 
     def _look(self, seconds: float, passed: float) -> None:
         """Sends the worker a ping; ends it if it has been silent for `seconds`."""

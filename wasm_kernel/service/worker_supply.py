@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.errors import WasmKernelError, describe
@@ -24,7 +24,7 @@ from wasm_kernel.linux.broker import BrokerError, log_failure
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.service.fork_server import FILES, ForkServer, Process, Worker
 from wasm_kernel.service.messages import PACKET
-from wasm_kernel.service.open_message import Open, OpenChanges, changed
+from wasm_kernel.service.open_message import Open, OpenChanges
 
 _LEAVE_SECONDS = 0.3  # for the worker to close its session; then the broker ends, too
 _GONE = "The kernel's helper process has ended, so no cell can run. Restart the kernel."
@@ -64,10 +64,7 @@ class WorkerSupply:
         self._is_coming = False
 
     def begin(self, opened: Open) -> None:
-        """Names the session to the broker, once, before this process is confined.
-
-        The first worker opens it.
-        """
+        """Names the session to the broker, once, unconfined as yet; the first worker opens it."""
         file = os.memfd_create("session")
         try:
             os.write(file, msgspec.json.encode(opened))
@@ -97,7 +94,7 @@ class WorkerSupply:
             raise BrokerError(reply.why)
         line, process, *files = descriptors
         channel = Channel(socket.socket(fileno=line))
-        return _SuppliedWorker(channel, reply.process, process, files, self.end)
+        return _SuppliedWorker(self, channel, reply.process, process, files)
 
     def end(self, process: int) -> None:
         """Has a worker killed."""
@@ -131,18 +128,13 @@ def _request(changes: OpenChanges) -> bytes:
 
 
 class _SuppliedWorker(Worker):
-    """A worker that this process may not signal; `end` has it killed."""
+    """A worker that this process may not signal; `supply` has it killed."""
 
     def __init__(
-        self,
-        channel: Channel,
-        process: int,
-        descriptor: int,
-        files: Sequence[int],
-        end: Callable[[int], None],
+        self, supply: WorkerSupply, channel: Channel, process: int, pidfd: int, files: list[int]
     ) -> None:
-        super().__init__(channel, process, descriptor, files)
-        self._end = end
+        super().__init__(channel, process, pidfd, files)
+        self._supply = supply
 
     def open(self, opened: Open) -> None:
         """Does nothing: the broker has opened the session in it."""
@@ -150,7 +142,7 @@ class _SuppliedWorker(Worker):
     def kill(self) -> None:
         """Kills the worker. Safe to call at any time."""
         if not self.has_ended:
-            self._end(self.process)
+            self._supply.end(self.process)
 
 
 class WorkerDesk:
@@ -179,7 +171,8 @@ class WorkerDesk:
                 request = msgspec.json.decode(packet, type=WorkerRequest | WorkerEnd)
                 if isinstance(request, WorkerRequest):
                     self._end_last()
-                    self._hand_over(self._forked(), changed(opened, request.changes))
+                    changed = replace(opened, **asdict(request.changes))
+                    self._hand_over(self._forked(), changed)
                 elif self._last is not None and self._last.process == request.process:
                     self._end_last()
         except ConnectionError:

@@ -10,7 +10,7 @@ from wasm_kernel.execution.interfaces import SessionHooks
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.orphans import remove_due_daily
-from wasm_kernel.linux.folders import real_path
+from wasm_kernel.linux.folders import real_path, undoing
 from wasm_kernel.policy import ExecutionPolicy, NetworkMode
 
 _NEEDS_SESSION = (
@@ -24,23 +24,14 @@ def open_workspace(
 ) -> NoSession:
     """Opens a workspace outside of sessions; makes it if it does not exist.
 
-    Raises:
-        PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own; or
-            the policy records or replays.
-        PlantedLinkError: `workspace` is a relative path that leads through a link.
-        OverlapError: the workspace is, contains or lies in a folder that no cell may reach.
-        PrivateFolderError: there is no place for private state.
-        OSError: the workspace can't be made.
+    Raises the errors of `create_sandbox` that are about folders.
     """
     if policy.network_mode != NetworkMode.LIVE:
         raise PolicyError("network_mode", _NEEDS_SESSION.format(mode=policy.network_mode))
     guards = check_opening(real_path(workspace), None, policy.mounts, private_root)
     folders = SandboxFolders.of_workspace(Path(workspace), private_root, guards)
-    try:
+    with undoing(folders.close):
         folders.mounted(policy.mounts)
-    except BaseException:
-        folders.close()
-        raise
     remove_due_daily()
     return NoSession(folders)
 

@@ -36,7 +36,6 @@ MOST_BYTES = 64 << 30
 """The default limit of an archive's uncompressed size, in bytes."""
 
 Progress = Callable[[str], None]
-_FILES_ONLY = "The archive holds the files alone, as you asked."
 _IN_USE = (
     "This session is open, in this process or in another one, and its variables may change at any "
     "moment. Nothing was exported. Shut its kernel down or close its sandbox, or export the files "
@@ -82,10 +81,9 @@ def export_session(
         raise FileNotFoundError(errno.ENOENT, "There is no such folder", str(Path(target).parent))
     with ExitStack() as held:
         own = held.enter_context(Folder(open_folder(workspace)))
-        folders = root.folders_of(workspace.name, own)
-        if folders is not None:
+        if (folders := root.folders_of(workspace.name, own)) is not None:
             held.callback(folders.close)
-        variables, why_not = None, _FILES_ONLY
+        variables, why_not = None, "The archive holds the files alone, as you asked."
         if not files_only:
             if folders is not None:
                 _use_alone(held, folders.private)
@@ -104,12 +102,8 @@ def export_session(
             with suppress(OSError):
                 path.unlink()
             raise
-    SandboxLogger.of(logger).log_event(
-        events.SESSION_EXPORTED,
-        session_id=exported.session_id,
-        files=exported.files,
-        states=exported.states,
-    )
+    facts = {"session_id": exported.session_id, "files": exported.files, "states": exported.states}
+    SandboxLogger.of(logger).log_event(events.SESSION_EXPORTED, **facts)
     return exported
 
 

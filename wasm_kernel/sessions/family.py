@@ -35,7 +35,6 @@ _FULL = (
     "all forks of a session, and forks of those, may take {bytes} and {files:,} files on disk "
     "together, as much as one session; with this one they would take {wanted} and {names:,} files"
 )
-_ADVICE = "Delete forks that you no longer need."
 
 
 class ForkLimits(Struct, frozen=True):
@@ -102,4 +101,4 @@ def _check(uses: list[DiskUse], limits: ForkLimits) -> None:
         said = _FULL.format(
             bytes=readable(limits.bytes), files=limits.files, wanted=readable(wanted), names=names
         )
-        raise ForkError(said, f"{_ADVICE} {limits.advice}")
+        raise ForkError(said, f"Delete forks that you no longer need. {limits.advice}")

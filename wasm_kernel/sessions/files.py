@@ -21,6 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec import Struct
+
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
@@ -250,37 +252,32 @@ def delete_session_path(
     _log(log, events.FILE_DELETE, session_id, relative_path)
 
 
-class SessionFiles:
+class SessionFiles(Struct, frozen=True):
     """The files of one session; the methods are the functions of this module for it."""
 
-    def __init__(
-        self, session_id: str, workspace_root: Path | str, private_root: Path | str | None
-    ) -> None:
-        self._session_id = session_id
-        self._root = workspace_root
-        self._private = private_root
+    session_id: str
+    root: Path | str
+    private: Path | str | None
 
     def list(self, pattern: str | None = None) -> list[str]:
         """Returns paths, as `list_session_files`."""
-        return list_session_files(self._session_id, self._root, pattern, private_root=self._private)
+        return list_session_files(self.session_id, self.root, pattern, private_root=self.private)
 
     def read(self, path: str, *, max_bytes: int = READ_BYTES) -> bytes:
         """Returns a file's content, as `read_session_file`."""
         return read_session_file(
-            self._session_id, path, self._root, max_bytes=max_bytes, private_root=self._private
+            self.session_id, path, self.root, max_bytes=max_bytes, private_root=self.private
         )
 
     def write(self, path: str, data: bytes | str, *, overwrite: bool = True) -> None:
         """Writes a file, as `write_session_file`."""
         write_session_file(
-            self._session_id, path, data, self._root, overwrite, private_root=self._private
+            self.session_id, path, data, self.root, overwrite, private_root=self.private
         )
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         """Deletes a file or folder, as `delete_session_path`."""
-        delete_session_path(
-            self._session_id, path, self._root, recursive, private_root=self._private
-        )
+        delete_session_path(self.session_id, path, self.root, recursive, private_root=self.private)
 
 
 def _validate_session_path(session_id: str, relative_path: str, workspace_root: Path | str) -> Path:

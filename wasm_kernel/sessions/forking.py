@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 FORK = "fork"
 _TAKEN = "there is a session of that id already"
-_HOMELESS = "the kernel does not know in which folder its notebook lies"
 _UNBOUND = "its notebook can't be given to it: {why} `wasm-kernel sessions bind {id}` can"
 _SAID = (
     "Session {id} begins with the variables and files that this cell leaves.\n"
@@ -49,7 +48,6 @@ _SAID = (
 )
 _CELLS = " (it gets this notebook's cells, as they were saved last)"
 _NOT_MADE = "[wasm-kernel] Session {id} was not made: {why}\n"
-_LOST = "the cell did not come to its end."
 
 
 class ForkSession(Struct, frozen=True):
@@ -98,11 +96,10 @@ def fork_session(
             raise ForkError(_TAKEN)
         beside = folder() if request.notebook else None
         if request.notebook and beside is None:
-            raise ForkError(_HOMELESS)
+            raise ForkError("the kernel does not know in which folder its notebook lies")
         try:
             with Folder.open(root.path) as top, top.enter(parent) as here, ExitStack() as held:
-                own = root.folders_of(parent, here)
-                if own is None:
+                if (own := root.folders_of(parent, here)) is None:
                     raise ForkError(NOT_SAVED)
                 held.callback(own.close)
                 if policy is not None:
@@ -184,4 +181,4 @@ class ForkAction:
 
     def cell_lost(self, context: ActionContext) -> None:
         """Makes no fork, as the cell did not come to its end."""
-        context.say(_NOT_MADE.format(id=self.id, why=_LOST), "stderr")
+        context.say(_NOT_MADE.format(id=self.id, why="the cell did not come to its end."), "stderr")

@@ -49,8 +49,7 @@ class LastUse(SessionHooks):
 
     def facts(self) -> dict[str, str]:
         """Returns the times at which the session was made and last used, for people."""
-        found = metadata.read(self.folders.workspace, self.id)
-        if found is None:
+        if (found := metadata.read(self.folders.workspace, self.id)) is None:
             return {}
         return {
             "created_at": found.created_at.isoformat(timespec="seconds"),

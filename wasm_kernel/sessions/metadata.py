@@ -33,7 +33,6 @@ _SPARE = "metadata.spare"
 _PARENT, _FIRST = "forked_from", "forked_first_from"
 NOTEBOOK = "notebook"
 """The field for the path of a session's notebook, if no kernel notes it elsewhere."""
-_NOTHING: Mapping[str, str] = {}
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_SPARE = {errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EEXIST}  # something else is there
 _ATTEMPTS = 100
@@ -72,7 +71,7 @@ class Metadata(Struct, frozen=True):
     fields: Mapping[str, Any]
 
     @classmethod
-    def new(cls, session_id: str, now: datetime, about: Mapping[str, str] = _NOTHING) -> Metadata:
+    def new(cls, session_id: str, now: datetime, about: Mapping[str, str] = {}) -> Metadata:
         """Returns the metadata of a new session; `about` are fields of a fork, or `NOTEBOOK`."""
         fields = {"session_id": session_id, "created_at": "", "updated_at": "", "version": VERSION}
         return cls(session_id, now, now, fields | dict(about))
@@ -93,10 +92,7 @@ class Metadata(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: bytes, session_id: str) -> Metadata:
-        """Returns the metadata in a file, or raises `MetadataCorrupted`.
-
-        Times without a zone are taken as UTC.
-        """
+        """Returns a file's metadata, times without a zone as UTC; raises `MetadataCorrupted`."""
         try:
             fields = json.loads(data)
         except (ValueError, RecursionError) as problem:
@@ -181,8 +177,7 @@ def touch(
 
 
 def _stamp(folder: Folder) -> tuple[int, ...]:
-    status = folder.status(NAME)
-    if status is None:
+    if (status := folder.status(NAME)) is None:
         return ()
     return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 

@@ -55,7 +55,6 @@ _OFFER = (
     "of that one, run this in a terminal, in the notebook's folder, and restart the kernel:\n"
     "wasm-kernel sessions bind {session} {name}\n"
 )
-_REPLACED = "another file had its name before"
 _ALIKE = "it holds the same as {name}, but is another file"
 _UNNOTED = (
     "[wasm-kernel] Tomorrow this notebook will begin with another session, as it could not be "
@@ -106,7 +105,7 @@ class Binding(Struct, frozen=True):
     def likeness(self, file: NotebookFile, digest: str) -> str:
         """Returns why another file may be this notebook, as a phrase; empty if it may not be."""
         if self.path == str(file.path):
-            return _REPLACED
+            return "another file had its name before"
         alike = bool(digest) and digest == self.digest
         if digest and not alike and self.file.parent == file.path.parent:
             with suppress(OSError, NotebookRefused), NotebookFile.at(self.file) as other:
@@ -124,8 +123,7 @@ class Notebooks(Closing):
     @classmethod
     def locked(cls) -> Self | None:
         """Locks the list; None if this user has no folder for state, or the wait is too long."""
-        place = state_subfolder(_FOLDER, make=True)
-        if place is None:
+        if (place := state_subfolder(_FOLDER, make=True)) is None:
             return None
         with suppress(OSError):
             if wait_lock(place.fd, _LOCK_SECONDS):
@@ -308,8 +306,7 @@ class SessionChoice:
         if file is None or not self.is_own:
             return
         mark, digest, path = FileMark.of(file.fd), file.digest(), str(file.moved())
-        found = Notebooks.locked()
-        if found is None:
+        if (found := Notebooks.locked()) is None:
             return
         me = (str(self._root.path), self._kernel)
         with found, suppress(OSError):

@@ -97,8 +97,7 @@ class OpenSandboxes:
         """
         while True:
             with self._guard:
-                entry = self._open.get(workspace)
-                if entry is None:
+                if (entry := self._open.get(workspace)) is None:
                     return make()
                 if not entry.closing:
                     sandbox = cast("AnySandbox", entry.sandbox)  # one class in a process
@@ -117,8 +116,7 @@ class OpenSandboxes:
     def left(self, workspace: Path) -> bool:
         """Counts the end of a `with` block; returns whether the sandbox must be closed now."""
         with self._guard:
-            found = self._open.get(workspace)
-            if found is None:
+            if (found := self._open.get(workspace)) is None:
                 return True
             found.blocks -= 1
             found.leaving = found.leaving or not (found.handles or found.blocks)
@@ -155,8 +153,7 @@ class OpenSandboxes:
 
         Raises as `check`; nothing was closed.
         """
-        found = self.check(workspace, stop_cell=stop_cell)
-        if found is not None:
+        if (found := self.check(workspace, stop_cell=stop_cell)) is not None:
             if stop_cell:
                 found.sandbox.close(why=why)
             elif not found.sandbox.close_if_idle(why):

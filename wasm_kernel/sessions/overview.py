@@ -157,8 +157,7 @@ def _last_used(session: Overview) -> float:
 def session_in(root: SessionsRoot, session_id: str) -> Overview:
     """Returns the overview of one session, or raises `SessionIdError` or `FileNotFoundError`."""
     name = root.target_of(ids.checked(session_id))
-    found = _seen(root, name, named=True)
-    if found is None:
+    if (found := _seen(root, name, named=True)) is None:
         raise FileNotFoundError(errno.ENOENT, "There is no such session", name)
     return next(_with_notebooks(root, [found]))
 
@@ -245,10 +244,7 @@ def _files_in(folder: Folder) -> tuple[int, int, bool]:
         names += 1
         if found.is_folder or is_hidden_name(found.top):
             continue
-        try:
-            status = os.stat(found.name, dir_fd=found.folder, follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        if stat.S_ISREG(status.st_mode):
+        status = found.status
+        if status is not None and stat.S_ISREG(status.st_mode):
             files, length = files + 1, length + status.st_size
     return files, length, names == ENTRIES_MOST

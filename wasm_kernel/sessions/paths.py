@@ -27,7 +27,6 @@ LINKS_MOST = 40  # as many as Linux follows
 _SHOWN_CHARACTERS = 200
 _ABSOLUTE = "Absolute paths are not allowed in a session workspace"
 _ESCAPES = "Path escapes session workspace"
-_RESERVED = "This name is reserved for the session itself"
 _NO_LINK = {errno.EINVAL, errno.ENOENT}
 
 
@@ -194,7 +193,7 @@ class _Resolving:
             return _names(part.replace("\\", "/"))
         if not self._beyond:
             if not self._depth and is_hidden_name(part):
-                raise SessionPathError(_RESERVED, self._path)
+                raise SessionPathError("This name is reserved for the session itself", self._path)
             target = self._target(part) if last and follow else None if last else self._enter(part)
             if target is not None:
                 return self._followed(target) if target else []

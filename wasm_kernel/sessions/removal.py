@@ -189,8 +189,7 @@ class Deleter:
 
     def _private_of(self, name: str, workspace: Folder) -> PrivateFolder:
         """Opens the session's private folder, which has the lock; makes it if there is none."""
-        found = self._root.privates.find(name, workspace)
-        if found is not None:
+        if (found := self._root.privates.find(name, workspace)) is not None:
             return found
         if not self._top.has(name, workspace.fd):
             raise _gone(name)

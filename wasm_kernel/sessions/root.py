@@ -72,8 +72,7 @@ class SessionsRoot:
 
         The workspace is opened once more.
         """
-        found = self.privates.find(name, workspace)
-        if found is None:
+        if (found := self.privates.find(name, workspace)) is None:
             return None
         real = self.path / name
         return SandboxFolders(real, real, workspace.enter(), found, self.private_root)

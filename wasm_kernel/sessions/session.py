@@ -229,10 +229,7 @@ class Session(LastUse):
         OPEN_SANDBOXES.remove(self.folders.real)
 
     def leave(self) -> None:
-        """Releases the lock, and closes the folders if no sandbox ever used them.
-
-        Safe to call twice.
-        """
+        """Releases the lock; closes the folders if no sandbox used them. Safe to call twice."""
         self.folders.leave()
         if not self._lived_in:
             self.folders.close()

@@ -175,8 +175,7 @@ class Upkeep:
 
     def _since_last(self) -> float:
         """Returns the seconds since any kernel's last round."""
-        place = state_subfolder(UPKEEP)
-        if place is None:
+        if (place := state_subfolder(UPKEEP)) is None:
             return _OVERDUE_SECONDS + 1
         with place:
             found = place.status(self._records)
@@ -187,8 +186,7 @@ class Upkeep:
 
         Raises `OSError` if the round's records can't be written.
         """
-        place = state_subfolder(UPKEEP, make=True)
-        if place is None:
+        if (place := state_subfolder(UPKEEP, make=True)) is None:
             return
         with place:
             lock = FileLock(self._lock, place)
@@ -245,8 +243,7 @@ class Upkeep:
 
     def deletions(self) -> dict[str, float]:
         """Returns when sessions' files will be deleted, in seconds since 1970, by their ids."""
-        place = state_subfolder(UPKEEP)
-        if place is None:
+        if (place := state_subfolder(UPKEEP)) is None:
             return {}
         with place:
             known = _read(place, self._records).values()
@@ -254,8 +251,7 @@ class Upkeep:
 
     def warnings(self) -> tuple[str, ...]:
         """Returns the notices for a user at a kernel's start, once a day."""
-        place = state_subfolder(UPKEEP)
-        if place is None:
+        if (place := state_subfolder(UPKEEP)) is None:
             return ()
         with place:
             written, told = place.status(self._records), place.status(self._told)

@@ -66,7 +66,6 @@ _ELSEWHERE = (
     "The variables were not imported: memory is laid out in another way on this machine. The files "
     "are all there."
 )
-_DAMAGED = "The variables were not imported: {why}. The files are all there."
 
 LeadsOut = Callable[[int, str, Callable[[], None]], bool]
 """Returns whether a link leads out of a folder. Takes the folder's descriptor, the link's path in
@@ -231,11 +230,8 @@ class ArchiveReader:
                 self._budget.take_bytes()
                 folder, name = self._place_of(part, path)
                 os.symlink(target, name, dir_fd=folder)
-        out = [
-            (part, path)
-            for part, path, _ in self._links
-            if leads_out(self._roots[part], path, self._budget.take_step)
-        ]
+        roots, step = self._roots, self._budget.take_step
+        out = [(part, path) for part, path, _ in self._links if leads_out(roots[part], path, step)]
         for part, path in out:
             folder, name = self._place_of(part, path)
             os.unlink(name, dir_fd=folder)
@@ -343,7 +339,7 @@ class _MemoryReader:
                     commits = self._rebased(contents, identities)
             except HistoryError as problem:
                 remove_contents(state.fd)
-                return _DAMAGED.format(why=problem)
+                return f"The variables were not imported: {problem}. The files are all there."
             finally:
                 remove_contents(self._folder.fd)
                 os.rmdir(_ARRIVING, dir_fd=self._private.fd)

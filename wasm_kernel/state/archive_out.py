@@ -90,10 +90,7 @@ class ArchivedMemory(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """The first member of an archive, which describes the others.
-
-    `kind` and `version` are those of the format.
-    """
+    """The first member, which describes the others; `kind` and `version` are the format's."""
 
     session_id: str
     memory: ArchivedMemory | None = None

@@ -39,7 +39,6 @@ _SCRATCH = memoryview(bytearray(8 * PAGE))  # to read 8 unneeded pages costs les
 
 _MAP_PAGES = 64  # shorter stretches are read: a mapping each would cost more
 _MAPPINGS_MOST = 16_384  # mappings of a memory; Linux gives a process 65,530
-_DAMAGED = "a commit is damaged"
 _CUT = "a commit is cut off"
 
 Part = bytes | memoryview | Content
@@ -97,7 +96,7 @@ class ContentFile(DescriptorOwner):
             digest.update(memoryview(buffer)[:got])
             at += got
         if digest.hexdigest() != self._wanted:
-            raise HistoryError(_DAMAGED)
+            raise HistoryError("a commit is damaged")
 
     def read(self, at: int, *targets: memoryview) -> None:
         """Fills targets, one after the other, from a position in the file."""

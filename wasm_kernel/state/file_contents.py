@@ -26,7 +26,6 @@ from wasm_kernel.state.file_journal import KeptFile
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _BLOCK, _SMALL = 1024 * 1024, 64 * 1024
 _PERMISSIONS = 0o7777
-_PUT = ".put"
 
 
 class ContentTooLarge(Exception):
@@ -220,7 +219,7 @@ class FileContents(_NumberedFiles):
         It is made in the private folder first, or in the workspace if that is another file system.
         """
         workspace = (self._workspace, f".metadata.json~{os.getpid()}")
-        for here, aside in ((self._folder(), _PUT), workspace):
+        for here, aside in ((self._folder(), ".put"), workspace):
             here.remove(aside)
             try:
                 make(here, aside)
@@ -240,8 +239,7 @@ class FileContents(_NumberedFiles):
     def remove(self, number: int) -> None:
         """Removes a content that is not needed any more, if it can be removed."""
         with contextlib.suppress(OSError):
-            found = self._folder().status(str(number))
-            if found is not None:
+            if (found := self._folder().status(str(number))) is not None:
                 self.shared.pop(inode_of(found), None)
             self._folder().remove(str(number))
 

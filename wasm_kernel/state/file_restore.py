@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.linux.files import file_identity
-from wasm_kernel.linux.folders import READ, closing_fd, inode_of
+from wasm_kernel.linux.folders import READ, Folder, closing_fd, inode_of
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.file_contents import ContentChanged, checksum_of
 from wasm_kernel.state.file_journal import Absent, KeptFile, KeptFolder, KeptLink, NotKept, PreImage
@@ -70,7 +70,7 @@ def _differs(path: str, was: PreImage, lookup: Lookup) -> bool:
     """Returns whether a file changed, by its size and time; folders do not count."""
     try:
         folder, name = lookup.parent(path)
-        found = _found(name, folder)
+        found = Folder(folder).status(name)
         if found is None or isinstance(was, KeptFolder) or stat.S_ISDIR(found.st_mode):
             return found is None and isinstance(was, KeptFile | KeptLink)
         if isinstance(was, KeptLink):
@@ -98,7 +98,7 @@ def _restore_unlinked(versions: FileVersions, name: str, commit: int) -> bool:
     try:
         with versions.place_of(name) as (folder, number):
             if not isinstance(was, KeptFile):
-                return was is None and _found(number, folder) is not None
+                return was is None and Folder(folder).status(number) is not None
             with versions.hold([was.kept]):
                 work = _FileRestore(versions, lambda path, found: None, [was.identity])
                 work.put(name, was, number, folder)
@@ -166,12 +166,12 @@ class _FileRestore:
                 self._restored.removed.append(path)
 
     def make_folder(self, path: str, was: PreImage, name: str, folder: int) -> None:
-        if _found(name, folder) is None:
+        if Folder(folder).status(name) is None:
             self._versions.before_creation(path)
             os.mkdir(name, dir_fd=folder)
 
     def put(self, path: str, was: PreImage, name: str, folder: int) -> None:
-        found = _found(name, folder)
+        found = Folder(folder).status(name)
         if isinstance(was, KeptLink):
             is_link = found is not None and stat.S_ISLNK(found.st_mode)
             if not is_link or os.readlink(name, dir_fd=folder) != was.text:
@@ -206,10 +206,3 @@ class _FileRestore:
         if found is None or not stat.S_ISDIR(found.st_mode):
             self._changing(path, found)
         self._versions.before_change(path, folder, name, found, Change.END)
-
-
-def _found(name: str, folder: int) -> os.stat_result | None:
-    try:
-        return os.lstat(name, dir_fd=folder)
-    except FileNotFoundError:
-        return None

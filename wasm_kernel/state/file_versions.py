@@ -110,10 +110,8 @@ class FileVersions(FileHistory):
         self.ledger.at_commit = last
         self.unlinked.fresh.clear()
         self._commits += 1
-        due = self.keeps and (
-            (self._commits >= _FOLD_AFTER and len(self.ledger) > 0)
-            or self.ledger.trouble is not None
-        )
+        has_many = self._commits >= _FOLD_AFTER and len(self.ledger) > 0
+        due = self.keeps and (has_many or self.ledger.trouble is not None)
         if due:
             self.fold(commits)
         return due
@@ -319,10 +317,7 @@ class FileVersions(FileHistory):
         return {path: was for path, was in state.items() if not is_unlinked_name(path)}
 
     def close(self) -> bool:
-        """Closes the folders and the journal; returns what `FileLedger.close` does.
-
-        Safe to call twice.
-        """
+        """Closes folders and journal; returns what `FileLedger.close` does. Safe to call twice."""
         ended = self.ledger.close()
         self.contents.close()
         self.unlinked.close()

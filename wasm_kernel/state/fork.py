@@ -143,7 +143,8 @@ def identity_in(folders: SandboxFolders, guest: str, path: str) -> str:
     if guest not in _OWN or (guest == APP and is_hidden_name(path.partition("/")[0])):
         return ""
     if not is_unlinked_name(path):
-        return file_identity_below(folders.seen_at(guest).fd, path)
+        seen = folders.app.folder if guest == APP else folders.scratch
+        return file_identity_below(seen.fd, path)
     try:
         with folders.private.enter(UNLINKED) as unlinked:
             return file_identity_below(unlinked.fd, path[1:])

@@ -28,7 +28,6 @@ from wasm_kernel.state.tree import Tree
 
 NOT_SAVED = "the variables of this session are not saved to disk"
 COPIED_MUCH, _STRETCHES_MANY = 32 * 1024 * 1024, 10_000
-_GONE = "that state of the session is not kept any more"
 
 
 class History:
@@ -66,8 +65,7 @@ class History:
         """
         if self.place is None or self._index is None:
             return None
-        stored = self.place.read(self.image)
-        if stored is None:
+        if (stored := self.place.read(self.image)) is None:
             self.clear()
             return None
         usable = self.place.usable(stored, is_cut=not (crashed or stored.is_closed))
@@ -221,8 +219,7 @@ class History:
 
         Nothing happens if it was dropped.
         """
-        held = self.contents.held.get(commit_id)
-        if held is None:
+        if (held := self.contents.held.get(commit_id)) is None:
             return
         written = self.contents.write(*_without_zeros(*held))
         with self.lock:
@@ -380,7 +377,7 @@ class History:
     def check(self, some: Collection[int]) -> None:
         """Raises `HistoryError` if one of these commits is not there any more."""
         if not self.has(some):
-            raise HistoryError(_GONE)
+            raise HistoryError("that state of the session is not kept any more")
 
     @property
     def needed(self) -> set[int]:
@@ -394,8 +391,7 @@ class History:
         Returns the replaced commit; None, with nothing changed, if it does not exist any more.
         """
         with self.lock:
-            before = self.tree.commits.get(merged.id)
-            if before is not None:
+            if (before := self.tree.commits.get(merged.id)) is not None:
                 with self._saving():
                     self.tree = self.tree.with_commit(merged)
                 if content is not None:

@@ -216,20 +216,14 @@ def _is_possible(commit: Commit) -> bool:
             return False
         at = first + pages
     files = commit.files
-    return (
-        commit.parent < commit.id
-        and len({file.fd for file in files}) == len(files) <= _FILES_MOST
-        and all(map(_is_file, files))
-    )
+    are_separate = len({file.fd for file in files}) == len(files) <= _FILES_MOST
+    return commit.parent < commit.id and are_separate and all(map(_is_file, files))
 
 
 def _is_file(file: OpenFile) -> bool:
     flags = (file.flags, file.rights, file.fdflags)
-    return (
-        _DESCRIPTOR_LEAST <= file.fd < _DESCRIPTOR_MOST
-        and 0 <= file.offset < _OFFSET_MOST
-        and all(0 <= flag < 1 << 64 for flag in flags)
-    )
+    is_known = _DESCRIPTOR_LEAST <= file.fd < _DESCRIPTOR_MOST and 0 <= file.offset < _OFFSET_MOST
+    return is_known and all(0 <= flag < 1 << 64 for flag in flags)
 
 
 class IndexHeader(Struct, frozen=True):

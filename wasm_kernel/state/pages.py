@@ -270,11 +270,12 @@ class WriteProtect:
             request = bytearray(struct.pack("<12Q", *fields, _PAGE_IS_WRITTEN))
             count = _ioctl(self._pagemap, _PAGEMAP_SCAN, request)
             at = struct.unpack_from("<Q", request, 32)[0]
-            regions = self._found[: 3 * count]  # start, end and categories of each
-            base = self._address
-            found += [
-                (a - base, b - base) for a, b in zip(regions[::3], regions[1::3], strict=True)
-            ]
+            regions, base = (
+                self._found[: 3 * count],
+                self._address,
+            )  # start, end and more
+            pairs = zip(regions[::3], regions[1::3], strict=True)
+            found += [(start - base, stop - base) for start, stop in pairs]
         return found
 
     def close(self) -> None:

@@ -46,7 +46,6 @@ FREE_SMALL, FREE_LARGE = 64 * 1024, 1024 * 1024  # bytes: the smallest free piec
 FREE_WORTH = 4 * 1024 * 1024  # bytes in all; clearing less costs more than keeping it
 
 _LOG = logging.getLogger("wasm_kernel.state")
-_UNEXPECTED = "an unexpected error, which the log describes"
 
 Trouble = Callable[[Exception], None]
 """Called on the recorder's thread when commits can't be written; once until all are written."""
@@ -152,8 +151,7 @@ class Recorder:
         ran: Ran | None = None,
     ) -> Commit:
         """Takes a commit of the watched instance. If that fails, the next one has the changes."""
-        if self._tracker is None or self._files is None:
-            raise RuntimeError("no instance is watched")
+        assert self._tracker is not None and self._files is not None, "an instance is watched"
         address, size = instance.memory.address, instance.memory.size
         ranges = self._missed = pages.merge([*self._missed, *self._tracker.changed(size)])
         cleared = self._clear_free(address, size, ranges)
@@ -371,7 +369,7 @@ class Recorder:
             self._tell(problem)
         except BaseException:
             _LOG.exception("The history of a session could not be written")
-            self._tell(HistoryError(_UNEXPECTED))
+            self._tell(HistoryError("an unexpected error, which the log describes"))
         else:
             return True
         return False

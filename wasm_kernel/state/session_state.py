@@ -22,7 +22,7 @@ from wasm_kernel.errors import (
 from wasm_kernel.events import Notices
 from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import HistoryLock, Resume
-from wasm_kernel.linux.folders import inode_of
+from wasm_kernel.linux.folders import inode_of, undoing
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Ran
 from wasm_kernel.state import folding, texts
@@ -71,12 +71,8 @@ class SessionState:
         self._resume = resume
         self._notices = notices
         self._lock = HistoryLock(folders.private)
-        self.files = FileVersions(
-            folders.app.folder,
-            folders.private,
-            most_bytes=policy.files_history_bytes,
-            copy_bytes=policy.file_copy_bytes,
-        )
+        app, most, copied = folders.app.folder, policy.files_history_bytes, policy.file_copy_bytes
+        self.files = FileVersions(app, folders.private, most_bytes=most, copy_bytes=copied)
         self._recorder: Recorder | None = None
         self._image: BaseImage | None = None
         self._not_kept: set[str] = set()  # the paths that the user was told of
@@ -119,7 +115,7 @@ class SessionState:
         if resumption.wants_any and (image := stored_image(state)) != self.image.id:
             self._image = next((one for one in others if one.id == image), self.image)
         history = History(state, self.image.id, self._folders.verified)
-        try:
+        with undoing(history.close):
             resumption.take_up(history)
             self.is_untried = resumption.is_untried
             if history.place and history.place.has_come_back:  # the kept files fit another history
@@ -129,9 +125,6 @@ class SessionState:
             else:
                 self.files.begin_anew()
             self._lock.settled()
-        except BaseException:
-            history.close()
-            raise
         return history
 
     def forget_at_end(self) -> None:
@@ -172,13 +165,11 @@ class SessionState:
     @property
     def image(self) -> BaseImage:
         """The base image to which saved memory is relative."""
-        if self._image is None:
-            raise RuntimeError("this state is not open")
+        assert self._image is not None, "this state is open"
         return self._image
 
     def _live(self) -> Recorder:
-        if self._recorder is None:
-            raise RuntimeError("this state is not open")
+        assert self._recorder is not None, "this state is open"
         return self._recorder
 
     @property
@@ -456,10 +447,7 @@ class SessionState:
     # -- forks
 
     def wait_saved(self, instance: Instance) -> None:
-        """Commits all changes of memory, and waits some minutes for the head to be on disk.
-
-        Raises `ForkError`.
-        """
+        """Commits all changes, and waits some minutes for the head on disk; raises `ForkError`."""
         if not self.catch_up(instance):
             raise ForkError(self._notices.pop_last().removeprefix("[wasm-kernel] ").strip())
         if self.head is None:

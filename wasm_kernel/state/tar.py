@@ -35,12 +35,8 @@ _HEADERS_MOST = 2 * 1024 * 1024  # all headers of one member
 _LENGTH_MOST = 8  # digits of a record's length, and a blank
 _DIGITS = bytes(49 if 48 <= one <= 57 else 0 for one in range(256))
 _NUMBER = b"1" * 300  # longer than a name may be
-_FOLLOWS = {
-    tarfile.XHDTYPE: "words",
-    tarfile.SOLARIS_XHDTYPE: "words",
-    tarfile.GNUTYPE_LONGNAME: "name",
-    tarfile.GNUTYPE_LONGLINK: "name",
-}
+_FOLLOWS = dict.fromkeys((tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE), "words")
+_FOLLOWS |= dict.fromkeys((tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK), "name")
 _RANGES_MOST = 50_000  # the map of these ranges still fits into the headers
 _PERMISSIONS = 0o777
 _GZIP = 31  # what zlib calls the format of gzip, with its largest window

@@ -209,9 +209,9 @@ class Tree(Struct, frozen=True):
 
     def _restore(self, where: str) -> TravelPlan:
         numbered = re.fullmatch(_STATE, where)
-        commit = self.commits.get(int(numbered[1])) if numbered is not None else None
-        target = self.names.get(where) or self._after_cell(where)
-        target = target if commit is None else commit.id
+        target = int(numbered[1]) if numbered is not None else 0
+        if target not in self.commits:
+            target = self.names.get(where) or self._after_cell(where)
         if not target:
             known = ", ".join(sorted(self.names)) or "none"
             raise TravelError(

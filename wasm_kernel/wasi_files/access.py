@@ -90,13 +90,9 @@ class FileAccess:
 @contextlib.contextmanager
 def files_in(folders: Sequence[Preopen], quota: Quota, home: str = "") -> Iterator[FileAccess]:
     """Yields the files of some folders, the workspace first, as a guest sees them, without one."""
+    preopens, changes = Preopens(tuple(folders), home=home), FileChanges(folders[0])
     files = FileOperations(
-        Preopens(tuple(folders), home=home),
-        FileChanges(folders[0]),
-        quota,
-        NO_FILE_HISTORY,
-        open_files=_OPEN_FILES,
-        should_stop=lambda: False,
+        preopens, changes, quota, NO_FILE_HISTORY, open_files=_OPEN_FILES, should_stop=lambda: False
     )
     with contextlib.closing(files):
         yield FileAccess(files)

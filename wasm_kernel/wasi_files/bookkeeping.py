@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from wasm_kernel.wasi_files.changes import FileChanges
@@ -17,16 +18,14 @@ T = TypeVar("T")
 _BETWEEN_LOOKS = 256  # entries of a folder
 
 
+@dataclass(eq=False)
 class NameInFolder:
     """A name in an open folder; `parts` are the names that lead there below the preopen."""
 
-    __slots__ = ("folder", "name", "parts", "preopen")
-
-    def __init__(self, preopen: Preopen, folder: int, name: str, parts: Parts) -> None:
-        self.preopen = preopen
-        self.folder = folder
-        self.name = name
-        self.parts = parts
+    preopen: Preopen
+    folder: int
+    name: str
+    parts: Parts
 
     @property
     def path(self) -> str | None:
@@ -34,23 +33,17 @@ class NameInFolder:
         return "/".join(self.parts) if self.preopen.tracked else None
 
 
+@dataclass(eq=False)
 class Bookkeeping:
     """The quota, the changes of a turn, and the history of a guest's files.
 
     `changes` and `history` outlive it. Only the guest's thread uses it.
     """
 
-    def __init__(
-        self,
-        changes: FileChanges,
-        quota: Quota,
-        history: FileHistory,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self.changes = changes
-        self.quota = quota
-        self.history = history
-        self.should_stop = should_stop
+    changes: FileChanges
+    quota: Quota
+    history: FileHistory
+    should_stop: Callable[[], bool]
 
     def check_time(self) -> None:
         """Raises `GuestOSError` if an interrupt is asked for, or the cell's time is over."""

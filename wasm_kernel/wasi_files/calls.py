@@ -211,13 +211,8 @@ class WasiFiles:
 
     def _path_open(self, fd: int, flags: int, path: int, length: int, how: int, *more: int) -> None:
         rights, _, fdflags, out = more
-        opened = self._files.open(
-            self._path(fd, path, length),
-            how,
-            rights,
-            fdflags=fdflags,
-            follow=bool(flags & abi.LOOKUP_FOLLOW),
-        )
+        at, follow = self._path(fd, path, length), bool(flags & abi.LOOKUP_FOLLOW)
+        opened = self._files.open(at, how, rights, fdflags=fdflags, follow=follow)
         self._memory.write_word(out, opened)
 
     def _path_filestat_get(self, fd: int, flags: int, path: int, length: int, out: int) -> None:

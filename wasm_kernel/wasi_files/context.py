@@ -55,11 +55,9 @@ class FileContext(Bookkeeping):
     def _walk(self, fd: int, path: str, follow: Follow) -> GuestPath:
         if not path:
             raise GuestOSError(errno.ENOENT)
-        if fd == self._root:
-            found = self.preopens.below_root(path)
-            if found is not None:
-                preopen, used = found
-                return resolve(preopen, path[used:] or ".", follow=follow)
+        if fd == self._root and (found := self.preopens.below_root(path)) is not None:
+            preopen, used = found
+            return resolve(preopen, path[used:] or ".", follow=follow)
         opened = self.open_files.get(fd)
         if not opened.is_folder:
             raise GuestOSError(errno.ENOTDIR)

@@ -73,20 +73,15 @@ def _copy(
 
 
 def _new_part(books: Bookkeeping, place: NameInFolder) -> tuple[str, int]:
-    """Makes a file for a copy, locked so that no other kernel removes it.
-
-    Returns its name and its descriptor.
-    """
+    """Makes a locked file for a copy, which no kernel removes; returns its name and descriptor."""
     for number in itertools.count():
         name = f"{_PART}{number or ''}"
         try:
             target = os.open(name, NEW, 0o666, dir_fd=place.folder)
         except FileExistsError:
+            part = NameInFolder(place.preopen, place.folder, name, (*place.parts[:-1], name))
             with contextlib.suppress(OSError):  # for a folder, or another kernel's: the next name
-                _remove_abandoned(
-                    books,
-                    NameInFolder(place.preopen, place.folder, name, (*place.parts[:-1], name)),
-                )
+                _remove_abandoned(books, part)
             continue
         with contextlib.suppress(OSError):
             locked = _locks(target)

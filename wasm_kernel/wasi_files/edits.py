@@ -84,8 +84,7 @@ class EditOperations(FileContext):
                 raise GuestOSError(errno.ENOENT)
             place.make_way(self)
             self.make(place, lambda: os.symlink(text, place.name, dir_fd=place.folder))
-            status = place.status()
-            if status is not None:
+            if (status := place.status()) is not None:
                 self.changes.created(place.path, inode_of(status))
 
     def rename(self, at: PathAt, target: PathAt) -> None:

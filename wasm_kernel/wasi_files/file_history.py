@@ -11,13 +11,8 @@ from enum import Enum
 
 from wasm_kernel.linux.folders import Inode
 
-
-class Change(Enum):
-    """A change that is about to happen to a file: a write, another name, or losing its name."""
-
-    WRITE = "write"
-    MOVE = "move"
-    END = "end"
+Change = Enum("Change", "WRITE MOVE END")
+"""A change that is about to happen to a file: a write, another name, or losing its name."""
 
 
 class FileHistory:

@@ -15,8 +15,6 @@ from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, GuestOSError, Parts, Preopen, Preopens
 from wasm_kernel.wasi_files.quota import OpenFileSize, Quota
 
-_ANOTHER = "another"  # an identity that no file has
-
 
 class OpenFile(Struct, frozen=True):
     """A record of an open file, for saving.
@@ -95,7 +93,7 @@ class OpenDescriptor(Struct, eq=False, weakref=True):
         A file without a name gets an identity that no file has.
         """
         if self.gone:
-            return _ANOTHER
+            return "another"  # an identity that no file has
         told_apart = self.preopen.tells_files_apart and self.parts and not self.is_merged
         if not self.identity and told_apart and self.fd >= 0:
             self.identity = open_file_identity(self.fd)
@@ -139,8 +137,7 @@ class OpenFiles:
 
     def get(self, fd: int) -> OpenDescriptor:
         """Returns an open descriptor. Raises `GuestOSError` for streams and closed descriptors."""
-        opened = self._by_number.get(fd)
-        if opened is None:
+        if (opened := self._by_number.get(fd)) is None:
             raise GuestOSError(errno.EBADF)
         return opened
 

@@ -132,9 +132,8 @@ def look_before_opening(place: GuestPath, how: int, rights: int) -> os.stat_resu
     found = place.status()
     if found is not None and stat.S_IFMT(found.st_mode) not in _KINDS:
         raise GuestOSError(errno.ENOTSUP)
-    if not (place.preopen.writable or is_null(place)) and (
-        how & _WRITES or rights & abi.RIGHT_WRITE
-    ):
+    writes = how & _WRITES or rights & abi.RIGHT_WRITE
+    if writes and not (place.preopen.writable or is_null(place)):
         raise GuestOSError(errno.EPERM)
     return found
 

@@ -21,14 +21,13 @@ import stat
 from collections.abc import Callable, Iterator
 
 from wasm_kernel.engine import abi
-from wasm_kernel.linux.folders import READ, closing_fd, inode_of, link_text
+from wasm_kernel.linux.folders import READ, Folder, closing_fd, inode_of, link_text
 from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, NameInFolder
 from wasm_kernel.wasi_files.copy_up import NEW, copy_file, make_folder, remove
 from wasm_kernel.wasi_files.listing import FolderEntry, read_folder
 from wasm_kernel.wasi_files.path_walk import Follow, GuestPath, HiddenName, Layer, PathWalk
 from wasm_kernel.wasi_files.preopens import (
     COVER,
-    NOTHING_HIDDEN,
     GuestOSError,
     Parts,
     Preopen,
@@ -41,8 +40,6 @@ _NAME_MAX = 255  # bytes of a name on nearly every file system
 
 class OverlayPath(GuestPath):
     """A place in an overlay: in the upper folder, or in the lower one if only that has it."""
-
-    __slots__ = ("_both",)
 
     def __init__(
         self,
@@ -192,10 +189,9 @@ class OverlayPath(GuestPath):
         if self.in_lower:
             return
         with closing_fd(os.open(self.name, READ | os.O_DIRECTORY, dir_fd=self.folder)) as folder:
-            for name in [entry.name for entry in read_folder(folder, NOTHING_HIDDEN, 0)]:
-                if is_cover(name):
-                    with contextlib.suppress(FileNotFoundError):
-                        remove(books, NameInFolder(self.overlay, folder, name, (*self.parts, name)))
+            for name in filter(is_cover, Folder(folder).names()):
+                with contextlib.suppress(FileNotFoundError):
+                    remove(books, NameInFolder(self.overlay, folder, name, (*self.parts, name)))
 
 
 class OverlayWalk(PathWalk):

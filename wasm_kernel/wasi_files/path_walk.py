@@ -24,12 +24,8 @@ from wasm_kernel.wasi_files.preopens import GuestOSError, Parts, Preopen, is_hid
 _HOPS = 40  # the number of links that Linux follows
 
 
-class Follow(Enum):
-    """Tells whether a link at the end of a path is followed: always, before a slash, or never."""
-
-    ALWAYS = "always"
-    BEFORE_SLASH = "before a slash"
-    NEVER = "never"
+Follow = Enum("Follow", "ALWAYS BEFORE_SLASH NEVER")
+"""Tells whether a link at the end of a path is followed: always, before a slash, or never."""
 
 
 class Outside(GuestOSError):
@@ -63,8 +59,6 @@ class GuestPath(NameInFolder, Closing):
     `beneath` is the status of the lower layer's file, None if it has none; `in_lower` is true if
     only that layer has one.
     """
-
-    __slots__ = ("_walk", "beneath", "in_lower", "is_folder", "overlay")
 
     def __init__(self, walk: PathWalk, name: str, parts: Parts, *, is_folder: bool) -> None:
         super().__init__(walk.preopen, walk.fd, name, parts)
@@ -138,8 +132,6 @@ class Layer(Closing):
     It opens nothing before the first step, so that a path of one name needs no folder opened.
     """
 
-    __slots__ = ("_start", "_walk", "hides_folders", "missing", "preopen")
-
     def __init__(self, preopen: Preopen, fd: int | None = None) -> None:
         self.preopen = preopen
         self.missing = 0  # folders on the way that another layer has and this one lacks
@@ -205,8 +197,6 @@ class PathWalk(Closing):
 
     `parts` are the names that lead to `fd`.
     """
-
-    __slots__ = ("_base", "_hops", "_layers", "_upper", "_way", "preopen")
 
     def __init__(self, preopen: Preopen, fd: int | None = None, parts: Parts = ()) -> None:
         self.preopen = preopen
@@ -280,8 +270,7 @@ class PathWalk(Closing):
 
     def _enter(self, name: str) -> str:
         """Goes down into a folder; returns the text of a link in its place, or an empty one."""
-        target = self._upper.enter(name, len(self._way))
-        if target is None:
+        if (target := self._upper.enter(name, len(self._way))) is None:
             raise FileNotFoundError(errno.ENOENT, "the folder is not there")
         if not target:
             self._way.append(name)

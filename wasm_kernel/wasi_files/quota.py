@@ -18,6 +18,8 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
+
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Inode, inode_of
 from wasm_kernel.wasi_files.preopens import GuestOSError, Preopen, visible
@@ -33,14 +35,13 @@ class Full(GuestOSError):
         super().__init__(errno.ENOSPC)
 
 
-class OpenFileSize:
+class OpenFileSize(Struct, eq=False):
     """The length of an open file, the number of its descriptors, and whether it is nameless."""
 
-    def __init__(self, key: Inode, size: int) -> None:
-        self.key = key
-        self.size = size
-        self.descriptors = 0
-        self.nameless = False
+    key: Inode
+    size: int
+    descriptors: int = 0
+    nameless: bool = False
 
 
 class Quota:
@@ -131,8 +132,7 @@ class Quota:
         self.used_files -= 1
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             return
-        held = self._held.get(inode_of(status))
-        if held is None:
+        if (held := self._held.get(inode_of(status))) is None:
             self.used_bytes -= status.st_size
         else:
             held.nameless = True
@@ -189,6 +189,5 @@ class Quota:
                 return
             linked.add(inode_of(status))
         self.used_bytes += status.st_size
-        held = self._held.get(inode_of(status))
-        if held is not None:
+        if (held := self._held.get(inode_of(status))) is not None:
             held.size = status.st_size
