@@ -126,7 +126,7 @@ def test_a_package_of_the_bundle_that_is_missing_is_named_and_leaves_no_layout(
         patch.setattr(files, "PACKAGES", ("no_such_package",))
         with pytest.raises(BundleError, match="no_such_package"):
             files.lay_out(small, cache)
-    assert (files.lay_out(small, cache).lib / files.BUNDLE_NAME).is_file()
+    assert (files.lay_out(small, cache) / "lib" / files.BUNDLE_NAME).is_file()
 
 
 def test_the_bundle_of_the_same_packages_is_the_same_on_another_machine(
@@ -140,7 +140,7 @@ def test_the_bundle_of_the_same_packages_is_the_same_on_another_machine(
     for name in ("here", "there"):
         os.utime(agent / "__init__.py", (1e9 + len(made), 1e9 + len(made)))
         layout = files.lay_out(small, Cache(tmp_path / name))
-        made.append((layout.lib / files.BUNDLE_NAME).read_bytes())
+        made.append((layout / "lib" / files.BUNDLE_NAME).read_bytes())
     assert made[0] == made[1]
 
 
@@ -161,8 +161,8 @@ def test_an_installed_image_brings_the_packages_it_was_built_of(
     found = files.find(cache)
     assert (found.key, found.packages["traitlets"]) == (key, "1.0")
     layout = files.lay_out(replace(small, key=key), cache)
-    assert (layout.lib / files.BUNDLE_NAME).read_bytes() == b"the older packages"
-    assert (layout.lib / files.STDLIB_NAME).is_file()
+    assert (layout / "lib" / files.BUNDLE_NAME).read_bytes() == b"the older packages"
+    assert (layout / "lib" / files.STDLIB_NAME).is_file()
     (tmp_path / "runtimes" / "python" / "agent" / "new.py").write_text("x = 1")
     assert files.find(cache).packages["traitlets"] != "1.0"
 

@@ -113,14 +113,6 @@ class _Note(msgspec.Struct):
     files: PythonFiles
 
 
-class GuestFolders(msgspec.Struct, frozen=True):
-    """The host folders that hold the laid-out files, behind the guest's fixed, read-only paths."""
-
-    lib: Path
-    data: Path
-    root: Path
-
-
 def guest_files(cache: Cache) -> PythonFiles:
     """Returns the guest's sources, remembered or found; `BundleError` says what to install."""
     stamp = _stamp()
@@ -282,8 +274,11 @@ def agent_files() -> list[tuple[str, Path]]:
     return [(path.relative_to(folder).as_posix(), path) for path in found]
 
 
-def lay_out(files: PythonFiles, cache: Cache) -> GuestFolders:
-    """Returns the laid-out files, made if they are not there yet."""
+def lay_out(files: PythonFiles, cache: Cache) -> Path:
+    """Returns the folder of the laid-out files, which are made if they are not there yet.
+
+    The folders `lib`, `mpl-data` and `root` in it lie behind fixed, read-only paths of the guest.
+    """
     cache.prepare()
     name = folder_name(files)
     folder = cache.path(name)
@@ -291,7 +286,7 @@ def lay_out(files: PythonFiles, cache: Cache) -> GuestFolders:
         with cache.lock("bundle", lambda seconds: None):
             if cache.folder_of(name) is None:
                 _make(files, folder, cache.installed(f"{name}/lib"))
-    return GuestFolders(folder / "lib", folder / "mpl-data", folder / "root")
+    return folder
 
 
 def folder_name(files: PythonFiles) -> str:

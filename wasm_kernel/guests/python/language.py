@@ -7,6 +7,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,7 +31,7 @@ from wasm_kernel.guests.base import (
 from wasm_kernel.guests.broker_handlers import CompileInBackground, PrepareCodec, PrepareGuest
 from wasm_kernel.guests.prepared import PreparedFiles
 from wasm_kernel.guests.python import files as guest_files
-from wasm_kernel.guests.python.files import GuestFolders, PythonFiles
+from wasm_kernel.guests.python.files import PythonFiles
 from wasm_kernel.guests.python.guest import (
     ARGV,
     BOOT,
@@ -94,10 +95,11 @@ class PythonLanguage:
     @cached_property
     def _library(self) -> tuple[Folder, Folder, Folder]:
         """The folders of the guest's library, its data and its `/`; all sandboxes share them."""
-        layout = self._lay_out()
-        return Folder.open(layout.lib), Folder.open(layout.data), Folder.open(layout.root)
+        folder = self._lay_out()
+        lib, data, root = (Folder.open(folder / name) for name in ("lib", "mpl-data", "root"))
+        return lib, data, root
 
-    def _lay_out(self) -> GuestFolders:
+    def _lay_out(self) -> Path:
         return guest_files.lay_out(self.files, self.cache)
 
     @cached_property
