@@ -211,9 +211,7 @@ class Compiler:
     def _compile(self, engine: wasmtime.Engine, binary: GuestBinary) -> wasmtime.Module:
         code, file = binary.path.read_bytes(), binary.path.name
         if hashlib.sha256(code).hexdigest() != binary.sha256:
-            raise CompileError(
-                f"{file} is not the file that its package describes. {binary.remedy}"
-            )
+            raise CompileError(f"{file} is not the one that its package describes. {binary.remedy}")
         try:
             return wasmtime.Module(engine, code)
         except wasmtime.WasmtimeError as problem:

@@ -181,14 +181,14 @@ class HostCommands:
 
     def cell_lost(self, turn: RunningTurn, clock: Clock) -> None:
         """Drops the cell's requests, as the guest was lost in it."""
-        context = _CellActionContext(turn, self.broker, clock)
+        context = _CellContext(turn, self.broker, clock)
         for action in self._actions:
             with context.logging_failure("dropping what a cell asked for"):
                 action.cell_lost(context)
         self.begin_cell(1)
 
 
-class _CellActionContext:
+class _CellContext:
     """An `ActionContext` for actions before a cell begins, or after its end."""
 
     def __init__(self, turn: RunningTurn, broker: Broker, clock: Clock) -> None:
@@ -218,11 +218,9 @@ class _CellActionContext:
 
 
 @contextlib.contextmanager
-def _acting(
-    turn: RunningTurn, broker: Broker, clock: Clock, what: str
-) -> Iterator[_CellActionContext]:
+def _acting(turn: RunningTurn, broker: Broker, clock: Clock, what: str) -> Iterator[_CellContext]:
     """Yields the context of actions in the block, which an interrupt cancels."""
-    context = _CellActionContext(turn, broker, clock)
+    context = _CellContext(turn, broker, clock)
     clock.arm(NO_SIGNALS, None, 0.0)
     try:
         with context.logging_failure(what):

@@ -216,9 +216,7 @@ class TurnComms:
 
 def _pairs(value: Any) -> list[tuple[str, str]]:
     items = list(value.items())[:COMMS_MOST] if isinstance(value, dict) else []
-    return [
-        (comm_id, target) for comm_id, target in items if _is_name(comm_id) and _is_name(target)
-    ]
+    return [pair for pair in items if all(map(_is_name, pair))]
 
 
 def _is_name(value: Any) -> bool:

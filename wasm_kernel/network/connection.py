@@ -266,9 +266,8 @@ class Connection:
             headers = answer_headers(response.headers, has_body=has_body)
             headers = exchange.secrets.hide_in(headers)
             reason = exchange.secrets.hidden(response.extensions.get("reason_phrase", b""))
-            await self._put(
-                h11.Response(status_code=response.status, headers=headers, reason=reason)
-            )
+            head = h11.Response(status_code=response.status, headers=headers, reason=reason)
+            await self._put(head)
             parts = self._parts(exchange, response)
             if self._exchanges.records:
                 parts = self._recorded(exchange, (response.status, reason, headers), parts)

@@ -195,7 +195,7 @@ class Exchanges:
             folder = self._listed()
             self._made[digest.key, cell] += 1
             if (cell, number) in self._left.get(digest.key, ()):
-                await self._read_answer(folder, digest, f"{digest.key}.{cell}.{number}")
+                await self._recorded(folder, digest, f"{digest.key}.{cell}.{number}")
         try:
             made = await connect()
         except OSError as problem:
@@ -248,11 +248,9 @@ class Exchanges:
         first = self.cells()[1]
         chosen = next((each for each in left if each[0] >= first), left[0])
         left.remove(chosen)
-        return await self._read_answer(folder, digest, f"{key}.{chosen[0]}.{chosen[1]}")
+        return await self._recorded(folder, digest, f"{key}.{chosen[0]}.{chosen[1]}")
 
-    async def _read_answer(
-        self, folder: Folder, digest: RequestDigest, name: str
-    ) -> RecordedAnswer:
+    async def _recorded(self, folder: Folder, digest: RequestDigest, name: str) -> RecordedAnswer:
         """Returns a recorded answer; raises the error that was recorded in place of one."""
         try:
             found = await self._answer(folder, name)

@@ -71,9 +71,7 @@ class RequestReader:
         self._head.clear()
         is_plain = raw.count(b"\n") == raw.count(b"\r") == raw.count(b"\r\n")
         if not is_plain or b"\n " in raw or b"\n\t" in raw or _CONTROL.search(raw):
-            raise BadRequest(
-                "a request's head has control characters, or lines that are not HTTP's"
-            )
+            raise BadRequest("a request's head has control characters, or lines unlike HTTP's")
         if len(_LENGTH.findall(raw)) > 1:
             raise BadRequest("a request says its length twice")
         self._parser.receive_data(whole)

@@ -104,9 +104,7 @@ class Upstream:
         problem: Exception | None = None
         for address in self._judge.addresses(host, port, found)[:_ADDRESSES_MOST]:
             try:
-                self._stream = await self._counting.connect_tcp(
-                    address, port, timeout=CONNECT_SECONDS
-                )
+                self._stream = await self._counting.connect_tcp(address, port, CONNECT_SECONDS)
             except (httpcore.NetworkError, httpcore.TimeoutException) as failure:
                 problem = failure
             else:

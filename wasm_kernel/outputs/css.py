@@ -339,16 +339,14 @@ def style_attribute(text: str, removals: Removals) -> str:
     if len(text) > ATTRIBUTE_CHARACTERS:
         removals.add(STYLES)
         return ""
-    cleaned = (
-        _clean_attribute if len(text) <= REMEMBERED_ATTRIBUTE else _clean_attribute.__wrapped__
-    )
+    cleaned = _clean_style if len(text) <= REMEMBERED_ATTRIBUTE else _clean_style.__wrapped__
     css, phrases = cleaned(text)
     removals.update(phrases)
     return css
 
 
 @lru_cache(maxsize=4096)
-def _clean_attribute(text: str) -> tuple[str, tuple[str, ...]]:
+def _clean_style(text: str) -> tuple[str, tuple[str, ...]]:
     # cached, as a table repeats the same attribute in each of its cells
     import tinycss2
 

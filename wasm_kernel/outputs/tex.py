@@ -53,9 +53,8 @@ def safe_tex(text: str, removals: Removals) -> str:
     parts, at = [], 0
     for command in stoppable(_TEX_COMMAND.finditer(text)):
         name = command[1]
-        if name in _TEX_COMMANDS or (
-            name in _STYLING and not _PLAIN_OPTION.match(text, command.end())
-        ):
+        is_styling = name in _STYLING and not _PLAIN_OPTION.match(text, command.end())
+        if is_styling or name in _TEX_COMMANDS:
             parts.append(text[at : command.start() + 1])
             at = command.start() + 1
     if not parts:

@@ -84,10 +84,8 @@ class WidgetGate:
             removals.add(f"a channel to {_named(message.target_name)}, which is not a widget's")
             return None
         state, buffers = self._entered(message.comm_id, message.data, message.buffers, removals)
-        metadata = _versioned(message.metadata)
-        return _with_buffers(
-            message, {"state": state}, buffers, target_name=WIDGETS, metadata=metadata
-        )
+        more = {"target_name": WIDGETS, "metadata": _versioned(message.metadata)}
+        return _with_buffers(message, {"state": state}, buffers, **more)
 
     def _entered(
         self, comm_id: str, data: Mapping[str, Any], buffers: tuple[bytes, ...], removals: Removals
@@ -280,9 +278,8 @@ def identified(state: Mapping[str, Any]) -> Model:
     view = VIEWS.get(model)
     if view is None or not (shown[1] is None or (*shown,) == view):
         raise NotShowable(_module(state))
-    if not all(
-        isinstance(v := state.get(n, ""), str) and _MODULE_VERSION.match(v) for n in VERSIONS
-    ):
+    versions = [state.get(name, "") for name in VERSIONS]
+    if not all(isinstance(each, str) and _MODULE_VERSION.match(each) for each in versions):
         raise NotShowable(_module(state))
     return Model((*model, *view))
 

@@ -156,17 +156,15 @@ class Mirror:
                 made = self._take_over(source, folder, name, before)
                 self._record.set(path, replace(known, own=made, theirs=True))
 
-    def _take_over(
-        self, source: int, folder: Folder, name: str, before: os.stat_result
-    ) -> CopiedFile:
+    def _take_over(self, source: int, folder: Folder, name: str, old: os.stat_result) -> CopiedFile:
         """Replaces a file of the session by a copy of one beside the notebook."""
         if self._own_bytes is None:
             self._own_bytes = walks.size_of(self._workspace.folder.fd)
-        more = os.fstat(source).st_size - before.st_size
+        more = os.fstat(source).st_size - old.st_size
         if self._own_bytes + more > self._most_own:
             raise PublishError(_TOO_LARGE)
-        with self._workspace.draft(folder, source, before.st_mode) as (draft, made):
-            give_name(folder, draft, name, before)
+        with self._workspace.draft(folder, source, old.st_mode) as (draft, made):
+            give_name(folder, draft, name, old)
         self._own_bytes += more
         return CopiedFile(FileMark.of(source), made.size, made.digest)
 

@@ -97,9 +97,7 @@ def _packages(folder: Path) -> Mapping[str, _Locked]:
     except TooLong:
         raise PackageError("npm's list of these packages is too long.") from None
     except (OSError, msgspec.MsgspecError):
-        raise PackageError(
-            "npm does not tell where the packages are from; it is too old."
-        ) from None
+        raise PackageError("npm does not tell where packages are from; it is too old.") from None
 
 
 def _check_sources(packages: Mapping[str, _Locked]) -> None:

@@ -83,9 +83,8 @@ def guest_files() -> JavaScriptFiles:
 
 def shell_files() -> JavaScriptFiles:
     """Finds the files of the shell, which is a guest of the same interpreter."""
-    return msgspec.structs.replace(
-        _files_with({**_modules(), **dict(_shell())}), main=f"{AGENT}shell"
-    )
+    found = _files_with({**_modules(), **dict(_shell())})
+    return msgspec.structs.replace(found, main=f"{AGENT}shell")
 
 
 def _files_with(modules: Mapping[str, bytes]) -> JavaScriptFiles:

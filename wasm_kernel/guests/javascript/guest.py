@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -276,9 +277,8 @@ class JavaScriptGuest:
             event, value, self.interrupts.taken = "interrupted", 0, False
             self.engine.free(self.engine.exception())
         arguments = [self._text(event), value or self.engine.new_undefined()]
-        status, result = self._checked(
-            lambda: self.engine.call_function(self._addresses.step, arguments)
-        )
+        call = partial(self.engine.call_function, self._addresses.step, arguments)
+        status, result = self._checked(call)
         if status == FAILED:
             return self._step("interrupted") if self.interrupts.taken else None
         action = self.engine.text(result)

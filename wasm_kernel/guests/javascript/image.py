@@ -149,10 +149,9 @@ def find_random(before: bytes, after: bytes) -> list[int]:
     Source of the rule: `xorshift64star` in QuickJS-NG's quickjs.c.
     """
     size = min(len(before), len(after)) // 8 * 8
-    words = zip(
-        memoryview(before[:size]).cast("Q"), memoryview(after[:size]).cast("Q"), strict=True
-    )
-    return [8 * index for index, (was, is_) in enumerate(words) if was != is_ == _next(was)]
+    old, new = (memoryview(each[:size]).cast("Q") for each in (before, after))
+    words = enumerate(zip(old, new, strict=True))
+    return [8 * index for index, (was, is_) in words if was != is_ == _next(was)]
 
 
 def _next(state: int) -> int:

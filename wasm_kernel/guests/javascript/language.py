@@ -85,10 +85,8 @@ class JavaScriptLanguage:
         except BundleError as problem:
             yield Finding("broken", str(problem))
             return
-        build = f"build {files.interpreter.sha256[:12]}"
-        yield Finding(
-            "ok", f"the guest is JavaScript, by QuickJS-NG {guest_files.VERSION} ({build})"
-        )
+        made = f"QuickJS-NG {guest_files.VERSION} (build {files.interpreter.sha256[:12]})"
+        yield Finding("ok", f"the guest is JavaScript, by {made}")
         late = "the first session waits some seconds"
         yield from examine_code(self.prepared, "the JavaScript guest", late)
 

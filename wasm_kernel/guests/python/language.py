@@ -105,10 +105,8 @@ class PythonLanguage:
     @cached_property
     def prepared(self) -> PreparedFiles[PythonAddresses]:
         """The language's code and its base image in the cache."""
-        binaries = (self.files.wasm,)
-        return PreparedFiles(
-            self.compiler, binaries, self._made_of, PythonAddresses, _codec_binaries
-        )
+        wasm = (self.files.wasm,)
+        return PreparedFiles(self.compiler, wasm, self._made_of, PythonAddresses, _codec_binaries)
 
     @cached_property
     def small(self) -> PreparedFiles[PythonAddresses]:
@@ -292,9 +290,8 @@ class PythonLanguage:
         """Returns a booted guest."""
         addresses = msgspec.convert(setup.image.record.extra, PythonAddresses, str_keys=True)
         compiled = self.compiler.module(self.files.wasm, setup.flavour, lambda text: None)
-        channel = HostChannel(
-            setup.answer, partial(self._codecs, setup), partial(self._shells, setup)
-        )
+        codecs, shells = partial(self._codecs, setup), partial(self._shells, setup)
+        channel = HostChannel(setup.answer, codecs, shells)
         instance = setup.instance(compiled, channel, ARGV)
         return PythonGuest(instance, setup.files, addresses, setup.flavour, channel)
 

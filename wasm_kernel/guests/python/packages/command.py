@@ -126,9 +126,7 @@ class PipCommand:
             for wheel in self._fetched(needed, fetched, asked, context):
                 wheels[wheel.name] = wheel
                 known[wheel.name] = wheel.known
-        raise PackageError(
-            "what packages need of each other changes with each one that is fetched."
-        )
+        raise PackageError("what packages need of each other changes with each fetched one.")
 
     def _fetched(
         self,
