@@ -63,8 +63,6 @@ _CELLS_MOST = 2**31
 _DIGITS = 9
 _ASKED_MOST = 1_000  # travels in one cell: each costs the host work, and a name a write to disk
 _TOO_MANY = f"A cell can ask this {_ASKED_MOST:,} times. Nothing was changed by this one."
-_NAMED = "Checkpoint {name!r}: %restore {name} comes back to the variables as they are now."
-_RESTORED = "Restored: the variables are {where}."
 _STAY_SENT = ". Requests that were sent to the network stay sent"
 _DONE = {"undo": "Undone", "redo": "Done again"}
 
@@ -392,7 +390,7 @@ class PendingTravel:
         self._state.check_names({*self.here, *self.there, checked_name(name)})
         if name not in names:
             names.append(name)
-        return _NAMED.format(name=name)
+        return f"Checkpoint {name!r}: %restore {name} comes back to the variables as they are now."
 
     def _plan_travel(self, line: CommandLine) -> str:
         """Plans a travel from the target of the plan before it; returns a sentence about it."""
@@ -401,7 +399,7 @@ class PendingTravel:
         self.target = travel
         if line.name == "restore":
             where = f"as at {name!r}" if name else "as they were before this cell"
-            return _RESTORED.format(where=where)
+            return f"Restored: the variables are {where}."
         cells = "; ".join(f"{place_of(c.cell, c.label)} {c.label}" for c in travel.cells)
         said = f"{_DONE[line.name]}: {cells or 'nothing that changed a variable'}"
         return said + self._sent_by({each.cell for each in travel.cells}, line.name)

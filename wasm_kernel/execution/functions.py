@@ -37,10 +37,6 @@ _SENDING = (f"{NETWORK}send", f"{NETWORK}receive")
 _LOOK_SECONDS = 0.05  # between two looks for finished calls, beside one for each call
 _REST_SECONDS = 0.005  # between two looks at facts
 _SPARE_DROPS = 100  # of streams that an earlier cell has left
-_UNKNOWN = "the program that owns this sandbox offers no such function"
-_LARGE = f"the arguments take more than {CALL_BYTES // MIB} MiB"
-_OFTEN = "a cell may call it {most:,} times"
-_DROPPED = "as many calls were dropped as were made"
 
 
 class Parameter(Struct, frozen=True, omit_defaults=True):
@@ -143,15 +139,15 @@ class TurnFunctions:
         if isinstance(asked, DropCall):
             self._drops_left -= 1
             if self._drops_left < 0:
-                raise CommandRefused(_DROPPED)
+                raise CommandRefused("as many calls were dropped as were made")
         if not isinstance(asked, CallFunction | NextItem):
             return
         if (most := self._most.get(asked.function)) is None:
-            raise CommandRefused(_UNKNOWN)
+            raise CommandRefused("the program that owns this sandbox offers no such function")
         if size > CALL_BYTES:
-            raise CommandRefused(_LARGE)
+            raise CommandRefused(f"the arguments take more than {CALL_BYTES // MIB} MiB")
         if self._made[asked.function] >= most:
-            raise CommandRefused(_OFTEN.format(most=most))
+            raise CommandRefused(f"a cell may call it {most:,} times")
         self._made[asked.function] += 1
         self._looks_left += 1
         self._drops_left += 1

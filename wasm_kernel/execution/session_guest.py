@@ -39,7 +39,6 @@ from wasm_kernel.state.history import NOT_SAVED
 from wasm_kernel.state.tree import checked_name
 
 T = TypeVar("T")
-_CLOSED = "the guest was closed"
 _NOT_ALLOWED = (
     "%{name} is not allowed in this sandbox. The program that makes it can allow it, with pip=True."
 )
@@ -279,7 +278,7 @@ class SessionGuest:
         `crashed`, it finds the session as after a crash. With `asleep`, another process goes on
         with it.
         """
-        self._jobs.refuse_further(_CLOSED)
+        self._jobs.refuse_further("the guest was closed")
         if discard_variables:
             self._runner.state.forget_at_end()
         self._runner.state.ends_in_crash, self._runner.state.ends_asleep = crashed, asleep

@@ -39,7 +39,6 @@ PAYLOADS = 16
 REPLY_SECONDS = 1.0
 PAYLOAD_CHARACTERS = 4 * 1024 * 1024
 _TYPES = "_jupyter_types_experimental"
-_CUT = "\n[cut: it is longer than a cell may send]"
 
 _KINDS: Mapping[type, str] = {
     Stream: "stream",
@@ -184,7 +183,7 @@ def _payload(item: Any, cleaner: OutputCleaner, should_stop: ShouldStop) -> Cont
 def _cut(text: str) -> str:
     if len(text) <= PAYLOAD_CHARACTERS:
         return text
-    return text[:PAYLOAD_CHARACTERS] + _CUT
+    return text[:PAYLOAD_CHARACTERS] + "\n[cut: it is longer than a cell may send]"
 
 
 def complete_reply(reply: Mapping[str, Any], cursor_pos: int) -> Content:

@@ -37,7 +37,6 @@ _PARTS_MOST = 4  # parts of a request's body that wait to be sent
 _WITHOUT_BODY = (204, 304)
 _LONG = "a request and its answer may have {most:,} bytes (request_bytes of the network's rule)"
 _SLOW = "a request and its answer may take {seconds:g} seconds (seconds of the network's rule)"
-_EARLY = "the answer has come before the end of the request"
 _GONE = "the connection is closed"
 _DIFFERS = "the name for the secure connection is not the one that was connected to"
 
@@ -203,7 +202,7 @@ class Connection:
         if self._problem is not None:
             raise self._problem.with_traceback(None)  # it is raised many times
         if self._is_closed and self._out:
-            raise BrokenPipeError(_EARLY)
+            raise BrokenPipeError("the answer has come before the end of the request")
         if self._is_closed:
             raise ConnectionResetError(_GONE)
 

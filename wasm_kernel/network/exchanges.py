@@ -45,7 +45,6 @@ _USED_UP = "the last answer to {request} was given already (of {count:,} recorde
 _DAMAGED = "the recorded answer to {request} is damaged ({why}), and must be recorded again"
 _CUT = "the recorded answer ends here: its client or its server had left"
 _NO_FOLDER = "the recorded requests can't be opened ({why})"
-_LARGE = "the recorded answer is larger than any could be"
 _OTHER = "its bytes are not those that were recorded"
 
 _FAILURES: dict[str, type[OSError]] = {
@@ -388,7 +387,7 @@ class RecordedAnswer:
         Raises `OSError` if it has more than `most` bytes.
         """
         if self._exchange.size > most:
-            raise OSError(_LARGE)
+            raise OSError("the recorded answer is larger than any could be")
         while part := self._body.read(_PIECE_BYTES):
             yield part
         if not self._exchange.is_whole:

@@ -26,10 +26,6 @@ _PUBLIC_V6 = ipaddress.ip_network("2000::/3")  # all public ones; others may hol
 _HOST = "{host} can't be reached on port {port}: no rule of this sandbox's network allows it"
 _REQUEST = "{method} {scheme}://{host}{path} is not allowed by the rules of this sandbox's network"
 _DENIED = "{host} is denied by a rule of this sandbox's network"
-_ADDRESS = (
-    "{host} leads to no public address, and no rule of this sandbox's network has its address "
-    "among its addresses"
-)
 _SPELLING = "{host!r} is no host: write a name, or an address in its plain form"
 _FAST = "{host} may get {most:,} requests a minute from this session; wait, and try again"
 _MUCH = "this session's requests to {host} have moved {most:,} bytes, which is the most"
@@ -83,7 +79,10 @@ class Judge:
             or any(rule.leads_to(address) for rule in rules)
         ]
         if not allowed:
-            raise self._refused(_ADDRESS.format(host=host))
+            raise self._refused(
+                f"{host} leads to no public address, and no rule of this sandbox's network has its "
+                "address among its addresses"
+            )
         return allowed
 
     def request(self, scheme: str, host: str, port: int, method: str, target: str) -> NetworkRule:

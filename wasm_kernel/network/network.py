@@ -29,8 +29,6 @@ _IDLE_SECONDS = 90.0
 _LEFT_SECONDS = 10.0
 _NUMBER_BITS = 48  # random bits of the first number: variables may have an earlier program's
 _LAST_MOST, _SHOWN = 5, 200  # requests in words, and the characters of one
-_GONE = "the connection is closed"
-_MANY = f"{_CONNECTIONS_MOST} connections are open and busy; close some"
 
 
 class Network:
@@ -141,7 +139,7 @@ class Network:
 
     def _found(self, number: int) -> Connection:
         if (found := self._connections.get(number)) is None:
-            raise ConnectionResetError(_GONE)
+            raise ConnectionResetError("the connection is closed")
         return found
 
     async def _make_room(self) -> None:
@@ -161,5 +159,5 @@ class Network:
                 if each.is_idle or now - each.used > _LEFT_SECONDS
             ]
             if not left:
-                raise OSError(_MANY)
+                raise OSError(f"{_CONNECTIONS_MOST} connections are open and busy; close some")
             await self.close(min(left)[2])

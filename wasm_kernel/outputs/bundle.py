@@ -20,7 +20,6 @@ TYPE_CHARACTERS = 100
 DISPLAY_ID_CHARACTERS = 200
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 """The kind of output that shows a widget's model in a page."""
-_NOTHING_LEFT = "[not shown]"
 _PIXELS_MOST = 32_767
 _MENU = {"export": True, "source": False, "compiled": False, "editor": False}
 
@@ -65,7 +64,7 @@ def clean(
         with stopping_if(should_stop):
             _keep(kept, kind, content, removals)
     if data and not kept:
-        kept["text/plain"] = _NOTHING_LEFT
+        kept["text/plain"] = "[not shown]"
     return CleanOutput(kept, _metadata_of(metadata, kept), removals.phrases)
 
 

@@ -36,10 +36,6 @@ CONTROL = "jupyter.widget.control"
 _PROTOCOL_VERSION = re.compile(r"\d{1,4}(?:\.\d{1,4}){0,2}\Z")
 _PATHS_MOST = 10_000
 _HTML = (CONTROLS, "HTMLModel", *VIEWS[CONTROLS, "HTMLModel"])
-_STANDS_FOR = (
-    "<em>[wasm-kernel] A widget of {module} is not shown here: it would run code of its own in "
-    "your page. c.WasmKernel.outputs = 'trusted' allows it.</em>"
-)
 
 
 class WidgetGate:
@@ -193,7 +189,10 @@ def _instead_of(module: str) -> dict[str, Any]:
     versions = dict.fromkeys(("_model_module_version", "_view_module_version"), "2.0.0")
     identity = dict(zip(IDENTITY, _HTML, strict=True))
     looks = {"description": "", "description_allow_html": False, "placeholder": ""}
-    value = _STANDS_FOR.format(module=escape(module))
+    value = (
+        f"<em>[wasm-kernel] A widget of {escape(module)} is not shown here: it would run code of "
+        "its own in your page. c.WasmKernel.outputs = 'trusted' allows it.</em>"
+    )
     return identity | versions | looks | {"_dom_classes": [], "layout": None, "value": value}
 
 

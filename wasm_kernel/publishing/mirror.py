@@ -24,11 +24,6 @@ from wasm_kernel.publishing.tree import CopiedFile, FileTree, give_name, remove
 from wasm_kernel.publishing.writer import FolderWriter
 from wasm_kernel.wasi_files.preopens import COVER
 
-_TOO_LARGE = (
-    "it was changed there since the session wrote it, and has more bytes than workspace_bytes "
-    "leaves. Cells go on with the session's own."
-)
-_NO_NAME = "its path is too long, or none of a file."
 _A_FOLDER = "the folder stays beside the notebook, as there is something in it that is not deleted."
 
 
@@ -69,7 +64,7 @@ class Mirror:
         If it fails, nothing is changed, and `PublishError` or `OSError` says why.
         """
         if is_too_long(path) or not path.rpartition("/")[2]:
-            raise PublishError(_NO_NAME)
+            raise PublishError("its path is too long, or none of a file.")
         source = None
         with suppress(FileNotFoundError, NotADirectoryError, NotRegular):
             source = self._workspace.open_regular(path)
@@ -162,7 +157,10 @@ class Mirror:
             self._own_bytes = walks.size_of(self._workspace.folder.fd)
         more = os.fstat(source).st_size - old.st_size
         if self._own_bytes + more > self._most_own:
-            raise PublishError(_TOO_LARGE)
+            raise PublishError(
+                "it was changed there since the session wrote it, and has more bytes than "
+                "workspace_bytes leaves. Cells go on with the session's own."
+            )
         with self._workspace.draft(folder, source, old.st_mode) as (draft, made):
             give_name(folder, draft, name, old)
         self._own_bytes += more

@@ -48,15 +48,7 @@ NO_FOLDER = (
 TOO_MANY = f"At most {AT_ONCE:,} files can be published at once. Nothing was published."
 MISSING = "the session has no such file. (Files beside the notebook need not be published.)"
 _NO_FILE = "it is a link, a folder or something else that is not a regular file."
-_NOT_THERE = (
-    "The folder {name} beside the notebook can't be used, as it {why}. Nothing was published. Move "
-    "it away, or name another one with WasmKernel.publish_folder."
-)
 _A_LINK = "is a link, or something else that is not a folder"
-_HOMELESS = (
-    "This user has no folder for state that other users can't change, so a later session could not "
-    "tell which files were published. Nothing was published."
-)
 _PUBLISHED, _WRITTEN = "published", "written"
 """The folders with records: in the state folder, and in a session's private folder."""
 
@@ -148,7 +140,10 @@ class PlaceBeside(Struct, frozen=True):
             into = held.enter_context(self._target(names))
             place = state_subfolder(_PUBLISHED, make=True)
             if place is None:
-                raise PublishError(_HOMELESS)
+                raise PublishError(
+                    "This user has no folder for state that other users can't change, so a later "
+                    "session could not tell which files were published. Nothing was published."
+                )
             writer = FolderWriter(
                 FileTree(into, PlacesHidden(into), task),
                 held.enter_context(place),
@@ -230,7 +225,10 @@ class PlaceBeside(Struct, frozen=True):
         except OSError as problem:
             is_other = problem.errno in (errno.ELOOP, errno.ENOTDIR)
             why = _A_LINK if is_other else f"can't be opened ({describe(problem)})"
-        raise PublishError(_NOT_THERE.format(name="/".join(names), why=why))
+        raise PublishError(
+            f"The folder {'/'.join(names)} beside the notebook can't be used, as it {why}. Nothing "
+            "was published. Move it away, or name another one with WasmKernel.publish_folder."
+        )
 
 
 def _key_of(private: Path) -> bytes:

@@ -27,15 +27,13 @@ from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN, Hidden, is_hidden_fo
 _BLOCK = 4 * 1024 * 1024
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _ALL_MAY_READ = 0o666  # less the user's umask
-_CHANGED = "it changed while it was copied. Try again."
-_TAKEN = "the file beside the notebook was changed since, and was left as it is."
 
 
 class NameTaken(PublishError):
     """Another file has the name; it was left as it is."""
 
     def __init__(self) -> None:
-        super().__init__(_TAKEN)
+        super().__init__("the file beside the notebook was changed since, and was left as it is.")
 
 
 class CopiedFile(Struct, frozen=True):
@@ -122,7 +120,7 @@ class FileTree:
             FileCopier(self._task).copy(source, fd, before.st_size)
             # a clone has the size that the file had at that moment
             if os.fstat(fd).st_size != before.st_size or not _is_same(os.fstat(source), before):
-                raise PublishError(_CHANGED)
+                raise PublishError("it changed while it was copied. Try again.")
             if mode is not None:
                 os.fchmod(fd, mode & _ALL_MAY_READ)
             yield name, self._read(fd)

@@ -27,7 +27,6 @@ _FAILED = (
 )
 _UNLIKE = (-1,)
 """The status of no file: a file noted with this status is looked at before the next cell."""
-_INTERRUPTED = "it was interrupted."
 
 
 class WriteBack:
@@ -74,7 +73,7 @@ class WriteBack:
                 self._there.update(dict.fromkeys(done.refused.keys() & done.known, _UNLIKE))
                 refused |= done.refused
         except (WasmKernelError, Cancelled) as problem:
-            context.say(_FAILED.format(why=str(problem) or _INTERRUPTED), "stderr")
+            context.say(_FAILED.format(why=str(problem) or "it was interrupted."), "stderr")
             self._waiting = set(waiting[:_WAITING_MOST])
             return
         self._waiting.clear()

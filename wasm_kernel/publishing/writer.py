@@ -29,28 +29,15 @@ from wasm_kernel.publishing.tree import (
     remove,
 )
 
-_NOT_OURS = (
-    "there is a file of that name that was not published from here, or was changed since. It was "
-    "left as it is. Give one of the two another name."
-)
 _SINCE = (
     "it was changed there since the cell began, and was left as it is. The next cell sees the "
     "changed file: run this one again to overwrite it, or rename one of the two."
-)
-_ANOTHERS = (
-    "another notebook published a file of that name, which was left as it is. Give one of the two "
-    "another name."
 )
 _FULL = (
     "the published files would take more than workspace_bytes ({bytes:,}) or workspace_files "
     "({files:,}) allow. Remove some of them."
 )
 _NOT_A_FILE = "beside the notebook, a link or something else that is not a file has this name."
-_READ_ONLY = "the file beside the notebook is read-only, and was left as it is."
-_NO_ROOM = (
-    "the file beside the notebook can't be kept for %undo, as it has more bytes than "
-    "files_history_bytes leaves ({bytes:,}). It was left as it is."
-)
 
 
 class FolderWriter(Closing):
@@ -87,7 +74,10 @@ class FolderWriter(Closing):
             there, known = here.status(name), self.record.files.get(path)
             is_own = self._is_own(here, name, known)
             if there is not None and self._most_kept is None and not is_own:
-                raise PublishError(_NOT_OURS)
+                raise PublishError(
+                    "there is a file of that name that was not published from here, or was "
+                    "changed since. It was left as it is. Give one of the two another name."
+                )
             mode = None if there is None else _checked(there).st_mode
             with self.tree.draft(here, source, mode) as (draft, made):
                 if there is None:
@@ -159,12 +149,18 @@ class FolderWriter(Closing):
         new = self._changed(known, own)
         if known is not None and not known.theirs:
             if known.session != self._session and self._is_anothers(known.session):
-                raise PublishError(_ANOTHERS)
+                raise PublishError(
+                    "another notebook published a file of that name, which was left as it is. "
+                    "Give one of the two another name."
+                )
             yield
         else:
             most = self._most_kept or 0
             if there.st_size > most - self.record.kept_bytes:
-                raise PublishError(_NO_ROOM.format(bytes=most))
+                raise PublishError(
+                    "the file beside the notebook can't be kept for %undo, as it has more bytes "
+                    f"than files_history_bytes leaves ({most:,}). It was left as it is."
+                )
             new = replace(new, kept=f"{KEPT}{own_name()[1:]}", size=there.st_size)
             try:
                 _give_second_name(here, name, place, new.kept)
@@ -198,7 +194,7 @@ def _checked(there: os.stat_result) -> os.stat_result:
     if not stat.S_ISREG(there.st_mode):
         raise PublishError(_NOT_A_FILE)
     if not there.st_mode & stat.S_IWUSR:
-        raise PublishError(_READ_ONLY)
+        raise PublishError("the file beside the notebook is read-only, and was left as it is.")
     return there
 
 

@@ -29,7 +29,6 @@ _MOST_SHELLS = 8  # scripts that wait for programs, each asked for by the progra
 _OWN_FOLDERS = ("/app", "/tmp")  # noqa: S108 - guest paths
 _WAIT = b"[wasm-kernel] preparing the shell, once on this machine: some seconds\n"
 _NO_MEMORY = "the script needs more memory than the sandbox has"
-_TOO_DEEP = "too many scripts wait for programs that run other scripts"
 
 
 class _ShellFrame(Struct, frozen=True):
@@ -140,7 +139,7 @@ class Shells:
     def _run(self, asked: _Script | _Result) -> bytes:
         goes_on = isinstance(asked, _Result)
         if len(self._waiting) != asked.depth or asked.depth >= _MOST_SHELLS + goes_on:
-            return _failed(_TOO_DEEP)
+            return _failed("too many scripts wait for programs that run other scripts")
         if goes_on and not self._waiting:
             return _failed("no script waits for a program")
         request = msgspec.to_builtins(asked)
