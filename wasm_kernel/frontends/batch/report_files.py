@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
 
@@ -117,6 +117,7 @@ def _row(file: Path, outcome: Outcome) -> str:
     if outcome.output:
         name = _link(file, Path(outcome.output), outcome.notebook)
     files = first_of([_link(file, folder / each, each) for each in outcome.files], _FILES_MOST)
+    figures = islice(_figures(outcome), _IMAGES_MOST)
     return _ROW.format(
         name=name,
         kind="ok" if outcome.ok else "failed",
@@ -125,7 +126,7 @@ def _row(file: Path, outcome: Outcome) -> str:
         seconds=outcome.seconds,
         why=escape(_why(outcome)),
         files="<br>".join(files),
-        figures="".join(f'<img src="{each}" alt="">' for each in _figures(outcome)),
+        figures="".join(f'<img src="{each}" alt="">' for each in figures),
     )
 
 
@@ -141,14 +142,12 @@ def _why(outcome: Outcome) -> str:
 
 
 def _figures(outcome: Outcome) -> Iterator[str]:
-    """The first raster images of an executed notebook, as `data:` addresses."""
+    """The raster images of an executed notebook, as `data:` addresses."""
     found = read_executed(Path(outcome.output)) if outcome.output else None
     cells = [] if found is None else found[0].cells
-    left = _IMAGES_MOST
     for output in (each for cell in cells for each in cell.get("outputs", [])):
         for kind, beginning in _IMAGES.items():
-            if left and (data := _image(output.get("data", {}).get(kind), beginning)):
-                left -= 1
+            if data := _image(output.get("data", {}).get(kind), beginning):
                 yield f"data:{kind};base64,{data}"
 
 
@@ -158,7 +157,7 @@ def _image(text: object, beginning: bytes) -> str:
         return ""
     try:
         data = base64.b64decode("".join(text.split()), validate=True)
-    except (ValueError, binascii.Error):
+    except ValueError:
         return ""
     return base64.b64encode(data).decode() if data.startswith(beginning) else ""
 

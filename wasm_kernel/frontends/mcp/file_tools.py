@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import contextlib
 import errno
 from base64 import b64decode, b64encode
@@ -143,7 +142,7 @@ class FileTools:
         name = self._writable(path)
         try:
             data = content.encode() if encoding == "utf-8" else b64decode(content, validate=True)
-        except (binascii.Error, UnicodeEncodeError) as problem:
+        except ValueError as problem:
             raise ToolRefused(
                 f"Nothing was written: the content is not {encoding} ({problem})."
             ) from None

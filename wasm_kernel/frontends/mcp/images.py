@@ -6,7 +6,6 @@ smaller.
 
 from __future__ import annotations
 
-import binascii
 import re
 import struct
 from base64 import b64decode, b64encode
@@ -80,7 +79,7 @@ def picture_in(data: Any) -> Picture | None:
         if isinstance(content := data.get(mime_type), str):
             try:
                 return Picture(mime_type, b64decode(content))
-            except (binascii.Error, ValueError):
+            except ValueError:
                 continue
     return None
 

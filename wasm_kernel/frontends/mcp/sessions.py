@@ -125,10 +125,6 @@ class AgentSession:
         """The reason why no call can use the session any more; empty if calls can."""
         return self.sandbox.sync.worker.why_closed
 
-    def may_use(self, caller: Caller) -> bool:
-        """Returns whether a client that knows its handle may use it."""
-        return caller.is_admin or self.caller.credential == caller.credential
-
     def take_notes(self) -> list[str]:
         """Removes and returns the notes for the session's next result."""
         notes, self.notes = self.notes, []
@@ -245,7 +241,7 @@ class AgentSessions:
             ]
             return max(own, key=lambda each: each.used, default=None)
         found = self._sessions.get(handle)
-        if found is None or not found.may_use(caller):
+        if found is None or not (caller.is_admin or found.caller.credential == caller.credential):
             why = self._opening.result().why_gone(handle) if self._opening.done() else ""
             raise NoSuchSession(why or _UNKNOWN.format(handle=repr(handle[:64])))
         if found.why_gone:
