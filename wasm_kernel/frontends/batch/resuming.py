@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from nbformat import NotebookNode
 
@@ -35,16 +37,14 @@ class PreviousRun:
     """
 
     def __init__(
-        self, executed: Sequence[Cell], done: int, cells: Sequence[Cell], *, was_ok: bool
+        self, book: NotebookNode, record: Mapping[str, Any], cells: Sequence[Cell]
     ) -> None:
-        self._executed = [cell for _, cell in executed]
+        self._executed = [cell for _, cell in code_cells(book)]
         self._cells = [cell for _, cell in cells]
-        self._done = min(max(done, 0), len(self._executed))
-        self._same = 0
-        for old, new in zip(self._executed[: self._done], self._cells, strict=False):
-            if old.source != new.source:
-                break
-            self._same += 1
+        self._done = min(max(record[DONE], 0), len(self._executed))
+        pairs = zip(self._executed[: self._done], self._cells, strict=False)
+        self._same = len([*takewhile(lambda pair: pair[0].source == pair[1].source, pairs)])
+        was_ok = record.get("verdict") == "ok" and not record.get("left")
         self.is_whole = was_ok and self._same == len(self._executed) == len(self._cells)
         """True if there is nothing left to do."""
 
@@ -52,14 +52,9 @@ class PreviousRun:
     def found(cls, output: Path, cells: Sequence[Cell]) -> PreviousRun | None:
         """Returns the earlier run that wrote `output`; None if nothing there can be used."""
         found = read_executed(output)
-        if found is None:
+        if found is None or not isinstance(found[1].get(DONE), int):
             return None
-        book, record = found
-        done = record.get(DONE)
-        if not isinstance(done, int):
-            return None
-        was_ok = record.get("verdict") == "ok" and not record.get("left")
-        return cls(code_cells(book), done, cells, was_ok=was_ok)
+        return cls(*found, cells)
 
     @property
     def can_resume(self) -> bool:
