@@ -45,6 +45,7 @@ _WITH_VARIABLES = (
     "The variables go along, with the memory of the sandbox that they lie over: for Python, some "
     "50 MB beside the files. --files-only leaves them out."
 )
+_AS = "the id that it gets, or keeps if none is named; a new one by default"
 _SAME = "="  # stands for the id of the session in an archive; it is not a valid id
 _COMMANDS: dict[str, tuple[Command, str, tuple[Option, ...]]] = {}
 
@@ -94,12 +95,12 @@ def _command(about: str, *options: Option) -> Callable[[Command], Command]:
     return named
 
 
-def _option(*names: str, **fields: Any) -> Option:
-    return names, fields
+def _option(names: str, about: str, **fields: Any) -> Option:
+    return tuple(names.split()), {"metavar": names.upper(), "help": about, **fields}
 
 
-def _switch(*names: str, about: str) -> Option:
-    return names, {"action": "store_true", "help": about}
+def _switch(names: str, about: str) -> Option:
+    return tuple(names.split()), {"action": "store_true", "help": about}
 
 
 def _count(text: str) -> int:
@@ -108,12 +109,10 @@ def _count(text: str) -> int:
     return int(text)
 
 
-_SESSION = _option(
-    "session", metavar="SESSION", help="its id, or what that begins with, or its notebook's name"
-)
+_SESSION = _option("session", "its id, or what that begins with, or its notebook's name")
 _WANTED = ("wanted",), _SESSION[1]  # also in other folders of sessions that were used before
-_JSON = _switch("--json", about="write JSON, for other programs")
-_YES = _switch("--yes", "-y", about="do not ask")
+_JSON = _switch("--json", "write JSON, for other programs")
+_YES = _switch("--yes -y", "do not ask")
 
 
 # -- the commands
@@ -139,10 +138,8 @@ def _show(options: argparse.Namespace) -> None:
 @_command(
     "list the files of a session",
     _SESSION,
-    _option(
-        "pattern", nargs="?", metavar="PATTERN", help="a glob, such as '**/*.csv'; all by default"
-    ),
-    _switch("--long", "-l", about="with sizes and times"),
+    _option("pattern", "a glob, such as '**/*.csv'; all by default", nargs="?"),
+    _switch("--long -l", "with sizes and times"),
     _JSON,
 )
 def _files(options: argparse.Namespace) -> None:
@@ -159,8 +156,8 @@ def _files(options: argparse.Namespace) -> None:
 @_command(
     "print a file of a session",
     _SESSION,
-    _option("path", metavar="PATH", help="the file's path in the session"),
-    _option("--output", "-o", metavar="FILE", help="instead of standard output"),
+    _option("path", "the file's path in the session"),
+    _option("--output -o", "instead of standard output", metavar="FILE"),
 )
 def _read(options: argparse.Namespace) -> None:
     from wasm_kernel.sessions.files import read_session_file
@@ -176,11 +173,9 @@ def _read(options: argparse.Namespace) -> None:
 @_command(
     "write a file of a session",
     _SESSION,
-    _option("path", metavar="PATH", help="the file's path in the session"),
-    _option(
-        "source", nargs="?", default="-", metavar="FILE", help="its content; - is standard input"
-    ),
-    _switch("--no-overwrite", about="fail if it is there already"),
+    _option("path", "the file's path in the session"),
+    _option("source", "its content; - is standard input", nargs="?", default="-", metavar="FILE"),
+    _switch("--no-overwrite", "fail if it is there already"),
 )
 def _write(options: argparse.Namespace) -> None:
     from wasm_kernel.sessions.files import write_session_file
@@ -195,10 +190,8 @@ def _write(options: argparse.Namespace) -> None:
 @_command(
     "delete a file of a session, or the session",
     _SESSION,
-    _option(
-        "path", nargs="?", metavar="PATH", help="a file or folder of it; else the whole session"
-    ),
-    _switch("--recursive", "-r", about="a folder with all in it"),
+    _option("path", "a file or folder of it; else the whole session", nargs="?"),
+    _switch("--recursive -r", "a folder with all in it"),
     _YES,
 )
 def _delete(options: argparse.Namespace) -> int | None:
@@ -221,8 +214,8 @@ def _delete(options: argparse.Namespace) -> int | None:
 
 @_command(
     "delete sessions that were not used for long",
-    _option("--older-than", required=True, metavar="TIME", help="such as 30m, 24h, 7d or 2w"),
-    _switch("--apply", about="delete them; else only tell which"),
+    _option("--older-than", "such as 30m, 24h, 7d or 2w", required=True, metavar="TIME"),
+    _switch("--apply", "delete them; else only tell which"),
     _YES,
     _JSON,
 )
@@ -281,8 +274,7 @@ def _open(options: argparse.Namespace) -> None:
     _WANTED,
     _option(
         "notebook",
-        metavar="NOTEBOOK",
-        help="its file; if it is missing, a notebook is made, for a fork with its parent's cells",
+        "its file; if it is missing, a notebook is made, for a fork with its parent's cells",
     ),
 )
 def _bind(options: argparse.Namespace) -> None:
@@ -347,8 +339,8 @@ def _id_of(root: SessionsRoot, text: str) -> str:
 @_command(
     "make copies of a session, with its variables and files",
     _SESSION,
-    _option("--count", "-n", type=_count, default=1, metavar="N", help="how many; 1"),
-    _switch("--deterministic", about="keep the state of random generators"),
+    _option("--count -n", "how many; 1", type=_count, default=1, metavar="N"),
+    _switch("--deterministic", "keep the state of random generators"),
     _JSON,
 )
 def _fork(options: argparse.Namespace) -> None:
@@ -373,8 +365,8 @@ def _fork(options: argparse.Namespace) -> None:
 @_command(
     "write a session into one archive",
     _SESSION,
-    _option("target", nargs="?", metavar="FILE", help="the archive; SESSION.tar.gz by default"),
-    _switch("--files-only", about="leave variables out; works while the session is open, too"),
+    _option("target", "the archive; SESSION.tar.gz by default", nargs="?", metavar="FILE"),
+    _switch("--files-only", "leave variables out; works while the session is open, too"),
     _JSON,
 )
 def _export(options: argparse.Namespace) -> None:
@@ -392,15 +384,8 @@ def _export(options: argparse.Namespace) -> None:
 
 @_command(
     "make a session of an archive",
-    _option("source", metavar="FILE", help="an archive that export made"),
-    _option(
-        "--as",
-        dest="name",
-        nargs="?",
-        const=_SAME,
-        metavar="SESSION",
-        help="the id that it gets, or keeps if none is named; a new one by default",
-    ),
+    _option("source", "an archive that export made", metavar="FILE"),
+    _option("--as", _AS, dest="name", nargs="?", const=_SAME, metavar="SESSION"),
     _JSON,
 )
 def _import(options: argparse.Namespace) -> None:
