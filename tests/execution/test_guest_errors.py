@@ -34,6 +34,11 @@ def test_a_missing_file_says_how_files_come_in(module_sandbox: BaseSandbox) -> N
         assert text.count("[wasm-kernel]") == 1
 
 
+def test_an_error_names_the_bracket_that_was_never_closed(module_sandbox: BaseSandbox) -> None:
+    text = shown(module_sandbox.execute("x = [1,\ny = 3"))
+    assert "x = [1,\n        ^\nSyntaxError: '[' was never closed" in text
+
+
 @pytest.mark.parametrize("code", ["'x'.ljust(3 * 10**9)", "import numpy; numpy.zeros(3 * 10**9)"])
 def test_what_is_larger_than_any_object_says_so(module_sandbox: BaseSandbox, code: str) -> None:
     text = shown(module_sandbox.execute(code))

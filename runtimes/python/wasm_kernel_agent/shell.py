@@ -107,6 +107,7 @@ class GuestShell(_Base):  # type: ignore[misc]
         self._db = StoredValues(Path(lasting, "db"))  # it outlives a restart
         self.display_pub.outbox = outbox
         self.displayhook.outbox = outbox
+        self.compile.reset_compiler_flags()  # codeop adds one that hides which bracket is open
         self.loop_runner = self.awaiter
         allow_tasks(self.awaiter)
         self.object_before_dot = ObjectBeforeDot(self.Completer)
