@@ -79,8 +79,9 @@ class Comms:
     def sync(self, reply: Mapping[str, Any]) -> list[str]:
         """Adopts the guest's comms and targets; returns the ids of comms that only the page has."""
         self.out_of_sync, self._is_known = False, True
-        believed = dict(_pairs(reply.get("comms")))
-        targets = reply.get("targets")
+        comms, targets = reply.get("comms"), reply.get("targets")
+        pairs = list(comms.items())[:COMMS_MOST] if isinstance(comms, dict) else []
+        believed = dict(pair for pair in pairs if all(map(_is_name, pair)))
         names = targets if isinstance(targets, list) else []
         self._targets = frozenset(name for name in names[:TARGETS_MOST] if _is_name(name))
         stale = [comm_id for comm_id in self._open if comm_id not in believed]
@@ -102,7 +103,9 @@ class Comms:
     def from_guest(self, message: CommMessage) -> None:
         """Notes a guest's message; `FrameError` if the comm is not open, or too many are."""
         if message.kind == "open":
-            self._add(message.comm_id, message.target_name)
+            if message.comm_id not in self._open and len(self._open) >= COMMS_MOST:
+                raise TooManyComms(f"{COMMS_MOST:,} comms are open already")
+            self._open[message.comm_id] = message.target_name
         elif message.comm_id not in self._open:
             raise FrameError("no such comm is open")
         elif message.kind == "close":
@@ -137,11 +140,6 @@ class Comms:
         if is_open:
             listener.comm(CommMessage("close", message.comm_id))
         return None
-
-    def _add(self, comm_id: str, target: str) -> None:
-        if comm_id not in self._open and len(self._open) >= COMMS_MOST:
-            raise TooManyComms(f"{COMMS_MOST:,} comms are open already")
-        self._open[comm_id] = target
 
 
 class TurnComms:
@@ -212,11 +210,6 @@ class TurnComms:
                 return {"message": request}
             self.end()
         return {}
-
-
-def _pairs(value: Any) -> list[tuple[str, str]]:
-    items = list(value.items())[:COMMS_MOST] if isinstance(value, dict) else []
-    return [pair for pair in items if all(map(_is_name, pair))]
 
 
 def _is_name(value: Any) -> bool:

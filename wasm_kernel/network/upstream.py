@@ -128,7 +128,9 @@ class Upstream:
         `spend` gets the numbers of all bytes that are sent and received.
         """
         self._spend = spend
-        if self._stream is not None and self._http is not None and self._is_stale:
+        http = self._http
+        is_stale = http is not None and (http.is_closed() or http.has_expired())
+        if self._stream is not None and is_stale:
             await self.close()
             await self._connect()
             if self._is_secure:
@@ -142,10 +144,6 @@ class Upstream:
 
     def _count(self, size: int) -> None:
         self._spend(size)
-
-    @property
-    def _is_stale(self) -> bool:
-        return bool(self._http.is_closed() or self._http.has_expired())
 
     def _connection(self, request: httpcore.Request) -> Any:
         if self._http is None and self._stream is not None:

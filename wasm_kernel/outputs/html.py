@@ -143,26 +143,22 @@ def clean_html(html: str, removals: Removals) -> str:
     known = [(losses, style) for mark, losses, style in _MADE_UP_FOR if mark in html]
     for losses, _ in known:
         removals.expect(losses)
-    clean = "".join(style for _, style in known) + _written_anew(html, removals)
-    # style sheets first: their text may look like elements until it is cleaned
-    clean = clean_styles(clean, scope, removals)
-    clean = _INPUT.sub(lambda found: _checkbox(found[0], removals), clean)
-    clean = clean_math_in(clean, removals)
-    documents.check_repetition(clean)
-    if not (has_formulas(clean) or any(mark in clean for mark in _STYLED)):
-        return clean
-    return f'{_LAST.format(scope=scope)}<div class="{scope}" style="{BOX}">{clean}</div>'
-
-
-def _written_anew(html: str, removals: Removals) -> str:
     note_removals(html, removals)
-    return _cleaned(
+    written = _cleaned(
         html,
         HTML_ELEMENTS | SVG_ELEMENTS,
         Attributes(removals, clean_svg),
         tag_attribute_values={"input": {"type": {"checkbox"}}},
         set_tag_attribute_values={"a": {"target": "_blank"}},
     )
+    # style sheets first: their text may look like elements until it is cleaned
+    clean = clean_styles("".join(style for _, style in known) + written, scope, removals)
+    clean = _INPUT.sub(lambda found: _checkbox(found[0], removals), clean)
+    clean = clean_math_in(clean, removals)
+    documents.check_repetition(clean)
+    if not (has_formulas(clean) or any(mark in clean for mark in _STYLED)):
+        return clean
+    return f'{_LAST.format(scope=scope)}<div class="{scope}" style="{BOX}">{clean}</div>'
 
 
 def _checkbox(element: str, removals: Removals) -> str:

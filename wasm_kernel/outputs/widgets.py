@@ -220,12 +220,9 @@ def _by_widget(placed: Buffers) -> dict[str, Buffers]:
 
 
 def _versioned(metadata: Mapping[str, Any]) -> dict[str, str]:
-    version = metadata.get("version")
-    return (
-        {"version": version}
-        if isinstance(version, str) and _PROTOCOL_VERSION.match(version)
-        else {}
-    )
+    version: Any = metadata.get("version")
+    is_known = isinstance(version, str) and _PROTOCOL_VERSION.match(version)
+    return {"version": version} if is_known else {}
 
 
 def _named(target: str) -> str:
