@@ -345,7 +345,7 @@ class PendingTravel:
     def __init__(self, state: SessionState) -> None:
         self._state = state
         self.has_network = False
-        self._reached: set[int] = set()  # the numbers of cells that sent requests
+        self.reached: set[int] = set()  # the numbers of cells that sent requests to the network
         self._first = 0  # the first cell that this process has run
         self.begin(1)
         self._first = 0
@@ -354,7 +354,7 @@ class PendingTravel:
         """Forgets earlier requests; the cell with this number begins."""
         self._number = number
         self._first = self._first or number
-        self._reached.discard(number)
+        self.reached.discard(number)
         self._asked = 0
         self.target: TravelPlan | None = None
         self.here: list[str] = []
@@ -404,18 +404,13 @@ class PendingTravel:
         said = f"{_DONE[line.name]}: {cells or 'nothing that changed a variable'}"
         return said + self._sent_by({each.cell for each in travel.cells}, line.name)
 
-    @property
-    def reached(self) -> frozenset[int]:
-        """The numbers of the cells of this process that sent requests to the network."""
-        return frozenset(self._reached)
-
     def reached_out(self) -> None:
         """Notes that the running cell sends a request to the network."""
-        self._reached.add(self._number)
+        self.reached.add(self._number)
 
     def _sent_by(self, cells: set[int], how: str) -> str:
         """Returns a sentence if undone cells sent requests, or may have in an earlier process."""
-        is_known = bool(cells & self._reached)
+        is_known = bool(cells & self.reached)
         may_have = self.has_network and any(each < self._first for each in cells)
         return _STAY_SENT if how == "undo" and (is_known or may_have) else ""
 

@@ -182,11 +182,6 @@ class GuestRunner:
         return best if self.policy.deterministic else self.language.code_for(best)
 
     @property
-    def is_in_turn(self) -> bool:
-        """True while the guest runs. Any thread."""
-        return self.turn is not None
-
-    @property
     def is_before_cell(self) -> bool:
         """True while the guest starts, or has a cell to run and has not asked for it. Any thread.
 

@@ -285,7 +285,7 @@ class SessionGuest:
         self._jobs.cancel_cells()
         self._runner.clock.close()
         try:
-            if not self._jobs.end(self._runner.close, lambda: self._runner.is_in_turn):
+            if not self._jobs.end(self._runner.close, lambda: self._runner.turn is not None):
                 self._runner.close()  # no thread was ever started
         finally:
             self._hooks.closed()

@@ -253,15 +253,15 @@ def examine_code(prepared: PreparedFiles[Any], what: str, late: str) -> Iterator
     """
     from wasm_kernel.engine.flavours import FUEL, UNCHECKED
 
-    wanted = [(prepared.guest, what, late)]
-    wanted += [(each, each.title, _LATE_CODEC) for each in prepared.codecs]
+    wanted = [(prepared.binaries[0], what, late)]
+    wanted += [(each, each.title, _LATE_CODEC) for each in prepared.codecs()]
     for binary, name, then in wanted:
         try:
             yield Finding("ok", f"{name} is {prepared.place(binary, UNCHECKED)}")
         except CompileError as problem:
             yield Finding("note", f"{name} is {problem}: {then}")
     with contextlib.suppress(CompileError):
-        place = prepared.place(prepared.guest, FUEL)
+        place = prepared.place(prepared.binaries[0], FUEL)
         yield Finding("ok", f"{what} for sessions with a fuel budget is {place}")
 
 

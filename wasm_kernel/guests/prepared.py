@@ -25,10 +25,10 @@ _Addresses = TypeVar("_Addresses")
 class PreparedFiles(Generic[_Addresses]):
     """The compiled code and the base image of a language's guest. Its language locks it.
 
-    `binaries` are the binaries that each guest needs, `codecs` returns those that a cell may need
-    later. `made_of` names the image's sources, without the
-    compiled code: a new wasmtime keeps the image, and so the histories that stand on it.
-    `addresses` is the type of the addresses that the language notes in the image's record.
+    `binaries` are those that each guest needs, the guest's own first; `codecs` returns those that a
+    cell may need later. `made_of` names the image's sources, without the compiled code: a new
+    wasmtime keeps the image, and so the histories that stand on it. `addresses` is the type of the
+    addresses that the language notes in the image's record.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class PreparedFiles(Generic[_Addresses]):
         self.image_name = f"{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.image"
         self.record_name = f"{self.image_name}.facts"
         self._compiler, self._cache = compiler, compiler.cache
-        self._binaries, self._type, self._codecs = binaries, addresses, codecs
+        self.binaries, self._type, self.codecs = binaries, addresses, codecs
         self._image: BaseImage | None = None
 
     def is_compiled(self, flavour: Flavour) -> bool:
@@ -50,22 +50,12 @@ class PreparedFiles(Generic[_Addresses]):
 
         Raises `PermissionError` for a file that can't be trusted, nor replaced by this process.
         """
-        return all(self._compiler.load(binary, flavour) for binary in self._binaries)
+        return all(self._compiler.load(binary, flavour) for binary in self.binaries)
 
     def compile_codecs(self, flavour: Flavour, progress: Progress) -> None:
         """Compiles the binaries that cells may need later. Raises `CompileError`."""
-        for binary in self._codecs():
+        for binary in self.codecs():
             self._compiler.module(binary, flavour, progress)
-
-    @property
-    def guest(self) -> GuestBinary:
-        """The guest's own binary."""
-        return self._binaries[0]
-
-    @property
-    def codecs(self) -> Iterable[GuestBinary]:
-        """The binaries that a cell may need later."""
-        return self._codecs()
 
     def place(self, binary: GuestBinary, flavour: Flavour) -> str:
         """Returns "compiled" if the code is in the cache, or "installed"; else `CompileError`."""
@@ -120,7 +110,7 @@ class PreparedFiles(Generic[_Addresses]):
 
     def paths(self, flavour: Flavour) -> Iterator[Path]:
         """Yields the paths of those files that exist."""
-        binaries = (*self._binaries, *self._codecs())
+        binaries = (*self.binaries, *self.codecs())
         names = [self._compiler.name(binary, flavour) for binary in binaries]
         for name in (*names, self.image_name, self.record_name):
             path = self._cache.trusted(name) or self._cache.installed(name)
@@ -136,7 +126,7 @@ class PreparedFiles(Generic[_Addresses]):
         self._cache.prepare()
         known: dict[str, Check | None] = {}
         for flavour in (UNCHECKED, FUEL):
-            for binary in (*self._binaries, *self._codecs()):
+            for binary in (*self.binaries, *self.codecs()):
                 check = partial(self._compiler.check, binary=binary, flavour=flavour)
                 is_there = self._compiler.load(binary, flavour)
                 known[self._compiler.name(binary, flavour)] = None if is_there else check

@@ -70,11 +70,6 @@ class PublishableNames:
                 raise PolicyError(_SETTING, rule)
         self.suffixes = tuple(suffixes)
 
-    @property
-    def none(self) -> bool:
-        """True if there is no suffix, so that no name can be published."""
-        return not self.suffixes
-
     def refusal_beside(self, path: str) -> str:
         """Returns why a guest's path is refused in the notebook's folder; empty if it isn't."""
         *above, name = path.casefold().split("/")

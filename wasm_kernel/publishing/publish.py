@@ -97,7 +97,7 @@ class PublishCommand:
         """Publishes files; returns their links, and the reasons for refused files."""
         if not self.results.into:
             raise CommandRefused(NO_FOLDER)
-        if self.results.names.none:
+        if not self.results.names.suffixes:
             raise CommandRefused(_OFF)
         paths_of = self._paths_of(_words_of(line.line), context)
         reasons = {path: self.results.names.refusal(path) for path in paths_of}

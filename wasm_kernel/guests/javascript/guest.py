@@ -207,10 +207,10 @@ class JavaScriptGuest:
             case "t":
                 return self._strip(action[1:])
             case "p":
-                return self._step("placed", self._number(self._first_unexpected(action[1:])))
+                return self._step("placed", self._text(str(self._first_unexpected(action[1:]))))
             case "w":
                 return self._wait(float(action[1:]))
-        return self._step("jobs", self._number(self._checked(self.engine.run_jobs)))
+        return self._step("jobs", self._text(str(self._checked(self.engine.run_jobs))))
 
     def _evaluate(self, name: str, source: str) -> str | None:
         status, value = self._checked(lambda: self.engine.evaluate(source.encode() or b" ", name))
@@ -294,9 +294,6 @@ class JavaScriptGuest:
 
     def _text(self, text: str) -> int:
         return self.engine.new_text(text.encode("utf-8", "replace"))
-
-    def _number(self, number: int) -> int:
-        return self._text(str(number))
 
     def reseed(self) -> None:
         """Reseeds `Math.random`, so that no other guest has the same numbers."""
