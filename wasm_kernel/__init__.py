@@ -94,11 +94,10 @@ __version__ = "0.1.0"
 
 _NAMES = {  # the public names by module
     "errors": (
-        "BundleError CacheWarning CellTimeout CompileError ForkError FrameError "
-        "GuestClosed GuestCrashed GuestExited GuestStopped HistoryError HostFailed "
-        "ImageError Interrupted LimitReached NeverBegan OutOfDescriptors OutOfFuel "
-        "OutOfMemory PackageError PolicyError SandboxClosed SessionInUse StackExhausted "
-        "TravelError WasmKernelError WorkerLost"
+        "BundleError CacheWarning CellTimeout CompileError ForkError FrameError GuestClosed "
+        "GuestCrashed GuestExited GuestStopped HistoryError HostFailed ImageError Interrupted "
+        "LimitReached NeverBegan OutOfDescriptors OutOfFuel OutOfMemory PackageError PolicyError "
+        "SandboxClosed SessionInUse StackExhausted TravelError WasmKernelError WorkerLost"
     ),
     "events": "SandboxLogger",
     "execution.interfaces": "Listener NoListener",

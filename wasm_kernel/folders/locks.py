@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.folders.places import UPKEEP, state_subfolder, upkeep_name
-from wasm_kernel.linux.folders import Folder, closing_fd
+from wasm_kernel.linux.folders import DescriptorOwner, Folder, closing_fd
 from wasm_kernel.linux.locks import FileLock, try_lock, unlock, wait_lock
 
 LOCK = "lock"
@@ -45,6 +45,10 @@ _WAIT_SECONDS = 2.0  # a check has the lock for an instant, but its process may 
 _ASKING_SECONDS = 30.0  # the same, if a wrong answer would cost more
 _ENDED = b"ended"  # in the owner's file, until the next keeper has read it
 _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session
+_OPEN = (
+    "This session is open, in this process or in another one. Nothing was deleted. Close its "
+    "sandbox, or shut its kernel down, and try again."
+)
 
 
 class Resume(str, Enum):
@@ -135,7 +139,9 @@ class HistoryLock:
         """Clears the last holder's requests, which are done."""
         if self.held:
             self._note(anew=False, forked=False, evicted="", asleep=False)
-            _forget_owner(self._folder)
+            private = self._folder
+            with suppress(OSError), closing_fd(private.open_regular(OWNER, os.O_RDWR)) as owner:
+                os.ftruncate(owner, 0)  # the note of an owner that has ended
             self._is_settled = True
 
     def _note(self, **changes: bool | str) -> None:
@@ -173,29 +179,25 @@ class HistoryLock:
             self._lock.release()
 
 
-class OwnerLock:
+class OwnerLock(DescriptorOwner):
     """A kernel's lock on its session, which it keeps while it has no worker. Any thread may use it.
 
     It has one open file for it: a confined kernel can't open another.
     """
 
     def __init__(self, private: Folder) -> None:
-        self._descriptor = private.open_regular(OWNER, os.O_RDWR | os.O_CREAT)
+        self.fd = private.open_regular(OWNER, os.O_RDWR | os.O_CREAT)
 
     def acquire(self) -> bool:
         """Takes the lock, if no other kernel owns the session; returns whether this one does."""
         with suppress(OSError):  # a file system without locks: a session has no history there
-            return wait_lock(self._descriptor, _WAIT_SECONDS)
+            return wait_lock(self.fd, _WAIT_SECONDS)
         return False
 
     def note_ended(self) -> None:
         """Notes that a kernel that sleeps has ended, and not crashed."""
         with suppress(OSError):  # the next kernel finds it as after a crash
-            os.pwrite(self._descriptor, _ENDED, 0)
-
-    def close(self) -> None:
-        """Releases the lock."""
-        os.close(self._descriptor)
+            os.pwrite(self.fd, _ENDED, 0)
 
 
 def _has_owner(private: Folder) -> bool:
@@ -210,12 +212,6 @@ def _owner_has_ended(private: Folder) -> bool:
     with suppress(OSError), closing_fd(private.open_regular(OWNER, os.O_RDONLY)) as owner:
         return os.pread(owner, len(_ENDED), 0) == _ENDED
     return False
-
-
-def _forget_owner(private: Folder) -> None:
-    """Removes the note of an owner that has ended."""
-    with suppress(OSError), closing_fd(private.open_regular(OWNER, os.O_RDWR)) as owner:
-        os.ftruncate(owner, 0)
 
 
 def note_forked(private: Folder) -> None:
@@ -318,14 +314,11 @@ def _is_free(
 
 
 @contextmanager
-def exclusively(private: Folder) -> Iterator[None]:
-    """Keeps all others from using a session for a block. Raises `SessionInUse` if it is in use."""
+def exclusively(private: Folder, why_not: str = _OPEN) -> Iterator[None]:
+    """Keeps all others from using a session for a block; raises `SessionInUse`, with `why_not`."""
     with ExitStack() as held:
         if not _is_free(private, held, os.O_RDWR | os.O_CREAT):
-            raise SessionInUse(
-                "This session is open, in this process or in another one. Nothing was deleted. "
-                "Close its sandbox, or shut its kernel down, and try again."
-            )
+            raise SessionInUse(why_not)
         yield
 
 

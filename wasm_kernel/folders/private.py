@@ -34,7 +34,7 @@ from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.places import ELSEWHERE, ROOTS, Place, beside, named
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import FileMark, take_name
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, undoing
 
 RECORD = "record.json"
 """The file in a private folder that names its workspace (`Owner`)."""
@@ -345,7 +345,7 @@ def _make(place: Place, owner: Owner) -> Folder:
     """Returns a new private folder; one of the same name, of another workspace, is set aside."""
     aside = f".new-{os.urandom(8).hex()}"
     made = place.enter(aside, make=True)
-    try:
+    with undoing(lambda: trees.remove_tree(place.path / aside)), undoing(made.close):
         made.write_record(RECORD, owner)
         if place.status(owner.key) is not None:
             if (there := owner.find(place)) is not None:  # another process was faster
@@ -353,11 +353,6 @@ def _make(place: Place, owner: Owner) -> Folder:
                 raise FileExistsError(errno.EEXIST, "it is there by now")
             _set_aside(place, owner.key)
         place.rename(aside, owner.key)
-    except BaseException:
-        made.close()
-        with contextlib.suppress(OSError):
-            trees.remove_tree(place.path / aside)
-        raise
     return made
 
 

@@ -101,11 +101,12 @@ def closing_fd(fd: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def undoing(undo: Callable[[], object]) -> Iterator[None]:
-    """Calls a function if a block fails."""
+    """Calls a function if a block fails; drops an `OSError` of the function's own."""
     try:
         yield
     except BaseException:
-        undo()
+        with contextlib.suppress(OSError):
+            undo()
         raise
 
 
@@ -216,7 +217,7 @@ class Folder(DescriptorOwner):
         With `sync`, the file's content is on the disk before it gets the name.
         """
         aside = f".{plain_name(name)}{_ASIDE}"
-        try:
+        with undoing(lambda: self.remove(aside)):
             self.remove(aside)
             fd = self.open_regular(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             with os.fdopen(fd, "wb") as file:
@@ -225,10 +226,6 @@ class Folder(DescriptorOwner):
                     file.flush()
                     os.fsync(file.fileno())
             os.rename(aside, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self.remove(aside)
-            raise
 
     def abandoned(self) -> list[str]:
         """Returns the names of files that killed writers left. Call it when no writer is active."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from wasm_kernel.linux import libc
+from wasm_kernel.linux.folders import undoing
 from wasm_kernel.linux.libc import INT, LONG, POINTER, SIZE, failure
 
 _MAP_FIXED = 0x10  # Python's mmap module does not name it
@@ -91,11 +92,8 @@ class MovedMemory:
         if place in (None, _FAILED):
             raise failure()
         self.size, self._place = size, place
-        try:
+        with undoing(self.close):
             _move(address, place, size)
-        except OSError:
-            self.close()
-            raise
 
     def move_to(self, address: int, size: int) -> None:
         """Moves the first `size` bytes over other memory, which is undefined after an `OSError`."""

@@ -78,13 +78,13 @@ REFUSED = _calls(
 )
 OWN_ONLY = _calls(
     # signals; Landlock keeps them from other processes only since version 6
-    "kill 62 129, tgkill 234 131, rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240",
+    "kill 62 129, tgkill 234 131, rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240"
 )
 """The calls whose first argument may only be the process itself."""
 
 OWN_OR_NONE = _calls(
     # limits of other processes of this user: too low ones would end them
-    "prlimit64 302 261",
+    "prlimit64 302 261"
 )
 """The calls whose first argument may only be the process itself, by its number or 0.
 

@@ -7,6 +7,7 @@ read here is a stranger's, and goes to the session's own cells alone.
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 
 import msgspec
 
@@ -60,11 +61,8 @@ class CallRecord:
     async def answer(self, digest: CallDigest) -> RecordedCall:
         """Returns the recorded answer to a call; a refusal if the call was not recorded."""
         try:
-            found = await self._exchanges.answer(digest)
-            try:
+            async with aclosing(await self._exchanges.answer(digest)) as found:
                 data = b"".join([part async for part in found.aiter_stream(_BODY_BYTES)])
-            finally:
-                await found.aclose()
             return read(data, msgspec.json.Decoder(RecordedCall).decode)
         except OSError as problem:
             return RecordedCall({"refused": str(problem)})

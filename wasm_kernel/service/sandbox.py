@@ -241,7 +241,10 @@ class Sandbox:
 
     def process_usage(self) -> ProcessUsage:
         """Returns the resources that its workers use, and have used."""
-        return self.worker.usage.with_worker(self.worker.worker)
+        usage, worker = self.worker.usage, self.worker.worker
+        if worker is None:
+            return ProcessUsage(0, usage.ended_seconds)
+        return ProcessUsage(worker.shared_bytes, usage.ended_seconds + worker.cpu_seconds)
 
     # -- its history and its options
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from wasm_kernel.execution.interfaces import NUMBERS_MOST, ProcessUsage
-from wasm_kernel.service.fork_server import Worker
+from wasm_kernel.execution.interfaces import NUMBERS_MOST
 from wasm_kernel.service.messages import Figures
 
 
@@ -31,12 +30,6 @@ class Usage(Struct):
         self.figures = figures
         self.cells += is_cell
         self.fuel += min(figures.fuel, budget or 0)
-
-    def with_worker(self, worker: Worker | None) -> ProcessUsage:
-        """Returns the use of resources by all workers; `worker` is the one that lives, if any."""
-        if worker is None:
-            return ProcessUsage(0, self.ended_seconds)
-        return ProcessUsage(worker.shared_bytes, self.ended_seconds + worker.cpu_seconds)
 
     def opened(self, count: int) -> None:
         """Notes that a worker has opened the session, whose next cell has this number."""

@@ -22,6 +22,7 @@ from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.linux.broker import BrokerError, log_failure
 from wasm_kernel.linux.channel import Channel
+from wasm_kernel.linux.folders import closing_fd
 from wasm_kernel.service.fork_server import FILES, ForkServer, Process, Worker
 from wasm_kernel.service.messages import PACKET
 from wasm_kernel.service.open_message import Open, OpenChanges
@@ -65,13 +66,10 @@ class WorkerSupply:
 
     def begin(self, opened: Open) -> None:
         """Names the session to the broker, once, unconfined as yet; the first worker opens it."""
-        file = os.memfd_create("session")
-        try:
+        with closing_fd(os.memfd_create("session")) as file:
             os.write(file, msgspec.json.encode(opened))
             socket.send_fds(self._line, [b"{}"], [file])
             self._is_coming = True
-        finally:
-            os.close(file)
 
     def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker. The one before it is killed, if it still runs.
@@ -203,8 +201,7 @@ class WorkerDesk:
         try:
             return self._server.spawn(self._language, self._flavours, self._report)
         except (WasmKernelError, OSError) as problem:
-            why = describe(problem) if isinstance(problem, OSError) else str(problem)
-            return WorkerReply(why=why)
+            return WorkerReply(why=describe(problem))
 
     def _hand_over(self, worker: Worker | WorkerReply, opened: Open) -> None:
         """Opens the session in a worker, and gives it to the other process."""
@@ -214,10 +211,9 @@ class WorkerDesk:
         with contextlib.suppress(OSError):  # it has ended; its user will notice
             worker.open(opened)
         self._last, descriptors = worker.handed_over()
+        reply = msgspec.json.encode(WorkerReply(worker.process))
         try:
-            socket.send_fds(
-                self._line, [msgspec.json.encode(WorkerReply(worker.process))], descriptors
-            )
+            socket.send_fds(self._line, [reply], descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 from wasm_kernel.errors import ForkError, PolicyError, describe
@@ -54,10 +53,6 @@ class NoSession(SessionHooks):
                 number += 1
             except OSError as problem:
                 raise ForkError(describe(problem)) from problem
-        try:
+        with undoing(folder.rmdir):
             folders = SandboxFolders.of_workspace(folder, self.folders.private_root)
-        except BaseException:
-            with suppress(OSError):
-                folder.rmdir()
-            raise
         return NoSession(folders)

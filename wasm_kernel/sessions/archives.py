@@ -8,15 +8,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from wasm_kernel import events
-from wasm_kernel.errors import SessionInUse
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.locks import exclusively
 from wasm_kernel.guests.base import languages, prepare_on_own_thread
-from wasm_kernel.linux.folders import NEW, Folder, making_folder, open_folder
+from wasm_kernel.linux.folders import NEW, Folder, making_folder, open_folder, undoing
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT, SessionPathError, resolve
 from wasm_kernel.sessions.root import SessionsRoot
@@ -86,32 +85,18 @@ def export_session(
         variables, why_not = None, "The archive holds the files alone, as you asked."
         if not files_only:
             if folders is not None:
-                _use_alone(held, folders.private)
+                held.enter_context(exclusively(folders.private, _IN_USE))
             try:
                 images = [image for language in languages() for image in language.images()]
                 variables = variables_of(folders, images)
             except NoVariables as problem:
                 why_not = str(problem)
         file = os.fdopen(os.open(path, NEW, 0o600), "wb")
-        try:
-            with file:
-                exported = write_archive(
-                    file, workspace.name, own, folders, variables, why_not=why_not
-                )
-        except BaseException:
-            with suppress(OSError):
-                path.unlink()
-            raise
+        with undoing(path.unlink), file:
+            exported = write_archive(file, workspace.name, own, folders, variables, why_not=why_not)
     facts = {"session_id": exported.session_id, "files": exported.files, "states": exported.states}
     SandboxLogger.of(logger).log_event(events.SESSION_EXPORTED, **facts)
     return exported
-
-
-def _use_alone(held: ExitStack, private: Folder) -> None:
-    try:
-        held.enter_context(exclusively(private))
-    except SessionInUse:
-        raise SessionInUse(_IN_USE) from None
 
 
 def import_session(

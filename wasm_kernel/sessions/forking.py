@@ -127,8 +127,7 @@ def _give(root: SessionsRoot, session: str, notebook: Path) -> None:
     try:
         bind(root, session, notebook)
     except (OSError, WasmKernelError) as problem:
-        why = describe(problem) if isinstance(problem, OSError) else str(problem)
-        raise ForkError(_UNBOUND.format(why=why, id=session)) from problem
+        raise ForkError(_UNBOUND.format(why=describe(problem), id=session)) from problem
 
 
 def log_fork(logger: SandboxLogger, root: SessionsRoot, parent: str, fork: str) -> None:

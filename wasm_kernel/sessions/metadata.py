@@ -207,9 +207,7 @@ def _content(folder: Folder) -> bytes | None:
         raise MetadataCorrupted("it is not a regular file")
     with closing_fd(os.open(NAME, READ, dir_fd=folder.fd)) as descriptor:
         data = os.pread(descriptor, _MOST_BYTES + 1, 0)
-        now_there = os.stat(NAME, dir_fd=folder.fd, follow_symlinks=False)
-        is_same = os.path.samestat(os.fstat(descriptor), now_there)
-        if not is_same or os.pread(descriptor, _MOST_BYTES + 1, 0) != data:
+        if not folder.has(NAME, descriptor) or os.pread(descriptor, _MOST_BYTES + 1, 0) != data:
             return None
     if len(data) > _MOST_BYTES:
         raise MetadataCorrupted(f"it is larger than {_MOST_BYTES:,} bytes")

@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from wasm_kernel.errors import WasmKernelError
@@ -18,7 +19,7 @@ from wasm_kernel.folders.hiding import ASIDE
 from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import take_name
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, undoing
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.root import SessionsRoot
@@ -75,13 +76,9 @@ def _new_aside(root: Folder, name: str) -> tuple[str, Folder]:
             made = root.enter(aside)
         except FileNotFoundError:
             continue
-        try:
+        with undoing(partial(os.rmdir, aside, dir_fd=root.fd)), undoing(made.close):
             if try_lock(made.fd) and root.has(aside, made.fd):
                 return aside, made
-        except BaseException:
-            made.close()
-            os.rmdir(aside, dir_fd=root.fd)
-            raise
         made.close()
     raise OSError(errno.EAGAIN, "it is deleted all the time")
 
@@ -116,13 +113,8 @@ def new_session(
 def write_metadata(workspace: Folder, name: str, about: Mapping[str, str]) -> None:
     """Writes the metadata of a staged session, whose folder is locked already."""
     descriptor = workspace.open_regular(metadata.NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(metadata.Metadata.new(name, metadata.now(), about).render())
-    except OSError:
-        with suppress(OSError):
-            workspace.remove(metadata.NAME)
-        raise
+    with undoing(lambda: workspace.remove(metadata.NAME)), os.fdopen(descriptor, "wb") as file:
+        file.write(metadata.Metadata.new(name, metadata.now(), about).render())
 
 
 def publish(root: Folder, aside: str, name: str) -> bool:

@@ -131,12 +131,8 @@ class ArchiveReader:
 
         Its uncompressed content may have at most `max_bytes`, and take no more on disk.
         """
-        with members(source, max_bytes) as found:
-            reader = cls(found, max_bytes)
-            try:
-                yield reader
-            finally:
-                reader.close()
+        with members(source, max_bytes) as found, contextlib.closing(cls(found, max_bytes)) as made:
+            yield made
 
     def unpack(
         self,

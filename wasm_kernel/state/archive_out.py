@@ -330,10 +330,8 @@ def _add_memory(writer: ArchiveWriter, private: Folder, variables: Variables) ->
     """Adds the base image, the records of the states, and their pages."""
 
     def add(name: str, descriptor: int) -> None:
-        try:
+        with closing_fd(descriptor):
             writer.file(f"{MEMORY}/{name}", descriptor)
-        finally:
-            os.close(descriptor)
 
     add(IMAGE, os.open(variables.image, READ))
     writer.text(f"{MEMORY}/{STATES}", variables.records)

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
-from wasm_kernel.linux.folders import DescriptorOwner, Folder, closing_fd, stamp_of
+from wasm_kernel.linux.folders import DescriptorOwner, Folder, closing_fd, stamp_of, undoing
 from wasm_kernel.linux.memory import Range
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE, Content, PageSet, Run
@@ -214,8 +214,8 @@ def write_content(folder: Folder, parts: Iterable[Part]) -> tuple[str, Stamp]:
     """
     digest, length, aside = hashlib.sha256(), 0, f".{next(_numbers)}.aside"
     folder.remove(aside)
-    fd = folder.open_regular(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
-    try:
+    made = folder.open_regular(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+    with closing_fd(made) as fd, undoing(lambda: folder.remove(aside)):
         for part in parts:
             digest.update(part)
             length += len(part)
@@ -228,12 +228,6 @@ def write_content(folder: Folder, parts: Iterable[Part]) -> tuple[str, Stamp]:
             return "", ()
         folder.rename(aside, digest.hexdigest())
         return digest.hexdigest(), stamp_of(os.fstat(fd))
-    except BaseException:
-        with contextlib.suppress(OSError):
-            folder.remove(aside)
-        raise
-    finally:
-        os.close(fd)
 
 
 class CommitStore:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 
 from wasm_kernel.linux.files import FileCopier, open_file_identity
-from wasm_kernel.linux.folders import Folder, Inode, closing_fd, inode_of
+from wasm_kernel.linux.folders import Folder, Inode, closing_fd, inode_of, undoing
 from wasm_kernel.linux.trees import remove_contents
 from wasm_kernel.state.file_journal import KeptFile
 
@@ -153,16 +153,11 @@ class FileContents(_NumberedFiles):
         found = os.fstat(source)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        target = folder.open_regular(name, _NEW)
-        try:
+        made = folder.open_regular(name, _NEW)
+        with closing_fd(made) as target, undoing(lambda: folder.remove(name)):
             checksum = self._fill(target, source, found.st_size, always=always)
             os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
             return checksum
-        except BaseException:
-            folder.remove(name)
-            raise
-        finally:
-            os.close(target)
 
     def _fill(self, target: int, source: int, size: int, *, always: bool) -> int | None:
         if size <= min(_SMALL, self.copy_bytes):

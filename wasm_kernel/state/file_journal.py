@@ -122,14 +122,13 @@ FileRecord = FileChanged | ContentLost | SameFile | JournalEnd
 
 
 class FileJournal(DescriptorOwner):
-    """The file of records; close it. Records can be appended once it `is_written`."""
+    """The file of records; close it. Records can be appended while `fd` is open."""
 
     def __init__(self, private: Folder, name: str) -> None:
         self._private = private
         self._name = name
         self.fd = -1
         self._digest = b""
-        self.is_written = False
 
     def read(self) -> bytes:
         """Returns what the journal holds; `OSError` if something else is in its place."""
@@ -146,7 +145,7 @@ class FileJournal(DescriptorOwner):
                     file.write(line)
             self.close()
             self.fd = folder.open_regular(JOURNAL, os.O_WRONLY | os.O_APPEND)
-        self._digest, self.is_written = digest, True
+        self._digest = digest
 
     def append(self, record: FileRecord) -> None:
         """Adds a record to a journal that was written."""
@@ -154,11 +153,6 @@ class FileJournal(DescriptorOwner):
         if os.write(self.fd, line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._digest = digest
-
-    def close(self) -> None:
-        """Closes the file. Safe to call twice."""
-        self.is_written = False
-        super().close()
 
     def remove(self) -> None:
         """Closes and removes the journal."""

@@ -124,7 +124,7 @@ class FileLedger:
         crash. After `trouble` there is no journal to end, and the result is True.
         """
         ended = True
-        if self.trouble is None and self._journal.is_written:
+        if self.trouble is None and self._journal.fd >= 0:
             try:
                 self._journal.append(JournalEnd())
             except OSError:
@@ -133,7 +133,7 @@ class FileLedger:
         return ended
 
     def _append(self, record: FileRecord) -> None:
-        if self.trouble is not None or not self._journal.is_written:
+        if self.trouble is not None or self._journal.fd < 0:
             return
         try:
             self._journal.append(record)

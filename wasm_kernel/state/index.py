@@ -1,8 +1,7 @@
 """The index of a session's state: one file of numbered records, which are only appended.
 
 Every fact about the saved states is a record here: commits, dropped commits, the head, names of
-states, the origin of a fork. The pages lie in files beside the index (`commits.py`).
-Format 2:
+states, the origin of a fork. The pages lie in files beside the index (`commits.py`). Format 2:
 
     {"index": 2, "image": ID, "salt": 32 hexadecimal digits}
     NUMBER DIGEST JSON
@@ -29,7 +28,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.folders import DescriptorOwner, Folder, TooLong
+from wasm_kernel.linux.folders import DescriptorOwner, Folder, TooLong, undoing
 from wasm_kernel.linux.memory import Range
 from wasm_kernel.result import Ran
 from wasm_kernel.state.pages import PAGE, Run, Runs
@@ -344,13 +343,9 @@ class Index(DescriptorOwner):
             raise RewriteNeeded(errno.EFBIG, _TOO_LONG)
         if os.fstat(self.fd).st_size != self._end:
             os.ftruncate(self.fd, self._end)  # removes a record that was written in part
-        try:
+        with undoing(lambda: os.ftruncate(self.fd, self._end)):
             if os.write(self.fd, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self.fd, self._end)
-            raise
         self._next += len(records)
         self._end += len(data)
 

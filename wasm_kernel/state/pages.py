@@ -26,6 +26,7 @@ from functools import cache
 from typing import Protocol
 
 from wasm_kernel.errors import HistoryError, ImageError
+from wasm_kernel.linux.folders import DescriptorOwner, undoing
 from wasm_kernel.linux.libc import checked, system_call
 from wasm_kernel.linux.memory import Range
 
@@ -192,12 +193,13 @@ _HOT_LOOKS = 16  # for which hot pages stay writable
 _COLD_MOST = 64  # ranges; of more, all pages are protected by one call
 
 
-class WriteProtect:
+class WriteProtect(DescriptorOwner):
     """Tracks writes by write-protection faults that Linux resolves by itself.
 
     Nearly all pages that a small cell writes are the interpreter's own, the same for each cell, and
     a fault takes longer than keeping the page. So the pages written before two calls in a row are
-    hot: they stay writable, and count as written, for the next 14 calls.
+    hot: they stay writable, and count as written, for the next 14 calls. Closing the descriptor
+    ends the protection of the memory.
     """
 
     name = "write-protect"
@@ -208,15 +210,12 @@ class WriteProtect:
         self._last: list[Range] = []
         self._hot: list[Range] = []
         number = _SYSCALL.get(platform.machine(), -1)
-        self._faults = checked(system_call(number, os.O_CLOEXEC | _USER_MODE_ONLY))
-        try:
-            _ioctl(self._faults, _UFFDIO_API, struct.pack("<QQQ", 0xAA, _FEATURES, 0))
+        self.fd = checked(system_call(number, os.O_CLOEXEC | _USER_MODE_ONLY))
+        with undoing(self.close):
+            _ioctl(self.fd, _UFFDIO_API, struct.pack("<QQQ", 0xAA, _FEATURES, 0))
             self._pagemap = _pagemap_of(os.getpid())
             self._found = (ctypes.c_uint64 * (3 * _VECTOR))()
             self._extend(size)
-        except OSError:
-            self.close()
-            raise
 
     def _extend(self, size: int) -> None:
         if size > self._size:
@@ -225,7 +224,7 @@ class WriteProtect:
 
     def _watch(self, at: int, length: int) -> None:
         mode = struct.pack("<QQQQ", at, length, _REGISTER_MODE_WP, 0)
-        _ioctl(self._faults, _UFFDIO_REGISTER, mode)
+        _ioctl(self.fd, _UFFDIO_REGISTER, mode)
         self._protect(at, length)
 
     def _protect(self, at: int, length: int) -> None:
@@ -270,19 +269,10 @@ class WriteProtect:
             request = bytearray(struct.pack("<12Q", *fields, _PAGE_IS_WRITTEN))
             count = _ioctl(self._pagemap, _PAGEMAP_SCAN, request)
             at = struct.unpack_from("<Q", request, 32)[0]
-            regions, base = (
-                self._found[: 3 * count],
-                self._address,
-            )  # start, end and more
+            regions, base = self._found[: 3 * count], self._address  # start, end and more
             pairs = zip(regions[::3], regions[1::3], strict=True)
             found += [(start - base, stop - base) for start, stop in pairs]
         return found
-
-    def close(self) -> None:
-        """Closes the descriptor, which ends the protection of the memory."""
-        faults, self._faults = self._faults, -1
-        if faults >= 0:
-            os.close(faults)
 
 
 @cache

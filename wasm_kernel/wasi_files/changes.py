@@ -131,9 +131,8 @@ class FileChanges:
                 path = "/".join([*entry.path, entry.name])
                 if entry.is_folder or path in self._before:
                     continue
-                key = inode_of(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False))
-                if key in keys:
-                    found.append((path, key))
+                if (status := entry.status) is not None and inode_of(status) in keys:
+                    found.append((path, inode_of(status)))
         return found
 
 

@@ -14,7 +14,7 @@ import os
 import stat
 
 from wasm_kernel.linux.files import FileCopier
-from wasm_kernel.linux.folders import READ, closing_fd
+from wasm_kernel.linux.folders import READ, Folder, closing_fd
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.linux.task import Cancelled, OfCell
 from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, NameInFolder, status_at
@@ -84,9 +84,7 @@ def _new_part(books: Bookkeeping, place: NameInFolder) -> tuple[str, int]:
                 _remove_abandoned(books, part)
             continue
         with contextlib.suppress(OSError):
-            locked = _locks(target)
-            there = os.stat(name, dir_fd=place.folder, follow_symlinks=False)
-            if locked and os.path.samestat(there, os.fstat(target)):
+            if _locks(target) and Folder(place.folder).has(name, target):
                 return name, target
         os.close(target)  # another kernel has just taken it for an abandoned one
     raise AssertionError("numbers have no end")

@@ -205,7 +205,8 @@ class EditOperations(FileContext):
             self.changes.touch(place.path, inode_of(before))
             if place.preopen.counted:
                 self.quota.removed(before)
-        self.open_files.lost_name(place, before, unlinked)
+        for opened in self.open_files.descriptors_at(place, before):
+            opened.gone, opened.unlinked = True, unlinked
 
     def _keep_open(self, place: GuestPath, found: _Status) -> str:
         """Gives the file at a place an unlinked name if it is open; returns that name, if any."""

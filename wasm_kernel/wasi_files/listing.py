@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 
 from wasm_kernel.engine import abi
+from wasm_kernel.linux.folders import closing_fd
 from wasm_kernel.wasi_files.preopens import Hidden, is_hidden_folder
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -37,20 +38,16 @@ class FolderEntry(Struct, frozen=True):
 
 def read_folder(fd: int, hidden: Hidden, depth: int) -> Iterator[FolderEntry]:
     """Yields the entries of an open folder, which is `depth` folders below the preopened one."""
-    folder = os.open(".", _FOLDER, dir_fd=fd)
     by_kind = hidden.hides_folders
-    try:
-        with os.scandir(folder) as found:
-            for entry in found:
-                kind = _kind(entry)
-                if hidden.hides_name(depth, entry.name):
-                    continue
-                may_hide = by_kind and kind == abi.FOLDER_TYPE
-                if may_hide and is_hidden_folder(hidden, folder, entry.name, depth):
-                    continue
-                yield FolderEntry(entry.name, entry.inode(), kind)
-    finally:
-        os.close(folder)
+    with closing_fd(os.open(".", _FOLDER, dir_fd=fd)) as folder, os.scandir(folder) as found:
+        for entry in found:
+            kind = _kind(entry)
+            if hidden.hides_name(depth, entry.name):
+                continue
+            may_hide = by_kind and kind == abi.FOLDER_TYPE
+            if may_hide and is_hidden_folder(hidden, folder, entry.name, depth):
+                continue
+            yield FolderEntry(entry.name, entry.inode(), kind)
 
 
 def _kind(entry: os.DirEntry[str]) -> int:

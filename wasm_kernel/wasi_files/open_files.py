@@ -157,9 +157,7 @@ class OpenFiles:
         return number
 
     def put(self, number: int, opened: OpenDescriptor) -> None:
-        """Adds a descriptor under this number; the caller releases the number's earlier
-        descriptor.
-        """
+        """Adds a descriptor under a number; the caller releases its earlier descriptor."""
         self._by_number[number] = opened
 
     def own(self, number: int) -> OpenDescriptor:
@@ -182,12 +180,9 @@ class OpenFiles:
         """Returns the descriptors that the guest opened itself, by number."""
         return {fd: o for fd, o in self._by_number.items() if not self.is_fixed(fd)}
 
-    def descriptors_at(
-        self, place: NameInFolder, status: os.stat_result | None
-    ) -> list[OpenDescriptor]:
+    def descriptors_at(self, place: NameInFolder, status: os.stat_result) -> list[OpenDescriptor]:
         """Returns the descriptors of the file at a place, which has this status."""
-        key = None if status is None else inode_of(status)
-        return [opened for opened in self._at(place) if opened.key == key]
+        return [opened for opened in self._at(place) if opened.key == inode_of(status)]
 
     def _at(self, place: NameInFolder) -> Iterator[OpenDescriptor]:
         """Yields the descriptors of a place and of all below it."""
@@ -197,13 +192,6 @@ class OpenFiles:
             same = opened.preopen.folder is place.preopen.folder  # also of an overlay on it
             if depth and below and not opened.gone and same:
                 yield opened
-
-    def lost_name(
-        self, place: NameInFolder, status: os.stat_result | None, unlinked: str = ""
-    ) -> None:
-        """Notes that the file at a place has lost this name; `unlinked` is its new one."""
-        for opened in self.descriptors_at(place, status):
-            opened.gone, opened.unlinked = True, unlinked
 
     def has_unlinked(self, unlinked: str) -> bool:
         """Returns whether a file without a name is open."""

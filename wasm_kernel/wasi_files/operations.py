@@ -31,9 +31,7 @@ class FileOperations(ContentOperations, EditOperations, OpeningOperations, Reope
     """
 
     def folders(self) -> dict[str, int]:
-        """Returns the descriptors of the fixed folders, by guest path, both paths of one that has
-        two.
-        """
+        """Returns the descriptors of the fixed folders by guest path; one folder may have two."""
         fixed = enumerate(self.preopens.fixed, FIRST_DESCRIPTOR)
         found = {preopen.guest: number for number, preopen in fixed}
         for guest, preopen in self.preopens.named.items():

@@ -21,7 +21,7 @@ import stat
 from collections.abc import Callable, Iterator
 
 from wasm_kernel.engine import abi
-from wasm_kernel.linux.folders import READ, Folder, closing_fd, inode_of, link_text
+from wasm_kernel.linux.folders import READ, Folder, closing_fd, inode_of, link_text, undoing
 from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, NameInFolder
 from wasm_kernel.wasi_files.copy_up import NEW, copy_file, make_folder, remove
 from wasm_kernel.wasi_files.listing import FolderEntry, read_folder
@@ -203,13 +203,10 @@ class OverlayWalk(PathWalk):
         self._lower = Layer(overlay.beneath)
         self._layers.append(self._lower)
         self._tries_links = False
-        try:
+        with undoing(self.close):
             for name in parts:
                 if self._enter(name):
                     raise GuestOSError(errno.ENOENT)  # a link took the folder's place
-        except BaseException:
-            self.close()
-            raise
 
     def upper_status(self, name: str) -> os.stat_result | None:
         """Returns the status of an entry in the upper folder; None if there is none."""

@@ -178,11 +178,8 @@ class Quota:
                 self._count(entry, linked)
 
     def _count(self, entry: walks.Entry, linked: set[Inode]) -> None:
-        try:
-            status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
-        except OSError:
-            return
-        if not stat.S_ISREG(status.st_mode):
+        status = entry.status
+        if status is None or not stat.S_ISREG(status.st_mode):
             return
         if status.st_nlink > 1:
             if inode_of(status) in linked:
