@@ -105,6 +105,14 @@ export async function substituted(context, script) {
   }
 }
 
+const ATTRIBUTES = ["readonly", "declared", "integer", "lowercase", "uppercase"].map((name) => `${name}Vars`);
+
+/** Returns what a state says of its variables, for a script of its own. */
+export function ownAttributes(state) {
+  const names = [...ATTRIBUTES, "associativeArrays", "namerefs", "boundNamerefs", "invalidNamerefs"].filter((name) => state[name]);
+  return { shoptOptions: { ...state.shoptOptions }, ...Object.fromEntries(names.map((name) => [name, new Set(state[name])])) };
+}
+
 const jobs = new Map(); // the statuses of ended jobs, by their numbers
 
 /** Runs a statement that ends in `&`, to its end, in a shell of its own. */

@@ -212,7 +212,7 @@ function rewrite(node) {
   }
   if (node.type === "Pipeline") tellReader(node);
   if (node.type === "For" && node.words === null) node.words = [GIVEN];
-  if (nameOf(node) === "local" && node.args.some(({ parts: [option] }) => /^-[a-z]*A/.test(option?.value))) node.name = literal("declare");
+  if (nameOf(node) === "local" && node.args.some(({ parts: [option] }) => /^-[a-z]*[Ailu]/.test(option?.value))) node.name = literal("declare");
   Object.values(node).forEach(rewrite);
 }
 

@@ -263,5 +263,15 @@ SCRIPTS = {
         "1 yx\na\n2 a  b\nc b\nawk: the function substr does not take 1 values\n"
         "awk: not enough values for the format '%s %d\\n'\n"
     ),
+    """f() { local x=1 y; x=2; y+=a; g; echo $x $y; local -i n=1; n+=2; echo $n; }; g() { x+=3; }; f
+    declare -A m=([k]=v); h() { local m=1; m=2; echo $m; }; h; echo ${m[k]}
+    echo 'readonly R=1; shopt -s nullglob; echo $R' > r.sh; bash r.sh; bash r.sh; echo *.no""": (
+        "23 a\n3\n2\nv\n1\n1\n*.no\n"
+    ),
+    r"""for v in 12 1a abc '[k]'; do
+    case $v in *[!0-9a-k]*) echo odd;; [!0-9]*) echo text;; *) echo no;; esac; done
+    case '[k]' in \[*\]) echo k;; esac; [[ 5 == [![:digit:]] ]] || echo digit
+    jq -nc '[7] | to_entries'; tar cf x ./*.csv; mkdir d; tar xf x -C d --strip-components=1
+    ls d""": ('no\nno\ntext\nodd\nk\ndigit\n[{"key":0,"value":7}]\na.csv\nb.csv\n'),
 }
 """Scripts, and what bash prints for them; the soak runs just-bash's own cases."""

@@ -41,8 +41,7 @@ def tar(words: list[str]) -> None:
         mode: Any = f"w|{packer}" if "c" in options else "a"
         with tarfile.open(**_opened(name, "wb"), mode=mode) as archive:
             for each in names:
-                name_in_there = PurePosixPath(each).as_posix().lstrip("/")
-                archive.add(where / each, name_in_there, filter=lambda it: _unless(it, left_out))
+                archive.add(where / each, each.strip("/"), filter=lambda it: _unless(it, left_out))
                 if "v" in options:
                     print(each)
         return
@@ -111,9 +110,8 @@ def _wanted(
         if names and not asked:
             continue
         missing -= {*asked}
-        parts = path.parts[strip:]
-        if parts:
-            yield member.replace(name="/".join(parts), deep=False) if strip else member
+        if name := "/".join(member.name.split("/")[strip:]):
+            yield member.replace(name=name, deep=False) if strip else member
     if missing:
         raise Usage(f"{min(missing)}: Not found in archive")
 

@@ -20,7 +20,7 @@ import {createUserRegex as ie, longestFirst} from "wasm-kernel:regex";
 import {filledIn} from "wasm-kernel:pieces";
 import {exactOf, inverted, negated, numberOf} from "wasm-kernel:numbers";
 import {printed, reckon, whole} from "wasm-kernel:numbers";
-import {changed, entriesOf, nextPlace, once, replaceFile} from "wasm-kernel:pieces";
+import {changed, entriesOf, nextPlace, once, ownAttributes, replaceFile} from "wasm-kernel:pieces";
 import {runJob, runWithTrap, substituted, waited} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 
@@ -175,11 +175,15 @@ _SUBSHELL = b"""l=>
 runWithTrap(e,e.state,()=>kO(e,t,l.stdin??n,r,s||l.stdin!==void 0),or,he)"""
 _SCRIPT = b"await(s=>runWithTrap(s,m,()=>s.executeScript(x),or,he))(new Yo(E,m));"
 _STATEMENT = b"async executeStatement(t){if(t.background)return runJob(this,t);"
+_OWN = b"...ownAttributes(this.state),functions:new Map(this.state.functions),"
 _SAFE = b"""q=t.pipelines[s]?.commands??[],
 a=this.ctx.state.errexitSafe&&q.length===1&&q[0].type[0]!=="S";"""
 _REFERRED = b"""if(rt(e,n))n=cn(e,n)||n;
 let a=e.state.associativeArrays?.has(n),l=Bt(e,n),"""
 _GLOB_OPTIONS = b"this.failglob=s.failglob,this.noCase=s.noCase,"
+_BRACKET = rb"""else if(s==="["){
+const i=/^\[[!^]?\]?(?:\[:\w+:\]|\\[^]|[^\]])*\]/.exec(e.slice(r))?.[0];
+if(i){n+=i.replace(/^\[[!^]/,"[^");r+=i.length-1}else n+='\\['"""
 _NO_CASE = b"noCase:e.state.shoptOptions.nocaseglob,globskipdots:e.state"
 _MAPFILE = rb"""function Ep(e,t,n){t=t.flatMap(w=>{
 const[,f,o,v]=/^-(t?)([dnOsuCc])([^]*)$/.exec(w)??[];
@@ -193,6 +197,8 @@ _UNIQUE_VALUES = b"""case"unique":
 return s(e,{type:"Call",name:"unique_by",args:[{type:"Identity"}]},r);"""
 _INDEXED = b"""case"INDEX":{if(n.length===0)return[Object.create(null)];
 if(n.length===1)n=[{type:"Iterate"},n[0]];"""
+_ENTRIES = b"""case"to_entries":{let i=Je(e);if(Array.isArray(e))return[
+e.map((v,k)=>Object.assign(Object.create(null),{key:k,value:v}))];if(i){"""
 _FOR_SHELL = rb"""case"@sh":return[(Array.isArray(e)?e:[e]).map(x=>{
 if(x!==null&&typeof x==="object")throw new Error("an object or array can not be escaped for shell");
 return typeof x==="string"?`'${x.replace(/'/g,"'\\''")}'`:JSON.stringify(x)}).join(" ")];"""
@@ -324,7 +330,7 @@ _PARTS = (
     # `local array=($(command))`, which is made of two commands; `"${array[@]^}"`
     (b"let p=d.map(m=>Gf(e,m)),h=`${f}=(", b"}else{let f=e.parseWordFromString(l", _DECLARED),
     (b"let o=Y.simpleCommand(r,s,n,i);return o.line=t,o", _GROUP),
-    (b"r.set(p,x),c&&i(p)}", b"r.set(p,x),i(p),kt(e,p)}"),
+    (b"r.set(p,x),c&&i(p)}", b"r.set(p,x),i(p),e.state.arrays?.delete(p)}"),
     (b"async function dr(e,t){", _CASES),
     (b'case"CaseModification":{let d=await K7(', b";return ss(d", _CASE),
     # `declare -A map=([key]="value of words")`
@@ -356,6 +362,8 @@ _PARTS = (
     # `trap COMMAND EXIT`
     (b"await new Yo(E,m).executeScript(x);", _SCRIPT),
     (b"l=>kO(e,t,l.stdin??n,r,s||l.stdin!==void 0)", _SUBSHELL),
+    # `bash FILE`: `readonly` and the like are its own
+    (b"functions:new Map(this.state.functions),", _OWN),
     # `&`, `wait`
     (b"async executeStatement(t){", _STATEMENT),
     (b'if(t==="wait")return Fe;', b'if(t==="wait")return waited(n);'),
@@ -368,13 +376,17 @@ _PARTS = (
     (b"function sp(e){", b"function $4(", _DECLARED_MAP),
     (b"this.failglob=s.failglob??!1,", _GLOB_OPTIONS),
     (b"return ie(`^${n}$`)}", b"return ie(`^${n}$`,this.noCase?'i':'')}"),
+    # patterns of `case` and `[[`: `[!a]`, and quoted characters
+    (rb'else if(s==="["){let i=e.indexOf("]",r+1);', b"}else/[", _BRACKET),
+    (b"let u=await _e(e,c);Vw(c)&&(u=On(u));", b"let u=await qw(e,c);"),
     # the longest match of `=~`; contexts of several files of `grep`; `fold -s`
     (b"o=oI(s),", b"o=longestFirst(oI(s)),"),
     (b"default:n=T1(e),n=Zb(n);break}", _LONGEST),
     (b"a||(z+=at.output)}", b"a||(z+=(z&&(w||y)&&!i?'--\\n':'')+at.output)}"),
     (b"?r&&l>=0?(i.push(o.slice(0,l+1))", b"}return o.length>0&&i.push(o)", _FOLDED),
-    # `jq`: sorted `unique`, `INDEX` of all values, arrays for a shell
+    # `jq`: sorted `unique`, entries of arrays, `INDEX` of all values, arrays for a shell
     (b'case"unique":', b'case"tojson"', _UNIQUE_VALUES),
+    (b'case"to_entries":{let i=Je(e);if(i){', _ENTRIES),
     (b'case"INDEX":{if(n.length===0)return[Object.create(null)];', _INDEXED),
     (b'case"@sh":', b'case"@text"', _FOR_SHELL),
 )
