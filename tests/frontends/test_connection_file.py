@@ -51,6 +51,14 @@ def test_a_file_without_a_key_is_refused_unless_that_is_allowed(tmp_path: Path) 
     assert opened.shell_port == 1
 
 
+def test_a_file_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "open.json"
+    path.write_text(json.dumps({"key": "secret"}))
+    path.chmod(0o666)
+    connection(path).open(allow_unsigned=False)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "[" * 100_000, '{"transport": "tcp", "ip": "a.host", "shell_port": 9999}']
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import stat
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,6 +26,7 @@ from ipykernel.heartbeat import Heartbeat
 from jupyter_client.connect import ConnectionFileMixin
 from jupyter_client.jsonutil import json_default
 from jupyter_client.session import Session, json_unpacker, new_id_bytes
+from jupyter_core.paths import allow_insecure_writes
 from traitlets import Bytes, TraitError, Type
 
 from wasm_kernel.errors import WasmKernelError
@@ -40,8 +42,8 @@ _END_SECONDS = 1.0
 class KernelConnection(ConnectionFileMixin):
     """The kernel's side of a connection file. Only the main thread uses it.
 
-    An existing file is read. Otherwise a file is written, for its owner only, and removed at the
-    end.
+    An existing file is read, and closed to other users, who could run code with its key. Otherwise
+    a file is written, for its owner only, and removed at the end.
     """
 
     curve_publickey = Bytes(allow_none=True, default_value=None)
@@ -65,6 +67,9 @@ class KernelConnection(ConnectionFileMixin):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.session.key = self.session.key or new_id_bytes()
             return
+        if not allow_insecure_writes:
+            with suppress(OSError):  # the file is another user's, or lies on a read-only disk
+                path.chmod(path.stat().st_mode & stat.S_IRWXU)
         try:
             self.load_connection_file(str(path))
         except (OSError, ValueError, TypeError, AttributeError, TraitError) as problem:
