@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator
+from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.service.registry import SessionInfo
@@ -21,22 +20,15 @@ class Metrics:
     """The metrics of one server. Only its event loop uses it."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._infos: list[SessionInfo] = []
-        self._cells = Counter(
-            "wasm_kernel_cells", "Cells that have ended.", ["outcome"], registry=self._registry
-        )
-        self._seconds = Histogram(
-            "wasm_kernel_cell_seconds",
-            "Wall-clock time of cells.",
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
-        self._fuel = Counter("wasm_kernel_fuel", "Fuel burnt.", registry=self._registry)
-        self._refusals = Counter(
-            "wasm_kernel_refusals", "What a limit refused.", ["limit"], registry=self._registry
-        )
-        self._registry.register(self)
+        self._registry = own = CollectorRegistry()
+        counter = partial(Counter, registry=own)
+        self._cells = counter("wasm_kernel_cells", "Cells that have ended.", ["outcome"])
+        self._fuel = counter("wasm_kernel_fuel", "Fuel burnt.")
+        self._refusals = counter("wasm_kernel_refusals", "What a limit refused.", ["limit"])
+        about = "Wall-clock time of cells."
+        self._seconds = Histogram("wasm_kernel_cell_seconds", about, buckets=_SECONDS, registry=own)
+        self._sessions = Gauge("wasm_kernel_sessions", "Sessions.", ["state"], registry=own)
+        self._memory = Gauge("wasm_kernel_memory_bytes", "Memory of all workers.", registry=own)
 
     def cell_ended(self, result: SandboxResult) -> None:
         """Counts a cell."""
@@ -60,15 +52,8 @@ class Metrics:
 
     def page(self, infos: list[SessionInfo]) -> bytes:
         """Returns the page for Prometheus, with the service's current facts about its sessions."""
-        self._infos = infos
-        return generate_latest(self._registry)
-
-    def collect(self) -> Iterator[Metric]:
-        """Yields the metrics that are computed on demand; the registry calls it."""
-        sessions = GaugeMetricFamily("wasm_kernel_sessions", "Sessions.", labels=["state"])
-        found = Tally(each.state for each in self._infos)
+        found = Tally(each.state for each in infos)
         for state in _STATES:
-            sessions.add_metric([state], found[state])
-        yield sessions
-        memory = sum(each.host_bytes for each in self._infos)
-        yield GaugeMetricFamily("wasm_kernel_memory_bytes", "Memory of all workers.", value=memory)
+            self._sessions.labels(state).set(found[state])
+        self._memory.set(sum(each.host_bytes for each in infos))
+        return generate_latest(self._registry)
