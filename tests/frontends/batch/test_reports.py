@@ -99,6 +99,8 @@ def test_the_table_shows_what_runs(outcomes: list[Outcome]) -> None:
     table = LiveTable(console)
     with table.live:
         table.began("running.ipynb", 5)
+        table.began("running.ipynb", 5)  # again: its first worker was lost
+        assert len(table.live.tasks) == 1
         table.cell_ended("running.ipynb", 2, 5)
         table.ended(outcomes[0])
     text = console.file.getvalue()  # type: ignore[attr-defined]

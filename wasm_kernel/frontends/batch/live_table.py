@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
-
+from rich import progress
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from wasm_kernel.frontends.batch.outcome import Outcome, plain
 from wasm_kernel.frontends.batch.reporting import Progress, line_of
 
 _STYLES = {"ok": "green", "cancelled": "yellow"}
+_ROW = ("{task.description}", "{task.completed}/{task.total} cells", "{task.elapsed:.0f} s")
 
 
 class LiveTable(Progress):
@@ -22,22 +20,24 @@ class LiveTable(Progress):
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._running: dict[str, tuple[int, int, float]] = {}
-        self.live = Live(
-            console=console, get_renderable=self._shown, refresh_per_second=4, transient=True
+        columns = [progress.TextColumn(each, markup=False) for each in _ROW]
+        self.live = progress.Progress(
+            *columns, console=console, refresh_per_second=4, transient=True
         )
+        self._rows: dict[str, progress.TaskID] = {}
 
     def began(self, name: str, cells: int) -> None:
-        """Adds a row."""
-        self._running[name] = (0, cells, time.monotonic())
+        """Adds a row, in place of an earlier one: a cluster may begin a notebook again."""
+        self._remove(name)
+        self._rows[name] = self.live.add_task(plain(name), total=cells)
 
     def cell_ended(self, name: str, done: int, cells: int) -> None:
         """Updates a notebook's progress."""
-        self._running[name] = (done, cells, self._running[name][2])
+        self.live.update(self._rows[name], completed=done)
 
     def ended(self, outcome: Outcome) -> None:
         """Removes the row, and prints a line above the table."""
-        self._running.pop(outcome.notebook, None)
+        self._remove(outcome.notebook)
         shown = Text(line_of(outcome))
         shown.stylize(_STYLES.get(outcome.verdict, "red"), 0, len(outcome.verdict))
         self.live.console.print(shown, soft_wrap=True)
@@ -46,9 +46,6 @@ class LiveTable(Progress):
         """Prints a line above the table."""
         self.live.console.print(Text(f"{'note':<13} {plain(text)}", "yellow"), soft_wrap=True)
 
-    def _shown(self) -> Table:
-        table = Table(box=None, padding=(0, 2), show_header=False)
-        now = time.monotonic()
-        for name, (done, cells, since) in [*self._running.items()]:
-            table.add_row(Text(plain(name)), f"{done}/{cells} cells", f"{now - since:.0f} s")
-        return table
+    def _remove(self, name: str) -> None:
+        if (row := self._rows.pop(name, None)) is not None:
+            self.live.remove_task(row)
