@@ -55,16 +55,17 @@ class AgentSandbox:
     """
 
     def __init__(self, sandbox: Sandbox | None, options: Mapping[str, Any]) -> None:
-        self._folder = ""
-        if sandbox is None and "workspace" not in options:
-            self._folder = tempfile.mkdtemp(prefix="wasm-kernel-agent-")
-            options = {**options, "workspace": self._folder}
         self._owns = sandbox is None
-        try:
-            self.sandbox = create_sandbox(**options) if sandbox is None else sandbox
-        except BaseException:
-            self._remove_folder()
-            raise
+        with contextlib.ExitStack() as ending:
+            if sandbox is None:
+                if "workspace" not in options:
+                    folder = tempfile.mkdtemp(prefix="wasm-kernel-agent-")
+                    ending.callback(shutil.rmtree, folder, ignore_errors=True)
+                    options = {**options, "workspace": folder}
+                sandbox = create_sandbox(**options)
+                ending.callback(sandbox.close)
+            self.sandbox = sandbox
+            self._ending = ending.pop_all()
         self._variables: Mapping[str, Any] = {}
         self._answers: list[Any] = []
         self._context = contextvars.copy_context()
@@ -192,13 +193,7 @@ class AgentSandbox:
 
     def close(self) -> None:
         """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""
-        if self._owns:
-            self.sandbox.close()
-        self._remove_folder()
-
-    def _remove_folder(self) -> None:
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._ending.close()
 
 
 def _sent(value: Any) -> tuple[str, Any]:
