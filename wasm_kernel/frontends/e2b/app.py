@@ -90,7 +90,7 @@ class SandboxApi:
             if match is Match.FULL:
                 return operation, found["path_params"]
         words = _NO_CALL.format(method=scope["method"], path=scope["path"][:100])
-        raise Refusal(404, "", words)
+        raise Refusal(404, words)
 
     async def _serve(
         self, operation: Operation, params: dict[str, Any], request: Request, send: Send
@@ -112,7 +112,7 @@ class SandboxApi:
             self._clients.count(client)
         if self._open[client] >= REQUESTS:
             words = f"{REQUESTS} requests of one client may be open at once. Read their answers."
-            raise Refusal(429, "open_requests", words)
+            raise Refusal(429, words, "open_requests")
         call.lease = lease = self._clients.lease(client)
         call.metrics = self._clients.metrics
         self._open[client] += 1
@@ -138,9 +138,9 @@ class SandboxApi:
                 raise
             name, words = call.sandbox.name, str(problem)
             if call.sandbox.is_gone:
-                raise Refusal(502, "", f"{GONE.format(name=name)}: {words}") from None
+                raise Refusal(502, f"{GONE.format(name=name)}: {words}") from None
             if isinstance(problem, SandboxClosed):  # a context that was removed
-                raise Refusal(404, "", words) from None
+                raise Refusal(404, words) from None
             if isinstance(problem, SessionInUse):  # by a server whose facts are newer
                 await self._sandboxes.leave(call.sandbox)
             raise
@@ -157,7 +157,7 @@ class SandboxApi:
             return Caller("", key_name(key), client_name("", request.scope))
         caller = self._clients.tokens.caller_of(key)
         if caller is None:
-            raise Refusal(401, "", _NO_KEY)
+            raise Refusal(401, _NO_KEY)
         return caller
 
 
@@ -172,11 +172,11 @@ async def _body(operation: Operation, lease: MemoryLease, request: Request) -> A
     if operation.plane is Plane.CONTROL:
         most = SMALL_BYTES  # a sandbox keeps its metadata
     words = f"A request like this may have {readable(most)}."
-    large = too_large() if is_upload else Refusal(413, "request_bytes", words)
+    large = too_large() if is_upload else Refusal(413, words, "request_bytes")
     content = await read_body(lease, request, large, most, to_the_end=True)
     if not is_upload and marks_in(content, _JSON_VALUES) > _JSON_VALUES:
         words = f"A request may hold {_JSON_VALUES:,} values of JSON."
-        raise Refusal(413, "request_values", words)
+        raise Refusal(413, words, "request_values")
     if operation.body is bytearray:
         return content
     return msgspec.json.decode(content or b"{}", type=operation.body)
@@ -211,7 +211,7 @@ def _refusal_of(problem: Exception) -> Refusal | None:
             status = 400 if isinstance(problem, ValueError) else 500
         case OSError():
             status, words = _OF_ERRNO.get(problem.errno or 0, 400), problem.strerror or words
-    return Refusal(status, limit, words) if status else None
+    return Refusal(status, words, limit) if status else None
 
 
 def _told(plane: Plane, refusal: Refusal) -> Response:

@@ -56,7 +56,7 @@ class CommandStream(CellStream):
         try:
             begun = _event(start={"pid": self._number})
             if not self._lease.reserve(len(begun)):
-                raise Refusal(503, "reply_bytes", "Too much output waits for you to read it.")
+                raise Refusal(503, "Too much output waits for you to read it.", "reply_bytes")
             self._lines.put_nowait(begun)
             if self._seconds is not None:
                 timer = asyncio.get_running_loop().call_later(self._seconds, self._time_out)
@@ -108,7 +108,7 @@ def refusing(words: str, code: str = "unimplemented") -> bytes:
 def start_of(content: bytearray) -> StartRequest:
     """Returns the one message of a request; raises `Refusal`, or `DecodeError`."""
     if len(content) < _HEAD.size or _HEAD.unpack_from(content)[0]:
-        raise Refusal(400, "", "A command is one message, which is not compressed.")
+        raise Refusal(400, "A command is one message, which is not compressed.")
     return msgspec.json.decode(content[_HEAD.size :], type=StartRequest)
 
 

@@ -49,7 +49,7 @@ def guest_path(path: str) -> str:
     plain = posixpath.normpath(posixpath.join(HOME, path))
     if not _parts(plain)[0]:
         words = f"A sandbox's files are in {HOME}, also called {APP}, and in {TMP}"
-        raise Refusal(404, "", f"{words}; {path[:200]!r} is not.")
+        raise Refusal(404, f"{words}; {path[:200]!r} is not.")
     return plain
 
 
@@ -114,7 +114,7 @@ async def uploaded(
     if kind == "multipart/form-data":
         return await _uploads(headers, path, content)
     if not path:
-        raise Refusal(400, "", "An upload names its path: ?path=...")
+        raise Refusal(400, "An upload names its path: ?path=...")
     if headers.get("content-encoding", "") == "gzip":
         return [(path, _unpacked(content))]
     return [(path, bytes(content))]
@@ -131,12 +131,12 @@ async def _uploads(
     try:
         form = await parser.parse()
     except (MultiPartException, KeyError) as problem:
-        raise Refusal(400, "", f"The upload can't be read: {problem}") from None
+        raise Refusal(400, f"The upload can't be read: {problem}") from None
     parts = [each for each in form.getlist("file") if isinstance(each, UploadFile)]
     found = [(path or each.filename or "", await each.read()) for each in parts]
     await form.close()
     if not found or not all(name for name, _ in found) or (path and len(found) > 1):
-        raise Refusal(400, "", "An upload has parts called file, each with its path.")
+        raise Refusal(400, "An upload has parts called file, each with its path.")
     return found
 
 
@@ -145,18 +145,18 @@ def _unpacked(content: bytearray) -> bytes:
     try:
         data = unpacking.decompress(content, FILE_BYTES + 1)
     except zlib.error as problem:
-        raise Refusal(400, "", f"The upload can't be unpacked: {problem}") from None
+        raise Refusal(400, f"The upload can't be unpacked: {problem}") from None
     if len(data) > FILE_BYTES:
         raise too_large()
     if not unpacking.eof:
-        raise Refusal(400, "", "The upload ends before its content does.")
+        raise Refusal(400, "The upload ends before its content does.")
     return data
 
 
 def too_large() -> Refusal:
     """Returns the refusal of a file that is too large for one request."""
     words = f"One request takes {FILE_BYTES // MIB} MiB of files. Cells can read and write more."
-    return Refusal(413, "request_bytes", words)
+    return Refusal(413, words, "request_bytes")
 
 
 # -- names
@@ -235,7 +235,7 @@ def move(session: AsyncSession, asked: messages.MoveRequest) -> messages.StatRes
     old, new = guest_path(asked.source), guest_path(asked.destination)
     if not (_parts(old)[1] and _parts(new)[1]):
         words = f"{HOME} and {TMP} themselves can't be moved or replaced. Nothing was changed."
-        raise Refusal(400, "", words)
+        raise Refusal(400, words)
     with _opened(session) as files:
         files.operations.status(files.at(old), Follow.NEVER)
         _make_way(files, posixpath.dirname(new))
@@ -250,6 +250,6 @@ def remove(session: AsyncSession, asked: messages.StatRequest) -> messages.Nothi
         _located(session, asked.path, follow=False) as (walk, name),
     ):
         if name == ".":
-            raise Refusal(400, "", f"{HOME} and {TMP} themselves can't be deleted.")
+            raise Refusal(400, f"{HOME} and {TMP} themselves can't be deleted.")
         entries.delete(walk.fd, name, recursive=True)
     return messages.Nothing()

@@ -128,7 +128,7 @@ def _seconds(text: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp() if text else 0.0
     except (ValueError, OverflowError):
-        raise Refusal(400, "", f"{text[:50]!r} is no time.") from None
+        raise Refusal(400, f"{text[:50]!r} is no time.") from None
 
 
 @_serves(Plane.CONTROL, "GET", _ONE)
@@ -167,7 +167,7 @@ async def _set_timeout(call: ApiCall, asked: messages.SandboxTimeoutRequest) -> 
     sandbox = await call.named()
     await call.sandboxes.check_seconds(asked.timeout)
     if sandbox.kept.is_paused:
-        raise Refusal(409, "", "This sandbox is paused; connect to it first.")
+        raise Refusal(409, "This sandbox is paused; connect to it first.")
     await call.sandboxes.end_in(sandbox, asked.timeout)
 
 
@@ -276,7 +276,7 @@ async def _read(call: ApiCall) -> Response:
     """Downloads the file of ?path=."""
     data = await call.work(files.read, call.query.get("path", ""))
     if not call.lease.reserve(len(data)):
-        raise Refusal(503, "reply_bytes", "Too many large files at once.")
+        raise Refusal(503, "Too many large files at once.", "reply_bytes")
     return Response(data, media_type="application/octet-stream")
 
 
@@ -332,7 +332,7 @@ async def _signal(call: ApiCall, asked: messages.SendSignalRequest) -> messages.
     """Ends a command."""
     stop = call.sandbox.commands.get(asked.process.pid)
     if stop is None:
-        raise Refusal(404, "", "There is no such command.")
+        raise Refusal(404, "There is no such command.")
     stop()
     return messages.Nothing()
 
@@ -342,7 +342,7 @@ async def _unimplemented(call: ApiCall) -> Response:
     """Refuses to watch folders, and to connect to commands."""
     words = _NO_WATCHING if call.operation.path.startswith(_FILE_SERVICE) else _NO_INPUT
     if not call.headers.get("content-type", "").startswith(commands.STREAM):
-        raise Refusal(501, "", words)
+        raise Refusal(501, words)
     return Response(commands.refusing(words), media_type=commands.STREAM)
 
 
@@ -350,4 +350,4 @@ async def _unimplemented(call: ApiCall) -> Response:
 @_serves(Plane.CONTROL, "PUT", f"{_ONE}/network")
 async def _refused(call: ApiCall) -> None:
     """Refuses snapshots and networks."""
-    raise Refusal(400, "", _NO_NETWORK if call.operation.method == "PUT" else _NO_SNAPSHOTS)
+    raise Refusal(400, _NO_NETWORK if call.operation.method == "PUT" else _NO_SNAPSHOTS)

@@ -79,7 +79,7 @@ class Context:
         code = _ENTERING[self.language].format(json.dumps(self.folder, ensure_ascii=False))
         result = await self.session.execute(code, store_history=False)
         if result.error is not None:
-            raise Refusal(400, "", f"A context can't begin in {self.folder}: {result.error.evalue}")
+            raise Refusal(400, f"A context can't begin in {self.folder}: {result.error.evalue}")
 
 
 @dataclass(eq=False)

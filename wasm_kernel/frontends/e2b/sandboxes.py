@@ -69,7 +69,7 @@ class Sandboxes:
         async with self._changing(name):
             kept = await self._kept(name)
             if kept is None or not (caller.is_admin or kept.credential == caller.credential):
-                raise Refusal(404, "", GONE.format(name=name[:64]))
+                raise Refusal(404, GONE.format(name=name[:64]))
             found = await self._opened(name, kept)
         return await self._in_time(found)
 
@@ -79,20 +79,20 @@ class Sandboxes:
         Wakes a paused one if it was made with `autoResume`. Raises `Refusal`.
         """
         if not name:
-            raise Refusal(400, "", _NO_SANDBOX)
+            raise Refusal(400, _NO_SANDBOX)
         async with self._changing(name):
             kept = await self._kept(name)
             if kept is None:
-                raise Refusal(502, "", GONE.format(name=name[:64]))
+                raise Refusal(502, GONE.format(name=name[:64]))
             own = kept.token.encode()
             given = (each.encode("utf-8", "replace") for each in tokens)
             if not any(hmac.compare_digest(own, each) for each in given):
-                raise Refusal(401, "", "The access token is not this sandbox's.")
+                raise Refusal(401, "The access token is not this sandbox's.")
             found = await self._opened(name, kept)
         await self._in_time(found)
         if found.kept.is_paused:
             if not kept.asked.auto_resume.enabled:
-                raise Refusal(502, "", f"{GONE.format(name=name)} running: it is paused")
+                raise Refusal(502, f"{GONE.format(name=name)} running: it is paused")
             await self.end_in(found, kept.asked.timeout)  # the request wakes it
         return found
 
@@ -146,7 +146,7 @@ class Sandboxes:
             try:
                 main = await self._session(kept, name)
             except FileNotFoundError:
-                raise Refusal(502, "", GONE.format(name=name)) from None
+                raise Refusal(502, GONE.format(name=name)) from None
             found = self._known[name] = ClientSandbox(kept, main, self._policy(kept.asked))
         await self._take(found, kept)
         return found
@@ -156,7 +156,7 @@ class Sandboxes:
         if sandbox.seconds_left <= 0:
             await self._end(sandbox)
             if not sandbox.kept.is_paused:
-                raise Refusal(502, "", GONE.format(name=sandbox.name))
+                raise Refusal(502, GONE.format(name=sandbox.name))
         return sandbox
 
     async def _take(self, sandbox: ClientSandbox, kept: SandboxRecord) -> None:
@@ -185,7 +185,7 @@ class Sandboxes:
         try:
             return dataclasses.replace(self.policy, env={**self.policy.env, **asked.env_vars})
         except PolicyError as problem:
-            raise Refusal(400, "", str(problem)) from None
+            raise Refusal(400, str(problem)) from None
 
     async def _keep(self, sandbox: ClientSandbox) -> None:
         """Writes the facts of a sandbox to its session, while its lock is held."""
@@ -246,7 +246,7 @@ class Sandboxes:
         """Raises `Refusal` if a sandbox may not live for this time."""
         most = (await self.service()).sync.limits.expire_seconds
         if most is not None and seconds > most:
-            raise Refusal(400, "", f"A sandbox may live {most:g} seconds here, not {seconds}.")
+            raise Refusal(400, f"A sandbox may live {most:g} seconds here, not {seconds}.")
 
     async def end_in(self, sandbox: ClientSandbox, seconds: float) -> None:
         """Sets the time that a sandbox has from now on, and lets requests in."""
@@ -304,11 +304,11 @@ class Sandboxes:
         Raises `Refusal` if it is paused, or a cell runs.
         """
         if sandbox.kept.is_paused:
-            raise Refusal(409, "", "This sandbox is paused already.")
+            raise Refusal(409, "This sandbox is paused already.")
         while sandbox.is_starting:
             await asyncio.sleep(_POLL_SECONDS)
         if sandbox.is_busy:
-            raise Refusal(503, "", _BUSY)
+            raise Refusal(503, _BUSY)
         await self._pause(sandbox, memory=memory)
 
     async def _pause(self, sandbox: ClientSandbox, *, memory: bool) -> None:
@@ -337,7 +337,7 @@ class Sandboxes:
             if (found := sandbox.contexts.get(name)) is not None:
                 return found
             if name != RuntimeType.JAVASCRIPT.value:  # the default one before its first cell
-                raise Refusal(404, "", f"There is no context {name[:64]!r} in this sandbox.")
+                raise Refusal(404, f"There is no context {name[:64]!r} in this sandbox.")
             language = name
         runtime = runtime_of(language)
         defaults = sandbox.kept.defaults
@@ -367,7 +367,7 @@ class Sandboxes:
         self, sandbox: ClientSandbox, runtime: RuntimeType, folder: str = HOME
     ) -> Context:
         if sandbox.is_gone:
-            raise Refusal(502, "", GONE.format(name=sandbox.name))
+            raise Refusal(502, GONE.format(name=sandbox.name))
         service = await self.service()
         owner, policy = sandbox.kept.owner, sandbox.policy
         session = await service.create(
@@ -379,7 +379,7 @@ class Sandboxes:
         """Deletes a context; raises `Refusal` for the one that has the sandbox's files."""
         if context.session is sandbox.main:
             words = "This context has the sandbox's files. Restart it, or kill the sandbox."
-            raise Refusal(400, "", words)
+            raise Refusal(400, words)
         async with self._changing(sandbox.name):
             sandbox.remove(context)
             await self._keep(sandbox)
@@ -391,7 +391,7 @@ def runtime_of(language: str | None) -> RuntimeType:
     found = _LANGUAGES.get((language or "python").lower())
     if found is None:
         words = f"Cells are Python, JavaScript, TypeScript or Bash here, not {language!r}."
-        raise Refusal(400, "", words)
+        raise Refusal(400, words)
     return found
 
 
@@ -399,7 +399,7 @@ def _check(asked: NewSandbox) -> None:
     """Raises `Refusal` for options that have no meaning here."""
     if asked.template_id not in TEMPLATES:
         known = ", ".join(TEMPLATES[:2])
-        raise Refusal(400, "", f"There is one template here, called {known}, and no images.")
+        raise Refusal(400, f"There is one template here, called {known}, and no images.")
     refused = {
         "MCP servers": asked.mcp,
         "workload identities": asked.iam,
@@ -408,7 +408,7 @@ def _check(asked: NewSandbox) -> None:
     }
     for what, wanted in refused.items():
         if wanted:
-            raise Refusal(400, "", f"Sandboxes have no {what} here. Nothing was made.")
+            raise Refusal(400, f"Sandboxes have no {what} here. Nothing was made.")
 
 
 def _sleep(session: AsyncSession) -> None:

@@ -24,12 +24,9 @@ _CLIENTS_MOST = 10_000  # whose rates are remembered
 
 
 class Refusal(Exception):
-    """A request that is not served: the status, the limit that it met, and words for its client.
+    """A request that is not served: its status, words for the client, and the limit that it met."""
 
-    `limit` is empty if it met none.
-    """
-
-    def __init__(self, status: int, limit: str, words: str) -> None:
+    def __init__(self, status: int, words: str, limit: str = "") -> None:
         super().__init__(words)
         self.status = status
         self.limit = limit
@@ -68,7 +65,7 @@ class ClientLimits:
             self._left.popitem(last=False)
         if left < 0:
             words = f"{RATE:g} a second may come from one client. Wait a moment."
-            raise Refusal(429, "requests", f"Too many requests: {words}")
+            raise Refusal(429, f"Too many requests: {words}", "requests")
 
 
 async def read_body(
@@ -90,7 +87,7 @@ async def read_body(
             while more:
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
-                    raise Refusal(408, "request_seconds", "The request did not come whole.")
+                    raise Refusal(408, "The request did not come whole.", "request_seconds")
                 part, more = message.get("body", b""), message.get("more_body", False)
                 is_large = is_large or len(content) + len(part) > most
                 if is_large:
@@ -100,10 +97,10 @@ async def read_body(
                 content += part
                 if len(content) > SMALL_BYTES and not lease.reserve(len(part)):
                     words = "Too many large requests at once. Send one after the other."
-                    raise Refusal(503, "request_bytes", words)
+                    raise Refusal(503, words, "request_bytes")
     except TimeoutError:
         words = f"The request did not come within {_BODY_SECONDS:g} seconds."
-        raise Refusal(408, "request_seconds", words) from None
+        raise Refusal(408, words, "request_seconds") from None
     if is_large:
         raise too_large
     return content

@@ -91,11 +91,11 @@ class RequestLimiter:
             most = SMALL_BYTES  # it begins a connection, which keeps its content
         words = f"A request may have {REQUEST_BYTES // MIB} MiB, and one that begins a connection "
         words += f"{SMALL_BYTES // 1024} KiB. Send less."
-        too_large = Refusal(413, "request_bytes", words)
+        too_large = Refusal(413, words, "request_bytes")
         content = await read_body(lease, request, too_large, most)
         if marks_in(content, REQUEST_VALUES) > REQUEST_VALUES:
             words = f"A request may hold {REQUEST_VALUES:,} values. Write data as a file's text."
-            raise Refusal(413, "request_values", words)
+            raise Refusal(413, words, "request_values")
         return bytes(content)
 
     async def _serve(
