@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -52,10 +53,12 @@ def clean(
     but terminal control. Contents whose check has not ended when `should_stop` returns True are
     left out; by default, that of the check around this one counts, if there is one.
     """
-    if mode is Mode.TRUSTED:
-        return CleanOutput({mime: _trusted(mime, data[mime]) for mime in data}, dict(metadata))
-    removals = Removals()
     kept: dict[str, Any] = {}
+    if mode is Mode.TRUSTED:
+        if isinstance(text := data.get("text/plain"), str):
+            kept["text/plain"] = terminal.clean(text)
+        return CleanOutput({**data, **kept}, dict(metadata))
+    removals = Removals()
     for mime, content in list(data.items())[:TYPES_MOST]:
         kind = mime.lower().partition(";")[0].strip()
         if mode is Mode.STATIC and kind not in STATIC:
@@ -66,12 +69,6 @@ def clean(
     if data and not kept:
         kept["text/plain"] = "[not shown]"
     return CleanOutput(kept, _metadata_of(metadata, kept), removals.phrases)
-
-
-def _trusted(mime: str, content: Any) -> Any:
-    if mime == "text/plain" and isinstance(content, str):
-        return terminal.clean(content)
-    return content
 
 
 def _keep(kept: dict[str, Any], mime: str, content: Any, removals: Removals) -> None:
@@ -140,16 +137,6 @@ def transient(fields: Mapping[str, Any]) -> dict[str, Any]:
 Clean = Callable[[Any, Removals], Any]
 
 
-def _text(content: Any, _: Removals) -> Any:
-    return terminal.clean(_as_text(content))
-
-
-def _html(content: Any, removals: Removals) -> Any:
-    from wasm_kernel.outputs.html import clean_html
-
-    return clean_html(_as_text(content), removals)
-
-
 def _svg(content: Any, removals: Removals) -> Any:
     from wasm_kernel.outputs.html import clean_svg
 
@@ -165,12 +152,6 @@ def _rendered(content: Any, removals: Removals) -> str | None:
     if not isinstance(content, str) or markdown.is_plain(content):
         return None
     return markdown.as_html(content, removals)
-
-
-def _latex(content: Any, removals: Removals) -> Any:
-    from wasm_kernel.outputs.tex import clean_latex
-
-    return clean_latex(terminal.clean(_as_text(content)), removals)
 
 
 def _markdown(content: Any, _: Removals) -> Any:
@@ -191,13 +172,12 @@ def _picture(kind: str) -> Clean:
     return clean
 
 
-def _charts(name: str) -> Clean:
-    """Returns a cleaner that calls a function of `charts`, imported with the first chart."""
+def _late(module: str, name: str, *, of_text: bool = False) -> Clean:
+    """Returns a cleaner of a module that is imported with the first content of its kind."""
 
     def clean(content: Any, removals: Removals) -> Any:
-        from wasm_kernel.outputs import charts
-
-        return getattr(charts, name)(content, removals)
+        cleaner = getattr(import_module(f"wasm_kernel.outputs.{module}"), name)
+        return cleaner(_as_text(content) if of_text else content, removals)
 
     return clean
 
@@ -233,13 +213,13 @@ _SCRIPTS += " application/ecmascript text/ecmascript"
 # JupyterLab's own renderers, or those of the extension that people use.
 MIME_RULES: dict[str, Clean] = {
     # Colours stay, other terminal control goes.
-    "text/plain": _text,
+    "text/plain": lambda content, _: terminal.clean(_as_text(content)),
     # JupyterLab trusts fresh HTML and runs its scripts: written anew.
-    "text/html": _html,
+    "text/html": _late("html", "clean_html", of_text=True),
     # An image to JupyterLab, a part of the page elsewhere: anew.
     "image/svg+xml": _svg,
     # MathJax. Commands that link, style, load or define are disarmed.
-    "text/latex": _latex,
+    "text/latex": _late("tex", "clean_latex", of_text=True),
     # HTML can hide in it, and renderers differ: plain formatting passes, all else is rendered here
     # and passes as HTML.
     "text/markdown": _markdown,
@@ -250,17 +230,17 @@ MIME_RULES: dict[str, Clean] = {
     # Its renderer compiles expressions to JavaScript, fetches data and pictures by address, and
     # takes options from the chart. Charts of inline data that use none of this pass, whole; the
     # menu that shows a chart's source in a window of its own, unescaped, is turned off.
-    **_each("application/vnd.vegalite.v%s+json", "3456", _charts("clean_vegalite")),
+    **_each("application/vnd.vegalite.v%s+json", "3456", _late("charts", "clean_vegalite")),
     # Plotly runs nothing. Maps and pictures are fetched by address, and colours may become rules of
     # a style sheet: such figures are refused. Labels are pseudo-HTML whose styles reach the page:
     # of their tags those stay that format. Settings can send the figure away: only those for looks
     # pass.
-    "application/vnd.plotly.v1+json": _charts("clean_plotly"),
+    "application/vnd.plotly.v1+json": _late("charts", "clean_plotly"),
     # Names a widget's model; which models there are is decided where comms are opened.
     WIDGET_VIEW: _widget,
     # Its renderer builds HTML from the properties: they are escaped. The map's server is the front
     # end's own; one that the output names is dropped.
-    "application/geo+json": _charts("clean_geojson"),
+    "application/geo+json": _late("charts", "clean_geojson"),
     # Made of expressions and event handlers.
     **_each("application/vnd.vega.v%s+json", "56", _never("a Vega chart")),
     # A browser's PDF viewer runs the document's scripts, forms and links.

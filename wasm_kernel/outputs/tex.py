@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.limits import stoppable
 from wasm_kernel.outputs.removals import COMMANDS, NotShowable, Removals, words
 
@@ -26,10 +27,13 @@ TEX_MOST = 1_000_000
 
 
 def clean_latex(text: str, removals: Removals) -> str:
-    """Returns LaTeX without commands that do more than typeset; no `<` in it begins a tag."""
+    """Returns LaTeX without terminal control, and without commands that do more than typeset.
+
+    No `<` in it begins a tag.
+    """
     if len(text) > TEX_MOST:
         raise NotShowable(f"LaTeX of more than {TEX_MOST:,} characters")
-    return _TAG_START.sub("< ", safe_tex(text, removals))
+    return _TAG_START.sub("< ", safe_tex(terminal.clean(text), removals))
 
 
 def clean_math_in(html: str, removals: Removals) -> str:

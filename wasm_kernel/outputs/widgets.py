@@ -161,7 +161,12 @@ class WidgetGate:
             if comm_id in fine:
                 model, own = self._models[comm_id], placed.get(comm_id, [])
                 clean, buffers = clean_state(model, state, own, self._models.get, removals)
-            shown[comm_id] = _entry(clean)
+            shown[comm_id] = {
+                "model_name": clean["_model_name"],
+                "model_module": clean["_model_module"],
+                "model_module_version": clean.get("_model_module_version", ""),
+                "state": clean,
+            }
             every += [([comm_id, "state", *path], data) for path, data in buffers]
         return _with_buffers(message, {"method": "update_states", "states": shown}, every)
 
@@ -173,15 +178,6 @@ def _with_buffers(
     content["buffer_paths"] = [path for path, _ in buffers]
     data = tuple(data for _, data in buffers)
     return CommMessage(message.kind, message.comm_id, content, buffers=data, **more)
-
-
-def _entry(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "model_name": state["_model_name"],
-        "model_module": state["_model_module"],
-        "model_module_version": state.get("_model_module_version", ""),
-        "state": state,
-    }
 
 
 def _instead_of(module: str) -> dict[str, Any]:

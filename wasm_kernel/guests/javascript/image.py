@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import msgspec
 
-from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.cache import REINSTALL, Cache
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.host_calls import GuestMemory
@@ -33,6 +33,7 @@ _MEMORY = 512 * 1024 * 1024
 _SCRIPT_NAME, _AGENT_NAME = b"eval_script", b"wasm-kernel"
 _DRAW = b"Math.random()"
 _REJECT = b"Promise.reject()"
+_ANOTHER_VERSION = f"the JavaScript guest's files are of another version. {REINSTALL}"
 _FORGET = b"delete globalThis.wasmKernel_step"
 
 # Fields of `JSRuntime` in QuickJS-NG's quickjs.c: the first threshold for garbage collection, an
@@ -61,7 +62,10 @@ class JavaScriptImageBuilder:
             engine.free(engine.evaluate_quick(_DRAW))
             random = self._find_random(engine, memory)
             track_rejections(memory, limit_stack(memory))
-            _try_tracker(engine)
+            try:
+                engine.free(engine.evaluate_quick(_REJECT))
+            except GuestStopped:  # the tracker is not where it should be
+                raise ImageError(_ANOTHER_VERSION) from None
             script_name = memory.read(0, memory.size).find(_SCRIPT_NAME)
             if script_name < 0:
                 raise ImageError("the name of scripts was not found in the guest")
@@ -158,15 +162,6 @@ def _next(state: int) -> int:
     state ^= state >> 12
     state ^= state << 25 & _WORD
     return state ^ state >> 27
-
-
-def _try_tracker(engine: QuickJs) -> None:
-    try:
-        engine.free(engine.evaluate_quick(_REJECT))
-    except GuestStopped:
-        raise ImageError(
-            "the JavaScript guest's files are of another version. Reinstall wasm-kernel."
-        ) from None
 
 
 def _nothing_else(*_: object) -> NoReturn:

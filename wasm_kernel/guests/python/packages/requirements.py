@@ -144,7 +144,8 @@ def wanted(
         if have is not None and not have.builtin and want.accepts(have.version):
             waiting += _needs(have, {"", *need.extras}, environment, seen)
     clashes = [
-        _clash(want, have)
+        f"{have.name} {have.version} is built in and can't be replaced, and another version is "
+        f"needed: {', '.join(sorted(set(want.by)))}"
         for name, want in sorted(found.items())
         if (have := known.get(name)) and have.builtin and not want.accepts(have.version)
     ]
@@ -205,10 +206,3 @@ def applies(need: Requirement, environment: Mapping[str, str]) -> bool:
         return need.marker is None or need.marker.evaluate(dict(environment))
     except ValueError:
         raise PackageError(f"the marker of {need.name} can't be read.") from None
-
-
-def _clash(want: NeededPackage, have: KnownPackage) -> str:
-    return (
-        f"{have.name} {have.version} is built in and can't be replaced, and another version is "
-        f"needed: {', '.join(sorted(set(want.by)))}"
-    )

@@ -111,7 +111,10 @@ class SitePackages:
                     new.link(self._site / place, place)
             stay = [each for each in there if each.name not in leaving]
             come = [_unpack(wheel, new, asked=wheel.name in asked) for wheel in coming]
-            new.write(RECORD, _encoded((*stay, *come)))
+            record = msgspec.json.encode(_Record((*stay, *come)))
+            if len(record) > RECORD_BYTES:
+                raise PackageError("the packages of this session would be too many to be listed.")
+            new.write(RECORD, record)
             self._swap()
         finally:
             shutil.rmtree(self._folder / _NEW, ignore_errors=True)
@@ -212,13 +215,6 @@ def _unpack(wheel: Wheel, new: _Filling, *, asked: bool) -> InstalledPackage:
     new.write(record, _record(new.written, record))
     known = wheel.known
     return InstalledPackage(known.name, str(known.version), known.requires, tuple(new.written))
-
-
-def _encoded(packages: tuple[InstalledPackage, ...]) -> bytes:
-    data = msgspec.json.encode(_Record(packages))
-    if len(data) > RECORD_BYTES:
-        raise PackageError("the packages of this session would have too many files to be listed.")
-    return data
 
 
 def _record(written: Mapping[str, RecordEntry], own: str) -> bytes:
