@@ -22,6 +22,14 @@ def test_the_working_folder_is_one_plain_path(module_sandbox: Sandbox, there: st
     assert module_sandbox.execute("print(os.getcwd(), end='')").stdout == "/app"
 
 
+@pytest.mark.parametrize("call", ["shutil.rmtree('')", "os.makedirs('')", "os.chdir(b'')"])
+def test_an_empty_path_names_no_file(module_sandbox: Sandbox, call: str) -> None:
+    module_sandbox.execute("import os, shutil; open('/app/kept', 'w').close(); os.chdir('/app')")
+    assert error_of(module_sandbox.execute(call)).startswith("FileNotFoundError")
+    seen = "print(os.path.exists(''), os.access('', os.R_OK), os.path.exists('kept'), end='')"
+    assert module_sandbox.execute(seen).stdout == "False False True"
+
+
 def test_cd_goes_back_and_forth(sandbox: Sandbox) -> None:
     sandbox.execute("%mkdir a")
     assert sandbox.execute("%cd a").stdout == "/app/a\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import copy
 import errno
+import functools
 import multiprocessing
 import os
 import platform
@@ -102,6 +103,7 @@ def install() -> None:
     _wait_for_nobody()
     _lock_for_nobody()
     _keep_working_folder_plain()
+    _refuse_empty_paths()
     _hide_the_missing_installation()
 
 
@@ -236,6 +238,33 @@ def _keep_working_folder_plain() -> None:
         change(path)
 
     os.chdir = chdir
+
+
+def _refuse_empty_paths() -> None:
+    """Lets an empty path name no file, as an operating system does.
+
+    WASI's C library takes it for the working folder, which `shutil.rmtree("")` would remove.
+    """
+    for name in "access chdir listdir lstat mkdir open scandir stat utime".split():
+        setattr(os, name, _refusing_empty_path(getattr(os, name)))
+
+
+def _refusing_empty_path(function: Any) -> Any:
+    @functools.wraps(function)
+    def checked(*args: Any, **named: Any) -> Any:
+        __tracebackhide__ = True
+        path = args[0] if args else named.get("path")
+        if path in ("", b""):
+            if function.__name__ == "access":
+                return False
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return function(*args, **named)
+
+    checked.__module__ = "os"
+    for capable in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+        if function in capable:
+            capable.add(checked)
+    return checked
 
 
 def _hide_the_missing_installation() -> None:
