@@ -63,6 +63,15 @@ def test_an_animation_is_read_frame_by_frame(sandbox: BaseSandbox) -> None:
     assert said(sandbox, code).split() == ["3", "2", "100", "200", "0"]
 
 
+def test_a_still_webp_is_white_behind_and_read_once_it_is_whole(sandbox: BaseSandbox) -> None:
+    code = "p = Image.open('lossy.webp'); print(p.info['background'], p.info['loop'])\n"
+    code += "from PIL.ImageFile import Parser\n"
+    code += "parser, data = Parser(), open(p.filename, 'rb').read()\n"
+    code += "parser.feed(data[:100]); print(parser.image)\n"
+    code += "parser.feed(data[100:]); print(parser.close().size == p.size)"
+    assert said(sandbox, code) == "(255, 255, 255, 255) 1\nNone\nTrue"
+
+
 def test_exif_profile_and_resolution_are_read_and_written(sandbox: BaseSandbox) -> None:
     code = """
 p = Image.open("baseline.jpg")

@@ -134,12 +134,15 @@ _HEADER_BYTES, _CHUNK_HEAD = 12, 8
 # The byte and the bit that say whether a lossless picture has transparent pixels.
 _OPAQUE_AT, _OPAQUE_BIT = _HEADER_BYTES + _CHUNK_HEAD + 4, 0x10
 _LOSSLESS, _LOSSY = b"VP8L", b"VP8 "
+_STILL = b"\xff\xff\xff\xff\1\0"  # a white background, shown once
 
 
 class WebPAnimDecoder:
     """Reads a WebP, which may be animated, as Pillow's compiled class does."""
 
     def __init__(self, data: bytes) -> None:
+        if len(data) < _CHUNK_HEAD + _number(data[4:8]):
+            raise OSError(_BROKEN.format("it is cut off"))
         self._data = data
         self._chunks = _chunks(data, _HEADER_BYTES)
         first = dict(reversed(self._chunks))
@@ -161,7 +164,7 @@ class WebPAnimDecoder:
 
     def get_info(self) -> tuple[tuple[int, int], int, int, int, str]:
         """Returns the size, the loops, the background, the number of frames, and the mode."""
-        background, loops = struct.unpack_from("<IH", self._first.get(b"ANIM", bytes(6)))
+        background, loops = struct.unpack_from("<IH", self._first.get(b"ANIM", _STILL))
         return self._size, loops, background, max(1, len(self._frames)), self._mode
 
     def get_chunk(self, name: str) -> bytes | None:
