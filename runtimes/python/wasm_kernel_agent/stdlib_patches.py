@@ -71,6 +71,7 @@ _ONLY_HERE = {
     "subshell": "this kernel has no subshells: one cell runs at a time",
     "connect_info": "the connection is made outside the sandbox and is not visible inside",
 }
+_NAMING_FILES = "access", "chdir", "listdir", "lstat", "mkdir", "open", "scandir", "stat", "utime"
 
 
 def _refusing(sentence: str) -> Any:
@@ -245,7 +246,7 @@ def _refuse_empty_paths() -> None:
 
     WASI's C library takes it for the working folder, which `shutil.rmtree("")` would remove.
     """
-    for name in "access chdir listdir lstat mkdir open scandir stat utime".split():
+    for name in _NAMING_FILES:
         setattr(os, name, _refusing_empty_path(getattr(os, name)))
 
 
