@@ -68,7 +68,6 @@ from wasm_kernel.sessions.session import Session
 if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.connection import KernelConnection, KernelSockets
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
-    from wasm_kernel.frontends.jupyter.startup import StartProgress
     from wasm_kernel.frontends.jupyter.timeline import GiveFork
     from wasm_kernel.sessions.notebooks import SessionChoice
     from wasm_kernel.sessions.upkeep import Upkeep
@@ -309,8 +308,8 @@ class WasmKernelApp(ConfiguredApp):
 
     def _serve(self, sandbox: Sandbox, path: Path, confinement: Confinement) -> None:
         self.serves = True
-        starting = startup.StartProgress()
-        starting.of(sandbox)
+        self._starting = startup.StartProgress()
+        self._starting.of(sandbox)
         # the imports from here on take long; the guest starts at the same time
         for package in ("ipykernel", "jupyter_client", "IPython"):
             startup.lazily(package)
@@ -322,7 +321,7 @@ class WasmKernelApp(ConfiguredApp):
         sockets = KernelSockets(connection, self.launch.ports)
         try:
             connection.save()
-            self._loop(self._kernel(sandbox, starting, connection, sockets), sockets, confinement)
+            self._loop(self._kernel(sandbox, connection, sockets), sockets, confinement)
         finally:
             sockets.close()
             connection.cleanup()
@@ -336,11 +335,7 @@ class WasmKernelApp(ConfiguredApp):
         os._exit(1)
 
     def _kernel(
-        self,
-        sandbox: Sandbox,
-        starting: StartProgress,
-        connection: KernelConnection,
-        sockets: KernelSockets,
+        self, sandbox: Sandbox, connection: KernelConnection, sockets: KernelSockets
     ) -> WasmKernel:
         from zmq.eventloop.zmqstream import ZMQStream
 
@@ -355,7 +350,7 @@ class WasmKernelApp(ConfiguredApp):
         page.timeline.give_fork = self._give_fork
         kernel = WasmKernel(
             page=page,
-            starting=starting,
+            starting=self._starting,
             notes=self._notes,
             parent=self,
             session=session,

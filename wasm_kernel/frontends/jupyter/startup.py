@@ -1,5 +1,4 @@
-"""The speed of a start: imports that a kernel skips; and the progress
-of a slow start.
+"""The speed of a start: imports that a kernel skips; and the progress of a slow start.
 
 The kernel needs a few modules of ipykernel and jupyter_client, and `ipykernel.kernelbase` needs one
 exception class of `IPython.core.error`. But importing any module of a package runs the package's

@@ -155,10 +155,7 @@ def _run_stdio(options: argparse.Namespace, limits: ServiceLimits, policy: Execu
 
 
 def _run_http(
-    options: argparse.Namespace,
-    limits: ServiceLimits,
-    policy: ExecutionPolicy,
-    beside: Beside | None,
+    options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy, door: Beside | None
 ) -> None:
     import anyio
 
@@ -179,8 +176,8 @@ def _run_http(
         clients = ClientLimits(tokens, Metrics())
         server = http_server(sessions, address, clients, **_server_options(options))
         app = http_app(server, address, clients, options.expire_seconds)
-        if beside is not None:
-            app = beside(app, sessions, address, clients)
+        if door is not None:
+            app = door(app, sessions, address, clients)
         anyio.run(partial(serve, app, listener, sessions.close, has_tokens=has_tokens))
 
 
