@@ -29,6 +29,7 @@ _TOPICS_MOST = 100  # that clients may subscribe to, beside all at once, which i
 POLL_MILLISECONDS = 50  # how late an interrupt may be seen
 _SHOWN_CHARACTERS = 100_000
 
+Content = dict[str, Any]
 Interrupted = Callable[[], bool]
 
 
@@ -169,13 +170,7 @@ class StdinChannel:
         self._session = session
 
     def ask(
-        self,
-        prompt: str,
-        password: bool,
-        *,
-        parent: dict[str, Any],
-        ident: Any,
-        interrupted: Interrupted,
+        self, prompt: str, password: bool, *, parent: Content, ident: Any, interrupted: Interrupted
     ) -> str:
         """Asks the client `ident` for a line, and waits; `InputInterrupted` ends the wait."""
         while self._socket.poll(0):
@@ -191,7 +186,7 @@ class StdinChannel:
         raise InputInterrupted
 
     def _send(
-        self, content: dict[str, Any], parent: dict[str, Any], ident: Any, interrupted: Interrupted
+        self, content: Content, parent: Content, ident: Any, interrupted: Interrupted
     ) -> None:
         """Sends the question; waits for a client whose stdin channel is not connected yet."""
         while True:

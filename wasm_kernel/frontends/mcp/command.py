@@ -253,15 +253,12 @@ def _option(name: str) -> str:
 def _policy(file: Path | None, mounts: list[str], network: list[str]) -> ExecutionPolicy:
     named = {} if file is None else read_toml(file)
     try:
-        found = ExecutionPolicy.from_values(DEFAULTS | named, file and file.parent)
+        base = ExecutionPolicy.from_values(DEFAULTS | named, file and file.parent)
     except PolicyError as problem:
         raise PolicyError(problem.field, problem.rule, where=file.name if file else "") from None
     try:
         return replace(
-            found,
-            mounts=(*found.mounts, *mounts),
-            network=(*found.network, *network),
-            door=Door.AGENT,
+            base, mounts=(*base.mounts, *mounts), network=(*base.network, *network), door=Door.AGENT
         )
     except PolicyError as problem:
         option = "--mount" if problem.field == "mounts" else "--network"

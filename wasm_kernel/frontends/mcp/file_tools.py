@@ -22,14 +22,7 @@ from wasm_kernel.frontends.http.callers import LEASE
 from wasm_kernel.frontends.mcp.callers import CALLER
 from wasm_kernel.frontends.mcp.images import IMAGES, Picture, fitting, image_block
 from wasm_kernel.frontends.mcp.mounts import MountedFiles
-from wasm_kernel.frontends.mcp.results import (
-    TEXT_CHARACTERS,
-    cut,
-    link,
-    mime_type_of,
-    text_block,
-    uri_of,
-)
+from wasm_kernel.frontends.mcp.results import TEXT_CHARACTERS, cut, link, mime_type_of, text_block
 from wasm_kernel.frontends.mcp.sessions import AgentSession, AgentSessions
 from wasm_kernel.frontends.mcp.tools import (
     CHANGES,
@@ -202,12 +195,8 @@ class FileTools:
         if found is None:
             return []
         paths = await found.work(partial(_paths, found, None))
-        return [
-            Resource(
-                uri=uri_of(found, path), name=link(found, path).name, mime_type=mime_type_of(path)
-            )
-            for path in paths[:_LISTED]
-        ]
+        links = [link(found, path) for path in paths[:_LISTED]]
+        return [Resource(uri=one.uri, name=one.name, mime_type=one.mime_type) for one in links]
 
     async def read_resource(self, uri: str) -> Iterable[ReadResourceContents]:
         """Returns the content of a file, or raises `ResourceError`."""

@@ -82,15 +82,10 @@ def link(session: AgentSession, path: str) -> ResourceLink:
     """Returns a link to a file of a session."""
     return ResourceLink(
         type="resource_link",
-        uri=uri_of(session, path),
+        uri=f"workspace://{session.handle}/{quote(path, errors='surrogateescape')}",
         name=_encodable(path),
         mime_type=mime_type_of(path),
     )
-
-
-def uri_of(session: AgentSession, path: str) -> str:
-    """Returns the address of a file of a session."""
-    return f"workspace://{session.handle}/{quote(path, errors='surrogateescape')}"
 
 
 def mime_type_of(path: str) -> str:
