@@ -6,9 +6,7 @@ runs on the host: wheels are taken apart into a folder that the guest reads.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,11 +44,8 @@ class PipCommand:
         self._site = site
         self._folder = folder
         self._markers = requirements.guest_environment(files.python_version)
-        built_in = {canonicalize_name(name): v for name, v in files.packages.items()}
-        self._built_in = {
-            name: KnownPackage(name, Version(version), builtin=True)
-            for name, version in built_in.items()
-        }
+        versions = {canonicalize_name(name): Version(v) for name, v in files.packages.items()}
+        self._built_in = {name: KnownPackage(name, v, builtin=True) for name, v in versions.items()}
 
     def __call__(self, line: CommandLine, context: CommandContext, /) -> Mapping[str, Any]:
         """Runs a `%pip` line; returns the names of installed and of removed packages.
@@ -85,12 +80,14 @@ class PipCommand:
         stale = {name for name in asked.names if asked.upgrade and name in there}
         known = {name: k for name, k in there.items() if name not in stale} | self._built_in
         kept = [name for name in sorted(asked.names) if name in known]
-        with contextlib.ExitStack() as fetched:
-            wheels = self._resolve(asked, known, fetched, context)
+        try:
+            wheels = self._resolve(asked, known, context)
             fresh = [w for w in wheels.values() if _is_new(w, there)]
             if fresh:
                 context.report(f"Installing {', '.join(wheel.name for wheel in fresh)}")
                 self._site.change(fresh, asked=asked.names, task=context)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
         return {
             "came": [_shown(wheel.known) for wheel in fresh],
             "went": [_shown(there[wheel.name]) for wheel in fresh if wheel.name in there],
@@ -108,40 +105,30 @@ class PipCommand:
         return replace(asked, requirements=tuple(fit))
 
     def _resolve(
-        self,
-        asked: PipLine,
-        known: dict[str, KnownPackage],
-        fetched: contextlib.ExitStack,
-        context: CommandContext,
+        self, asked: PipLine, known: dict[str, KnownPackage], context: CommandContext
     ) -> dict[str, Wheel]:
         """Returns the wheels that the request needs in all, fetched and checked."""
         wheels: dict[str, Wheel] = {}
         tried: set[str] = set()
-        for _ in range(ROUNDS_MOST):
+        for number in range(ROUNDS_MOST):
             wants = requirements.wanted(asked.requirements, known, self._markers, context)
             needed = requirements.missing(wants, known, tried)
             if not needed:
                 return {name: wheel for name, wheel in wheels.items() if name in wants}
             tried.update(map(str, needed))
-            for wheel in self._fetched(needed, fetched, asked, context):
+            request = FetchPackages(tuple(map(str, needed)), f"w_{number}", asked.pre)
+            for wheel in self._fetched(request, needed, context):
                 wheels[wheel.name] = wheel
                 known[wheel.name] = wheel.known
         raise PackageError("what packages need of each other changes with each fetched one.")
 
     def _fetched(
-        self,
-        needed: Sequence[NeededPackage],
-        fetched: contextlib.ExitStack,
-        asked: PipLine,
-        context: CommandContext,
+        self, request: FetchPackages, needed: Sequence[NeededPackage], context: CommandContext
     ) -> list[Wheel]:
-        """Returns a checked wheel for each need; the files are removed when `fetched` closes."""
-        self._folder.mkdir(exist_ok=True, mode=0o700)
-        name = fetched.enter_context(tempfile.TemporaryDirectory(prefix="w_", dir=self._folder))
-        folder = Path(name)
-        names = tuple(map(str, needed))
+        """Returns a checked wheel for each need."""
+        folder = self._folder / request.into
+        folder.mkdir(parents=True, mode=0o700)
         try:
-            request = FetchPackages(names, folder.name, asked.pre)
             context.broker.call(request, FetchedPackages, context)
         except WasmKernelError as problem:
             raise PackageError(f"{problem}{_needed(str(problem), needed)}") from problem
