@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache, cached_property, partial
+from itertools import takewhile
 
 import msgspec
 from msgspec import Struct
@@ -190,14 +191,8 @@ class JavaScriptCell(Struct, frozen=True):
 
     def commands(self, names: Collection[str]) -> list[CommandLine]:
         """Returns the commands among `names` at the cell's top, in their order."""
-        found = []
-        for line in code_lines(self.source, "//"):
-            command = _command(line)
-            if command is None:
-                break
-            if command.name in names:
-                found.append(command)
-        return found
+        top = takewhile(bool, map(_command, code_lines(self.source, "//")))
+        return [command for command in top if command is not None and command.name in names]
 
 
 def _command(line: str) -> CommandLine | None:

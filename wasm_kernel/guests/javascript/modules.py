@@ -76,21 +76,19 @@ class ModuleLoader:
         self._built_in, self.files, self._strip = built_in, files, strip
         self.should_stop = should_stop
 
+    def _refused(self, why: str) -> ModuleProblem:
+        """Returns the error, and notes its text."""
+        self.problem = why
+        return ModuleProblem(why)
+
     def resolve(self, base: str, name: str) -> str:
         """Returns the full name of a module that `base` imports as `name`; or `ModuleProblem`."""
-        try:
-            return self._resolved(base, name)
-        except ModuleProblem as problem:
-            self.problem = str(problem)
-            raise
-
-    def _resolved(self, base: str, name: str) -> str:
         if not name or max(map(len, (base, name, self.folder))) > _NAME_MOST:
-            raise ModuleProblem(f"The name of a module has 1 to {_NAME_MOST:,} characters.")
+            raise self._refused(f"The name of a module has 1 to {_NAME_MOST:,} characters.")
         if name.startswith(AGENT):
             if base.startswith((AGENT, NODE)):
                 return name
-            raise ModuleProblem(f"{name[:100]!r} is the sandbox's own.")
+            raise self._refused(f"{name[:100]!r} is the sandbox's own.")
         plain = name.removeprefix(NODE)
         if f"{NODE}{plain}" in self._built_in:
             return f"{NODE}{plain}"
@@ -99,7 +97,7 @@ class ModuleLoader:
             return self._in_packages(base, npm[1] + (npm[2] or ""))
         scheme = _SCHEME.match(name)
         if scheme is not None and scheme[1].lower() != "file":
-            raise ModuleProblem(_refused(scheme[1].lower(), name))
+            raise self._refused(_scheme_refusal(scheme[1].lower(), name))
         if name.startswith("file:"):
             return self._file(unquote(name.removeprefix("file:").removeprefix("//")))
         if name.startswith(("/", "./", "../")) or name in (".", ".."):
@@ -114,7 +112,7 @@ class ModuleLoader:
         plain, mark, query = path.partition("?")
         found = self._first(posixpath.normpath(plain))
         if found is None:
-            raise ModuleProblem(f"There is no file {plain[:300]}.")
+            raise self._refused(f"There is no file {plain[:300]}.")
         return f"{found}{mark}{query}"
 
     def _first(self, path: str) -> str | None:
@@ -128,7 +126,7 @@ class ModuleLoader:
     def _kind(self, path: str) -> int:
         """Returns the kind of the file at a path, as in `st_mode`; 0 if there is none."""
         if self.should_stop():  # a long path takes time, and there may be many
-            raise ModuleProblem("The cell was stopped.")
+            raise self._refused("The cell was stopped.")
         try:
             files = self.files()
             return stat.S_IFMT(files.operations.status(files.at(path)).st_mode)
@@ -152,7 +150,7 @@ class ModuleLoader:
                 found = self._entry(place, manifest, rest)
             if found is not None:
                 return found
-        raise ModuleProblem(
+        raise self._refused(
             f"There is no package {package[:100]!r} here. `%npm install {package[:100]}` gets one "
             "that is JavaScript alone, where that is allowed; or lay it into /app/node_modules."
         )
@@ -179,7 +177,7 @@ class ModuleLoader:
         if exports is not None:
             target = _exported(exports, f"./{rest}" if rest else ".")
             if target is None:
-                raise ModuleProblem(f"The package exports no {rest[:100] or 'main module'!r}.")
+                raise self._refused(f"The package exports no {rest[:100] or 'main module'!r}.")
             return self._inside(place, target)
         if rest:
             return self._first(f"{place}/{rest}")
@@ -219,8 +217,8 @@ class ModuleLoader:
         try:
             return self.files().read(path, 0, SOURCE_MOST)
         except OSError as problem:
-            self.problem = f"{path[:300]} can't be read: {(problem.strerror or '').lower()}."
-            raise ModuleProblem(self.problem) from None
+            why = f"{path[:300]} can't be read: {(problem.strerror or '').lower()}."
+            raise self._refused(why) from None
 
     def _without_types(self, path: str, source: bytes) -> bytes:
         if not path.endswith(_TYPESCRIPT):
@@ -279,7 +277,7 @@ def _as_module(path: str, source: bytes) -> bytes:
     return (_COMMON_MODULE.format(path=json.dumps(path)) + "\n".join(lines)).encode()
 
 
-def _refused(scheme: str, name: str) -> str:
+def _scheme_refusal(scheme: str, name: str) -> str:
     if scheme == "node":
         return f"{name[:100]!r} is not available in the sandbox."
     if scheme in ("http", "https"):
