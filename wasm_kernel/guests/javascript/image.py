@@ -46,75 +46,66 @@ _WORD = (1 << 64) - 1
 _TRACKER = 609  # index in the table of functions; guest/javascript.py has added it
 
 
-class JavaScriptImageBuilder:
-    """Builds a base image with code of any flavour, on a guest thread since it runs a guest."""
+def build_image(compiled: Compiled, files: JavaScriptFiles, cache: Cache, name: str) -> ImageRecord:
+    """Boots a guest with code of any flavour, and writes its memory to the cache under a name.
 
-    def __init__(self, compiled: Compiled, files: JavaScriptFiles) -> None:
-        self._compiled, self._files = compiled, files
-
-    def build(self, cache: Cache, name: str) -> ImageRecord:
-        """Boots a guest, and writes its memory to the cache under a name; or `ImageError`."""
-        with self._raw() as (instance, _):
-            allocator = find_allocator(instance, "qjs_alloc")
-        with self._raw() as (instance, host), instance.turn():
-            slot = QuickJs.new_slot(instance)
-            engine, memory = QuickJs(instance, slot), instance.memory
-            engine.free(engine.evaluate_quick(_DRAW))
-            random = self._find_random(engine, memory)
-            track_rejections(memory, limit_stack(memory))
-            try:
-                engine.free(engine.evaluate_quick(_REJECT))
-            except GuestStopped:  # the tracker is not where it should be
-                raise ImageError(_ANOTHER_VERSION) from None
-            script_name = memory.read(0, memory.size).find(_SCRIPT_NAME)
-            if script_name < 0:
-                raise ImageError("the name of scripts was not found in the guest")
-            step = self._load_agent(engine, host, memory, script_name)
-            cache.write(name, lambda path: image.save(instance, path))
-            addresses = JavaScriptAddresses(step, slot, script_name, random, allocator)
-            extra = msgspec.to_builtins(addresses)
-            return ImageRecord(memory.size, os.urandom(8).hex(), (), extra)
-
-    def _load_agent(
-        self, engine: QuickJs, host: HostImports, memory: GuestMemory, script_name: int
-    ) -> int:
-        """Loads the agent, and returns a handle of its function `step`."""
-        host.loader = ModuleLoader(self._files.modules, _nothing_else, _nothing_else, lambda: False)
-        everything = engine.global_object()
-        for name in FUNCTIONS:
-            function = engine.new_function(name.encode())
-            engine.set(everything, f"wasmKernel_{name}".encode(), function)
-        memory.write(script_name, _AGENT_NAME)
-        main = self._files.main
-        status, promise = engine.evaluate_module(self._files.modules[main], main.encode())
-        engine.run_jobs()
-        state, reason = engine.promise(promise) if status == OK else (REJECTED, engine.exception())
-        if state != FULFILLED:
-            engine.set(everything, b"problem", reason)
-            told = engine.text(engine.evaluate_quick(b"`${problem}\\n${problem?.stack}`"))
-            raise ImageError(f"the JavaScript guest could not be prepared: {told}")
-        step = engine.get(everything, b"wasmKernel_step")
-        for handle in (reason, promise, everything, engine.evaluate_quick(_FORGET)):
-            engine.free(handle)
-        return step
-
-    def _find_random(self, engine: QuickJs, memory: GuestMemory) -> int:
-        """Returns the address of `Math.random`'s state, a word of 64 bits that no call seeds."""
+    Call it on a guest thread, since it runs guests. Raises `ImageError`.
+    """
+    with _raw(compiled) as (instance, _):
+        allocator = find_allocator(instance, "qjs_alloc")
+    with _raw(compiled) as (instance, host), instance.turn():
+        slot = QuickJs.new_slot(instance)
+        engine, memory = QuickJs(instance, slot), instance.memory
+        engine.free(engine.evaluate_quick(_DRAW))
         before = memory.read(0, memory.size)
         engine.free(engine.evaluate_quick(_DRAW))
         found = find_random(before, memory.read(0, len(before)))
         if len(found) != 1:
             raise ImageError("the generator of random numbers was not found in the guest")
-        return found[0]
+        track_rejections(memory, limit_stack(memory))
+        try:
+            engine.free(engine.evaluate_quick(_REJECT))
+        except GuestStopped:  # the tracker is not where it should be
+            raise ImageError(_ANOTHER_VERSION) from None
+        script_name = memory.read(0, memory.size).find(_SCRIPT_NAME)
+        if script_name < 0:
+            raise ImageError("the name of scripts was not found in the guest")
+        memory.write(script_name, _AGENT_NAME)
+        host.loader = ModuleLoader(files.modules, _nothing_else, _nothing_else, lambda: False)
+        step = _load_agent(engine, files)
+        cache.write(name, lambda path: image.save(instance, path))
+        addresses = JavaScriptAddresses(step, slot, script_name, found[0], allocator)
+        extra = msgspec.to_builtins(addresses)
+        return ImageRecord(memory.size, os.urandom(8).hex(), (), extra)
 
-    @contextlib.contextmanager
-    def _raw(self) -> Iterator[tuple[Instance, HostImports]]:
-        """Runs a guest without an image, with the binary's initial memory."""
-        host = HostImports(Interrupts())
-        options = InstanceOptions(_MEMORY)
-        instance = Instance(self._compiled, (host,), options, Clock(), OutputStreams())
-        with contextlib.closing(instance):
-            yield instance, host
+
+def _load_agent(engine: QuickJs, files: JavaScriptFiles) -> int:
+    """Loads the agent, and returns a handle of its function `step`."""
+    everything = engine.global_object()
+    for name in FUNCTIONS:
+        function = engine.new_function(name.encode())
+        engine.set(everything, f"wasmKernel_{name}".encode(), function)
+    status, promise = engine.evaluate_module(files.modules[files.main], files.main.encode())
+    engine.run_jobs()
+    state, reason = engine.promise(promise) if status == OK else (REJECTED, engine.exception())
+    if state != FULFILLED:
+        engine.set(everything, b"problem", reason)
+        told = engine.text(engine.evaluate_quick(b"`${problem}\\n${problem?.stack}`"))
+        raise ImageError(f"the JavaScript guest could not be prepared: {told}")
+    step = engine.get(everything, b"wasmKernel_step")
+    for handle in (reason, promise, everything, engine.evaluate_quick(_FORGET)):
+        engine.free(handle)
+    return step
+
+
+@contextlib.contextmanager
+def _raw(compiled: Compiled) -> Iterator[tuple[Instance, HostImports]]:
+    """Runs a guest without an image, with the binary's initial memory."""
+    host = HostImports(Interrupts())
+    options = InstanceOptions(_MEMORY)
+    instance = Instance(compiled, (host,), options, Clock(), OutputStreams())
+    with contextlib.closing(instance):
+        yield instance, host
 
 
 def limit_stack(memory: GuestMemory) -> int:

@@ -34,7 +34,7 @@ from wasm_kernel.guests.javascript.guest import (
     JavaScriptGuest,
 )
 from wasm_kernel.guests.javascript.host_functions import AgentCalls
-from wasm_kernel.guests.javascript.image import BOOT, JavaScriptImageBuilder
+from wasm_kernel.guests.javascript.image import BOOT, build_image
 from wasm_kernel.guests.javascript.modules import ModuleLoader
 from wasm_kernel.guests.prepared import PreparedFiles
 from wasm_kernel.linux.broker import Broker, EmptyReply
@@ -100,10 +100,10 @@ class JavaScriptLanguage:
                 self._broker.call(request, EmptyReply, Reporting(progress))
             self.compiler.module(self.files.stripper, flavour, progress)
             compiled = self.compiler.module(self.files.interpreter, flavour, progress)
-            builder, name = JavaScriptImageBuilder(compiled, self.files), self.prepared.image_name
-            return self.prepared.image_at_hand() or self.prepared.build_image(
-                lambda: builder.build(self.cache, name), self.title, progress
-            )
+            name = self.prepared.image_name
+            build = partial(build_image, compiled, self.files, self.cache, name)
+            at_hand = self.prepared.image_at_hand()
+            return at_hand or self.prepared.build_image(build, self.title, progress)
 
     @property
     def image_names(self) -> tuple[str, ...]:
