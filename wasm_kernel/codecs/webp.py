@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import ClassVar
 
 from wasm_kernel.codecs.module import CodecError, CodecModule, CodecResult, Function, Imports
 
@@ -14,7 +13,7 @@ _SIZE = struct.Struct("<2I")  # width, height
 class WebPImports(Imports):
     """Answers nothing: the module reports no texts of errors."""
 
-    allocator: ClassVar[tuple[str, tuple[int, ...]]] = ("malloc", ())
+    allocator = ("malloc", ())
 
 
 def decode(codec: CodecModule, at: int, length: int, _numbers: tuple[int, ...]) -> CodecResult:

@@ -73,8 +73,7 @@ def default_folder() -> Path:
     Raises `CacheError` for a relative path: a notebook's author could have put such a folder beside
     the notebook, with code in it.
     """
-    named = os.environ.get(ENVIRONMENT)
-    if named:
+    if named := os.environ.get(ENVIRONMENT):
         if not Path(named).is_absolute():
             raise CacheError(
                 f"{ENVIRONMENT} must be an absolute path: a folder beside a notebook could hold "
@@ -144,8 +143,7 @@ class Cache:
                 f"wasm-kernel's cache folder can't be made ({describe(problem)}). Name another "
                 f"with {ENVIRONMENT}."
             ) from problem
-        why = distrust(os.lstat(self.folder), folder=True)
-        if why:
+        if why := distrust(os.lstat(self.folder), folder=True):
             raise CacheError(
                 f"wasm-kernel's cache folder {why}. Compiled code there would run with your "
                 f"rights, so it is not used. Remove it, or name another with {ENVIRONMENT}."
@@ -232,8 +230,7 @@ class Cache:
 
     def write(self, name: str, fill: Callable[[Path], object]) -> Path:
         """Puts a whole file into the cache: `fill` writes it to the path that it gets."""
-        handle, aside = self._new_file(name)
-        os.close(handle)
+        aside = self._new_file(name)
         try:
             fill(aside)
             aside.chmod(0o600)
@@ -263,16 +260,16 @@ class Cache:
 
     def _write_note(self, name: str, digest: str, path: Path | None = None) -> None:
         noted = {"sha256": digest, "stamp": stamp_of(os.lstat(path or self.path(name)))}
-        handle, aside = self._new_file(name)
-        with os.fdopen(handle, "w") as file:
-            json.dump(noted, file)
+        aside = self._new_file(name)
+        aside.write_text(json.dumps(noted))
         aside.replace(self._note_path(name))
 
-    def _new_file(self, name: str) -> tuple[int, Path]:
+    def _new_file(self, name: str) -> Path:
         from tempfile import mkstemp
 
         handle, path = mkstemp(prefix=f".{name}.", dir=self.folder)
-        return handle, Path(path)
+        os.close(handle)
+        return Path(path)
 
     @contextlib.contextmanager
     def lock(self, name: str, waiting: Callable[[float], None]) -> Iterator[None]:

@@ -106,8 +106,7 @@ def read_archive(
 @contextmanager
 def _trusted(source: Path, sha256: str) -> Iterator[IO[bytes]]:
     with os.fdopen(os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-        why = distrust(os.fstat(file.fileno()), folder=False)
-        if why:
+        if why := distrust(os.fstat(file.fileno()), folder=False):
             raise CacheArchiveError(
                 f"{source.name} {why}. The code in it would run with your rights: nothing was "
                 "taken from it. Copy it to where only you can write, and compare its digest."

@@ -334,31 +334,23 @@ class Clock:
             self.reason = StopReason("deadline", self._limit, self._own)
 
 
-class ProcessOwner(Protocol):
-    """The owner of this process, which may kill it and outlives it."""
-
-    def kill(self, reason: StopReason) -> None:
-        """Has this process killed, because its guest does not stop; called once.
-
-        Until the kill other threads go on, and may finish writing the last commit.
-        """
-
-
 class ThisProcess:
     """This process, which its owner kills when the guest in it does not stop.
 
-    Without an owner, as while a base image is made, only our own code runs, which always returns.
+    `ask_owner` asks for that; until the kill other threads go on, and may finish writing the last
+    commit. Without an owner, as while a base image is made, only our own code runs, which always
+    returns.
     """
 
     def __init__(self) -> None:
-        self.owner: ProcessOwner | None = None
+        self.ask_owner: Callable[[StopReason], None] | None = None
         self._is_ending = False
 
     def kill(self, reason: StopReason) -> None:
         """Asks the owner to kill this process, once."""
-        if self.owner is not None and not self._is_ending:
+        if self.ask_owner is not None and not self._is_ending:
             self._is_ending = True
-            self.owner.kill(reason)
+            self.ask_owner(reason)
 
 
 THIS_PROCESS = ThisProcess()

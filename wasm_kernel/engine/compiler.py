@@ -174,8 +174,7 @@ class Compiler:
             )
         )
         held.enter_context(self.cache.lock(name, waiting))
-        loaded = self._load(engine, name)
-        if loaded is not None:
+        if (loaded := self._load(engine, name)) is not None:
             return loaded
         seconds = flavour.seconds_a_mb * binary.path.stat().st_size / 1e6
         keeper = held.enter_context(ThreadPoolExecutor(1, "keeping"))
@@ -188,14 +187,12 @@ class Compiler:
         return module
 
     def _load(self, engine: wasmtime.Engine, name: str) -> wasmtime.Module | None:
-        path = self.cache.trusted(name)
-        if path is not None:
+        if (path := self.cache.trusted(name)) is not None:
             try:
                 return wasmtime.Module.deserialize_file(engine, str(path))
             except wasmtime.WasmtimeError:
                 self.cache.discard(name, "does not fit this wasmtime or this processor")
-        installed = self.cache.installed(name)
-        if installed is not None:
+        if (installed := self.cache.installed(name)) is not None:
             with contextlib.suppress(wasmtime.WasmtimeError):  # it is for other processors
                 return wasmtime.Module.deserialize_file(engine, str(installed))
         return None

@@ -151,8 +151,7 @@ class Instance:
         if ran - self._ran < _LOOK_SECONDS:
             return  # on a busy machine a grace can pass before the guest has had a chance
         self._ran = ran
-        reason = self._clock.watch()
-        if reason is not None:
+        if (reason := self._clock.watch()) is not None:
             THIS_PROCESS.kill(reason)
 
     def count_work(self, fuel: int) -> bool:
@@ -161,8 +160,7 @@ class Instance:
         Returns whether to do the work. If not, fuel or time is over, and the guest ends soon. The
         ticker's thread checks the time during the work, as while the guest computes.
         """
-        left = self.fuel_left
-        if left is not None:
+        if (left := self.fuel_left) is not None:
             self._store.set_fuel(max(0, left - fuel))
             if left < fuel:
                 return False

@@ -56,9 +56,7 @@ _TRAITS: dict[str, Any] = {
     "bool": Bool,
     "int": Int,
     "str": Unicode,
-    "int | None": Int,
     "float": Float,
-    "float | None": Float,
     "_Mounts": List,
     "_Network": List,
     "Mapping[str, str]": Dict,
@@ -319,7 +317,7 @@ def _absolute(trait: str, text: str) -> Path:
 
 
 def _trait(field: Field[Any], description: str) -> TraitType[Any, Any]:
-    kind = _TRAITS[str(field.type)]
+    kind = _TRAITS[str(field.type).removesuffix(" | None")]
     options: dict[str, Any] = {"config": True, "help": description}
     if kind in (List, Dict):
         options["trait" if kind is List else "value_trait"] = Unicode()
@@ -379,8 +377,7 @@ def session_of_file(path: Path) -> str:
     Jupyter names the file by the kernel's own id and keeps both over a restart. For other files the
     id depends on their path and their key; a file that does not exist yet gets a new session.
     """
-    found = ids.uuid_in(path.stem.removeprefix(_PREFIX))
-    if found is not None:
+    if (found := ids.uuid_in(path.stem.removeprefix(_PREFIX))) is not None:
         return found
     try:
         key = json.loads(path.read_text(encoding="utf-8"))["key"]

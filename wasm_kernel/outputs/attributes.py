@@ -90,8 +90,7 @@ class Attributes:
         return style_attribute(value, self._removals) or None
 
     def _link(self, element: str, value: str) -> str | None:
-        fragment = _FRAGMENT.match(value)
-        if fragment:
+        if fragment := _FRAGMENT.match(value):
             return f"#{ID_PREFIX}{fragment['id']}"
         if element == "a":
             if _WEB.match(value.strip()):
@@ -172,8 +171,7 @@ def _free(value: str) -> str | None:
 def _plain(name: str, value: str) -> str | None:
     if name == "tabindex":
         return value if value in ("0", "-1") else None
-    local = _LOCAL.match(value)
-    if local:
+    if local := _LOCAL.match(value):
         return f"url(#{ID_PREFIX}{local['id']})"
     if not _PLAIN.match(value) or ("(" in value and len(value) > CALLS_LONG):
         return None

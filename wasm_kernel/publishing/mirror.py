@@ -146,8 +146,7 @@ class Mirror:
                 return
             source = here.open_regular(name)
         with closing_fd(source), self._workspace.entered(path) as (folder, name):
-            before = _regular(folder, name)
-            if before is not None:
+            if (before := _regular(folder, name)) is not None:
                 made = self._take_over(source, folder, name, before)
                 self._record.set(path, replace(known, own=made, theirs=True))
 
@@ -168,8 +167,7 @@ class Mirror:
 
     def _remove_own(self, path: str) -> None:
         with suppress(FileNotFoundError), self._workspace.entered(path) as (folder, name):
-            there = _regular(folder, name)
-            if there is not None:
+            if (there := _regular(folder, name)) is not None:
                 remove(folder, name, there)
                 if self._own_bytes is not None:
                     self._own_bytes -= there.st_size

@@ -94,8 +94,7 @@ class FolderWriter(Closing):
     def delete(self, path: str) -> None:
         """Deletes the file at a path, if there is one."""
         with self.tree.entered(path) as (here, name):
-            there = here.status(name)
-            if there is not None:
+            if (there := here.status(name)) is not None:
                 is_own = self._is_own(here, name, self.record.files.get(path))
                 with self._changing(path, None, here, name, _checked(there), is_own=is_own):
                     remove(here, name, there)

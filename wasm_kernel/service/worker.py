@@ -72,7 +72,7 @@ def serve(channel: Channel, language: GuestLanguage) -> None:
     assert isinstance(opened, Open), "it comes first"
     try:
         worker = _Worker(channel, language, opened)
-        THIS_PROCESS.owner = worker
+        THIS_PROCESS.ask_owner = worker.kill
     except Exception as problem:
         channel.send(messages.failure(0, problem))
         return

@@ -92,8 +92,7 @@ class ModuleLoader:
         plain = name.removeprefix(NODE)
         if f"{NODE}{plain}" in self._built_in:
             return f"{NODE}{plain}"
-        npm = _NPM.fullmatch(name)
-        if npm is not None:
+        if (npm := _NPM.fullmatch(name)) is not None:
             return self._in_packages(base, npm[1] + (npm[2] or ""))
         scheme = _SCHEME.match(name)
         if scheme is not None and scheme[1].lower() != "file":
@@ -173,8 +172,7 @@ class ModuleLoader:
 
     def _entry(self, place: str, manifest: Mapping[str, Any], rest: str) -> str | None:
         """Returns the file of a package that an import means."""
-        exports = manifest.get("exports")
-        if exports is not None:
+        if (exports := manifest.get("exports")) is not None:
             target = _exported(exports, f"./{rest}" if rest else ".")
             if target is None:
                 raise self._refused(f"The package exports no {rest[:100] or 'main module'!r}.")
@@ -197,8 +195,7 @@ class ModuleLoader:
 
     def load(self, name: str) -> bytes:
         """Returns the source of a module by its full name, or raises `ModuleProblem`."""
-        found = self._built_in.get(name)
-        if found is not None:
+        if (found := self._built_in.get(name)) is not None:
             return found
         path = name.partition("?")[0]
         source = self._read(path)

@@ -143,8 +143,7 @@ class _Reader:
                 block = first in _BLOCKS
             elif kind == "assign" and not self._open and not assigned:
                 assigned = True
-                magic = re.compile(r"[ \t]*(?=[%!])").match(self._text, self._at)
-                if magic is not None:
+                if (magic := re.compile(r"[ \t]*(?=[%!])").match(self._text, self._at)) is not None:
                     self._at = magic.end()
                     found = _command(self._rest_of_line())
                     return None if block else found

@@ -116,8 +116,7 @@ class _Note(msgspec.Struct):
 def guest_files(cache: Cache) -> PythonFiles:
     """Returns the guest's sources, remembered or found; `BundleError` says what to install."""
     stamp = _stamp()
-    known = _recall(cache, stamp)
-    if known is not None:
+    if (known := _recall(cache, stamp)) is not None:
         return known
     found = find(cache)
     note = msgspec.json.encode(_Note(stamp, found))

@@ -102,8 +102,7 @@ class Pip:
         """Runs pip; returns its output and exit status. Reports each file that it fetches."""
 
         def report(line: str) -> None:
-            found = _FOUND.match(line)
-            if found:
+            if found := _FOUND.match(line):
                 task.report(f"Fetching {found[1]}" + (f" ({found[2]})" if found[2] else ""))
 
         return run_fetcher(
