@@ -83,6 +83,8 @@ REFUSED = {
     "pd.read_csv('x.csv.zst')": "zstd -d",
     "pd.read_excel('sample.xlsb')": "pyxlsb",
     "pd.read_orc('x.orc')": "ORC can't be read",
+    "from PIL import ImageFont; ImageFont.truetype('x.ttf')": "ImageFont.load_default()",
+    "from PIL import ImageCms; ImageCms.createProfile('sRGB')": "info['icc_profile']",
 }
 
 

@@ -101,7 +101,20 @@ _OPEN_DOCUMENT = (
     "OpenDocument (.ods) can't be read or written here: odfpy has no wheel, so %pip can't bring it "
     "in. Save the file as .xlsx outside, which pandas.read_excel and to_excel take."
 )
-_SENTENCES = {"ipympl": _SCRIPTED, **dict.fromkeys(("odf", "odfpy"), _OPEN_DOCUMENT)}
+_NO_FONTS = (
+    "Pillow can't read fonts here. ImageFont.load_default() without a size is its small built-in "
+    "font; matplotlib's figure.text draws in other sizes and fonts."
+)
+_NO_PROFILES = (
+    "Pillow can't convert colours by ICC profiles here. It reads and writes the profiles "
+    "themselves, as info['icc_profile'] and save(..., icc_profile=...)."
+)
+_SENTENCES = {
+    "ipympl": _SCRIPTED,
+    "imagingft": _NO_FONTS,
+    "imagingcms": _NO_PROFILES,
+    **dict.fromkeys(("odf", "odfpy"), _OPEN_DOCUMENT),
+}
 _PLATFORM = "{name} belongs to an operating system; the sandbox has none."
 _WORD = re.compile(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*")
 
