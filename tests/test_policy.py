@@ -128,7 +128,7 @@ def test_a_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     "guest",
     [
         *("data", "", "/", "/data/", "//data", "/data/../app", "/./data"),
-        *("/app", "/app/x", "/usr/lib", "/tmp", "/tmp/x"),
+        *("/app", "/app/x", "/usr/lib", "/tmp", "/tmp/x", "/dev"),
         Path("/data"),
     ],
 )

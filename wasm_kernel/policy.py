@@ -28,7 +28,7 @@ _POWERS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _MOUNT_KEYS = {"host": str, "guest": str, "writable": bool}
 _PRESETS = "network.toml"
 _NO_PRESETS = f"there is no {_PRESETS} in wasm-kernel of your folder for configuration (~/.config)"
-RESERVED_MOUNTS = ("/app", "/notebook", "/tmp", "/usr")  # noqa: S108 - the guest's paths
+RESERVED_MOUNTS = ("/app", "/dev", "/notebook", "/tmp", "/usr")  # noqa: S108 - the guest's paths
 
 
 class RuntimeType(str, Enum):

@@ -364,12 +364,25 @@ def test_a_folder_that_cant_be_told_from_a_later_one_is_not_gone_on_with(
             sandbox.execute("x = 1")
 
 
+def test_a_damaged_record_loses_nothing(root: Path) -> None:
+    with get_session_sandbox("one", workspace_root=root) as sandbox:
+        sandbox.execute("x = 1")
+    record = private_of(root / "one") / "record.json"
+    before = record.read_bytes()
+    for content in (b"", b"{}", b"[]", b"\xff", b"[" * 100_000, b'{"version": 1}', None):
+        record.unlink()
+        if content is not None:
+            record.write_bytes(content)
+        with get_session_sandbox("one", workspace_root=root) as sandbox:
+            assert sandbox.execute("print(x)").stdout == "1\n"
+        assert record.read_bytes() == before
+
+
 def test_a_record_of_another_workspace_is_not_used(root: Path) -> None:
-    private = a_session(root)
+    private, other = a_session(root), a_session(root, "other")
     (private / "secret").touch()
-    for content in (b"", b"{}", b"[]", b"\xff", b"[" * 100_000, b'{"version": 1}'):
-        (private / "record.json").write_bytes(content)
-        assert not (a_session(root) / "secret").exists()
+    (private / "record.json").write_bytes((other / "record.json").read_bytes())
+    assert not (a_session(root) / "secret").exists()
 
 
 def test_sandboxes_that_come_and_go_do_not_fill_the_disk(tmp_path: Path, state: Path) -> None:

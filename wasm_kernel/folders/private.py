@@ -104,15 +104,17 @@ class Owner(Struct, frozen=True):
     def find(self, place: Place, *, opened: bool = False) -> tuple[Folder, Owner] | None:
         """Returns the workspace's private folder in a place, and its record; None if missing.
 
-        With `opened`, the record is brought up to date.
+        The folder's name is a digest of the workspace's path and mark, so that a damaged record
+        loses nothing. With `opened`, the record is brought up to date.
         """
         try:
             found = place.enter(self.key)
         except OSError:
             return None
-        known = Owner.of(found)
+        written = Owner.of(found)
+        known = written or (self if self.mark.survives_restart else None)
         if known is not None and known.mark.same(self.mark):
-            if opened and known != self:
+            if opened and written != self:
                 with contextlib.suppress(OSError):
                     found.write_record(RECORD, self)
             return found, known
