@@ -114,9 +114,7 @@ _PSEUDO_CLASSES = words("""
     only-child only-of-type open optional placeholder-shown read-only read-write required root
     target valid visited
     """)
-_PSEUDO_ELEMENTS = frozenset(
-    {"after", "before", "first-letter", "first-line", "marker", "selection", "details-content"}
-)
+_PSEUDO_ELEMENTS = words("after before first-letter first-line marker selection details-content")
 _OF_SELECTORS = frozenset({"not", "is", "where", "matches"})
 _OF_NUMBERS = frozenset({"nth-child", "nth-last-child", "nth-of-type", "nth-last-of-type"})
 _FORMULA = re.compile(r"[0-9nNevdoEVDO+\- ]{1,40}\Z")

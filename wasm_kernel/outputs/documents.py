@@ -26,12 +26,10 @@ _VOID = words("area base br col embed hr img input link meta source track wbr")
 _TABLE = frozenset({"table", "thead", "tbody", "tfoot", "tr", "colgroup"})
 _IN_TABLE = words("caption colgroup col thead tbody tfoot tr td th style script template")
 # Elements that end the SVG around them, as the standard lists them; then those that hold HTML.
-_BREAKING = words(
-    """
+_BREAKING = words("""
     b big blockquote body br center code dd div dl dt em embed font h1 h2 h3 h4 h5 h6 head hr i img
     li listing menu meta nobr ol p pre ruby s small span strong strike sub sup table tt u ul var
-    """
-)
+    """)
 _HOLDING = frozenset({"title", "desc", "foreignobject"})
 _STRANGE = frozenset({"math", "select", "template", "frameset", "plaintext"})
 _NAME = r"[A-Za-z][A-Za-z0-9:_-]*"

@@ -288,8 +288,7 @@ _SCRIPT_LINK = re.compile(r"=\s*+[\"']?+\s*+(?:javascript|vbscript)\s*+:")
 _FETCHING = re.compile(
     r"[\s/\"'](?:srcset|poster|background|ping|lowsrc|dynsrc)\s*+=\s*+[\"']?+\s*+[^\s\"'>]"
 )
-_EVENTS = words(
-    """
+_EVENTS = words("""
     abort afterprint animationcancel animationend animationiteration animationstart auxclick
     beforecopy beforecut beforeinput beforematch beforepaste beforeprint beforetoggle beforeunload
     begin blur bounce cancel canplay canplaythrough change click close contextmenu copy cuechange
@@ -301,25 +300,19 @@ _EVENTS = words(
     reset resize scroll scrollend search seeked seeking select selectionchange selectstart show
     start stalled storage submit suspend timeupdate toggle touchcancel touchend touchmove touchstart
     transitioncancel transitionend transitionrun transitionstart unload volumechange waiting wheel
-    """
-)
+    """)
 _HANDLER = re.compile(r"[ \t\n\r\f/\"']on([a-z]{3,24}+)\s*+=")
 
 _NOT_MISSED = frozenset({"html", "head", "body", "meta", "title", "wbr", "desc", "metadata"})
-_NAMED = {
-    "script": phrases.SCRIPTS,
-    "link": phrases.STYLESHEETS,
-    "math": phrases.MATHML,
-    **dict.fromkeys(words("iframe frame frameset object embed applet portal"), phrases.EMBEDDED),
-    **dict.fromkeys(
-        words("form button select textarea option optgroup datalist fieldset legend keygen"),
-        phrases.CONTROLS,
-    ),
-    **dict.fromkeys(
-        words("animate animatemotion animatetransform animatecolor set marquee blink"),
-        phrases.ANIMATIONS,
-    ),
+_OF_PHRASES = {
+    phrases.SCRIPTS: "script",
+    phrases.STYLESHEETS: "link",
+    phrases.MATHML: "math",
+    phrases.EMBEDDED: "iframe frame frameset object embed applet portal",
+    phrases.CONTROLS: "form button select textarea option optgroup datalist fieldset legend keygen",
+    phrases.ANIMATIONS: "animate animatemotion animatetransform animatecolor set marquee blink",
 }
+_NAMED = {name: phrase for phrase, names in _OF_PHRASES.items() for name in words(names)}
 _ALLOWED = frozenset(name.lower() for name in HTML_ELEMENTS | SVG_ELEMENTS)
 
 
