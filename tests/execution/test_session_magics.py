@@ -211,7 +211,7 @@ def test_fuel_that_is_not_counted_says_how_to_count_it(run: Run) -> None:
     assert "WasmKernel.fuel_budget" in value(run("%fuel"))
     assert printed(run, "f = %fuel\nprint(json.dumps(f))")["metered"] is False
     assert run("%limit seconds=9").stderr == ""
-    assert "does not count fuel, so fuel= limits nothing" in run("%%limit fuel=5\n1").stderr
+    assert "counts no fuel: fuel= limits nothing" in run("%%limit fuel=5\n1").stderr
 
 
 def test_fuel_is_told_so_far_left_and_for_the_last_cell(warm_metered: None, tmp_path: Path) -> None:

@@ -47,9 +47,7 @@ _LOGGED_BYTES = 400  # bytes of each frame and answer that are logged, at level 
 _FOR_RUNNING_CODE = (protocol.Input, protocol.Limit, CommandLine, *get_args(protocol.FunctionFrame))
 _BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, NeverBegan)
 _BEGIN_FUEL = 10**8  # an empty cell burns a thirtieth of that
-_NOT_COUNTED = (
-    "[wasm-kernel] This session does not count fuel, so fuel= limits nothing. Use seconds=.\n"
-)
+_NOT_COUNTED = "[wasm-kernel] This session counts no fuel: fuel= limits nothing. Use seconds=.\n"
 _OUR_NOTE = "[wasm-kernel]"  # begins advice about variables that are lost now
 _LARGE_PIECE = 1 << 20  # bytes; smaller free pieces are not worth counting
 _EATEN_SHARE = 0.75  # a turn used up the memory if it left less than this share of the free memory

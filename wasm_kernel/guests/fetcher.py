@@ -74,9 +74,8 @@ def run_fetcher(
         resource.prlimit(process.pid, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
         said = _output(process, folder, task, most=min(BYTES_MOST, left), on_line=on_line)
         if (code := process.wait()) and _NO_MEMORY.search(said):
-            raise PackageError(
-                f"fetching this takes more memory than the {MEMORY_BYTES >> 20:,} MiB allowed."
-            )
+            most = f"{MEMORY_BYTES >> 20:,} MiB"
+            raise PackageError(f"fetching this takes more memory than the {most} allowed.")
         return said, code
     finally:
         fetched.bytes += _size(folder)[0]

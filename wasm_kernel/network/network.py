@@ -75,9 +75,8 @@ class Network:
         wait = max(0.0, min(seconds, CONNECT_SECONDS))
         try:
             await self._make_room()
-            upstream = await self._exchanges.connect(
-                f"{plain}:{port}", partial(self._open, plain, port, wait)
-            )
+            opening = partial(self._open, plain, port, wait)
+            upstream = await self._exchanges.connect(f"{plain}:{port}", opening)
             number = next(self._numbers)
             self._connections[number] = Connection(
                 plain,

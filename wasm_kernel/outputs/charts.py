@@ -56,9 +56,8 @@ def clean_plotly(figure: Any, removals: Removals) -> Any:
     for trace in figure["data"]:
         kind = trace.get("type", "scatter") if isinstance(trace, dict) else None
         if kind not in _TRACES:
-            raise NotShowable(
-                f"a Plotly figure of type '{str(kind)[:40]}', which is drawn from elsewhere"
-            )
+            named = str(kind)[:40]
+            raise NotShowable(f"a Plotly figure of type '{named}', which is drawn from elsewhere")
     kept = {
         key: _clean_texts(_without_maps(figure[key]) if key == "layout" else figure[key], removals)
         for key in ("data", "layout", "frames")

@@ -335,11 +335,10 @@ def _describe(
     else:
         return
     try:
-        as_html = model.html and model.description != ""
-        cleaned = clean_html_trait(text, removals) if as_html else None
-        clean["description"] = (
-            cleaned if as_html else clean_trait(model.name, "description", text, removals)
-        )
+        if model.html and model.description != "":
+            clean["description"] = clean_html_trait(text, removals)
+        else:
+            clean["description"] = clean_trait(model.name, "description", text, removals)
     except NotShowable as refused:
         removals.add(str(refused))
         clean.pop("description", None)

@@ -191,9 +191,8 @@ def missing(
     ]
     for want in open_:
         if str(want) in tried:
-            raise PackageError(
-                f"no version of {want.name} fits all demands: {'; '.join(sorted(set(want.by)))}."
-            )
+            demands = "; ".join(sorted(set(want.by)))
+            raise PackageError(f"no version of {want.name} fits all demands: {demands}.")
     return open_
 
 

@@ -74,9 +74,8 @@ class Wheel:
                 place = self._place(info.filename)
                 data = _unpacked(archive, info, self.name)
                 if not _matches(info.filename, data, record, self.dist_info):
-                    raise PackageError(
-                        f"{self.name}: {_shown(info.filename)} is not what its record says."
-                    )
+                    shown = _shown(info.filename)
+                    raise PackageError(f"{self.name}: {shown} is not what its record says.")
                 if place is not None:
                     yield place, data
 
