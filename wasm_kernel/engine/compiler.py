@@ -119,7 +119,9 @@ class Compiler:
         text = f"{binary.sha256} {wasmtime_api.VERSION} {flavour.name} {binary.stack_bytes}"
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}-{flavour.name}.cwasm"
 
-    def module(self, binary: GuestBinary, flavour: Flavour, progress: Progress) -> Compiled:
+    def module(
+        self, binary: GuestBinary, flavour: Flavour, progress: Progress = lambda text: None
+    ) -> Compiled:
         """Returns a guest's compiled module once it is in the cache. Raises `CompileError`."""
         with self.being_kept(binary, flavour, progress) as compiled:
             return compiled

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.compiler import Compiled, Compiler, GuestBinary, Progress
+from wasm_kernel.engine.compiler import Compiler, Progress
 from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.errors import BundleError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
@@ -119,7 +119,7 @@ class JavaScriptLanguage:
         """Defines the host functions, as `GuestLanguage.define_early` does."""
         from wasm_kernel.engine.instance import define_early
 
-        compiled = self.compiler.module(self.files.interpreter, flavour, lambda text: None)
+        compiled = self.compiler.module(self.files.interpreter, flavour)
         define_early(compiled, (WasiFiles.imports, HostImports.imports))
 
     def _is_prepared(self, flavour: Flavour) -> bool:
@@ -144,10 +144,7 @@ class JavaScriptLanguage:
         """Returns a booted guest."""
         addresses = msgspec.convert(setup.image.record.extra, JavaScriptAddresses, str_keys=True)
         host = HostImports(self._interrupts(setup))
-
-        def compiled(binary: GuestBinary) -> Compiled:
-            return self.compiler.module(binary, setup.flavour, lambda text: None)
-
+        compiled = partial(self.compiler.module, flavour=setup.flavour)
         instance = setup.instance(compiled(self.files.interpreter), host)
         stripper = partial(compiled, self.files.stripper)
         guest = JavaScriptGuest(instance, addresses, host, setup, stripper)

@@ -84,7 +84,7 @@ def compile_alone(
     own = FileLock(cache.path(_LOCK))
     if own.acquire(_LOOK_SECONDS):
         cache.path(_PROCESS).write_text(str(os.getpid()))
-        compiler.module(binary, UNCHECKED, lambda text: None)
+        compiler.module(binary, UNCHECKED)
         build_image()
         cache.remove(compiler.name(binary, BASELINE))
 

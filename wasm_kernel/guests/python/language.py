@@ -202,7 +202,7 @@ class PythonLanguage:
         """Defines the host functions, as `GuestLanguage.define_early` does."""
         from wasm_kernel.engine.instance import define_early
 
-        compiled = self.compiler.module(self.files.wasm, flavour, lambda text: None)
+        compiled = self.compiler.module(self.files.wasm, flavour)
         define_early(compiled, (WasiFiles.imports, HostChannel.imports))
 
     def _improve(self) -> None:
@@ -289,7 +289,7 @@ class PythonLanguage:
     def start(self, setup: GuestSetup) -> PythonGuest:
         """Returns a booted guest."""
         addresses = msgspec.convert(setup.image.record.extra, PythonAddresses, str_keys=True)
-        compiled = self.compiler.module(self.files.wasm, setup.flavour, lambda text: None)
+        compiled = self.compiler.module(self.files.wasm, setup.flavour)
         codecs, shells = partial(self._codecs, setup), partial(self._shells, setup)
         channel = HostChannel(setup.answer, codecs, shells)
         instance = setup.instance(compiled, channel, ARGV)
@@ -345,7 +345,7 @@ def compiled_codec(
         streams.feed("stderr", _WAIT.format(codec.title).encode())
         streams.flush()
         broker.call(PrepareCodec(codec.name, flavour.name), EmptyReply)
-    return compiler.module(codec.binary, flavour, lambda text: None)
+    return compiler.module(codec.binary, flavour)
 
 
 class PythonCell(Struct, frozen=True):
