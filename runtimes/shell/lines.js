@@ -1,16 +1,13 @@
 // Commands on lines, around those of just-bash.
 
 import { defineCommand } from "just-bash";
-import { latin1OfText, textOfLatin1 } from "wasm-kernel:bytes";
+import { textOfLatin1 } from "wasm-kernel:bytes";
 import { formatted } from "wasm-kernel:numbers";
+import { bytesOf, contentOf, optionsOf, refused } from "wasm-kernel:options";
 
 const MOST = 500_000_000; // characters of an output
 const YES_LINES = 10_000; // for a reader that does not say how many
 export const READER = "\0reader"; // stands between the words of `yes` and those of the `head` that reads them
-
-const refused = (name, why, exitCode = 1) => ({ stdout: "", stderr: `${name}: ${why}\n`, exitCode });
-const bytesOf = ({ stdout, stdoutKind, stdoutEncoding }) =>
-  stdoutKind === "bytes" || stdoutEncoding === "binary" ? stdout : latin1OfText(stdout);
 
 // -- xargs
 
@@ -33,26 +30,6 @@ function wordsOf(text) {
   return found;
 }
 
-/** Takes the options of `xargs` off its words. */
-function optionsOf(words) {
-  const found = {};
-  while (/^-./.test(words[0])) {
-    const word = words.shift(), [, name, value] = /^--([a-z-]+)(?:=([^]*))?$/.exec(word) ?? [];
-    if (word === "--") break;
-    const letters = name === undefined ? word.slice(1) : (XARGS[name] ?? "?");
-    for (let at = 0; at < letters.length; at += 1) {
-      const letter = letters[at];
-      if (!/[0rtnPLdaIs]/.test(letter)) throw new Error(`the option ${word} is not known here`);
-      if (/[0rt]/.test(letter)) found[letter] = true;
-      else {
-        found[letter] = value ?? (letters.slice(at + 1) || words.shift() || "");
-        break;
-      }
-    }
-  }
-  return found;
-}
-
 /** Returns the words that each run gets. */
 function runsOf(options, text) {
   const { I, L, n, r } = options, lines = () => text.split("\n").filter((line) => line.trim() !== "");
@@ -71,11 +48,12 @@ function chunks(items, size) {
 
 /** Runs a command with the words that it reads. A number of processes (`-P`) changes nothing. */
 const repeat = defineCommand("xargs", async (args, context) => {
-  const command = [...args], all = { stdout: "", stderr: "", exitCode: 0, stdoutKind: "bytes" };
-  let options, runs;
+  const all = { stdout: "", stderr: "", exitCode: 0, stdoutKind: "bytes" };
+  let options, command, runs;
   try {
-    options = optionsOf(command);
-    runs = runsOf(options, options.a === undefined ? textOfLatin1(context.stdin) : await context.fs.readFile(context.fs.resolvePath(context.cwd, options.a)));
+    const found = optionsOf(args, "0rtn:P:L:d:a:I:s:", XARGS, { stops: true });
+    [options, command] = [Object.fromEntries(found.options.map(([letter, value]) => [letter, value ?? true])), found.names];
+    runs = runsOf(options, textOfLatin1(await contentOf(context, options.a ?? "-")));
   } catch (problem) {
     return refused("xargs", problem.message.startsWith("ENOENT") ? `${options.a}: No such file or directory` : problem.message);
   }

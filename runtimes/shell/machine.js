@@ -2,6 +2,7 @@
 
 import { defineCommand } from "just-bash";
 import { fileCall } from "wasm-kernel:host";
+import { refused } from "wasm-kernel:options";
 
 const USER = "user", ID = 1000; // as just-bash has them for `whoami` and `$UID`
 const SYSTEM = { s: "wasi", n: "localhost", r: "0.0.0", v: "0.0.0", m: "wasm32", o: "WASI" }; // as in Python's `os.uname`
@@ -12,7 +13,7 @@ const UNITS = { b: 1, k: 1024, m: 1024 ** 2, g: 1024 ** 3 };
 export const memory = { most: 0, used: 0 }; // in bytes; the script's request has them
 
 const printed = (...lines) => ({ stdout: lines.map((line) => `${line}\n`).join(""), stderr: "", exitCode: 0 });
-const unknown = (name, option) => ({ stdout: "", stderr: `${name}: the option ${option} is not known here\n`, exitCode: 1 });
+const unknown = (name, option) => refused(name, `the option ${option} is not known here`);
 
 const system = defineCommand("uname", async (args) => {
   const letters = args.map((word) => SYSTEM_NAMES[word] ?? word).join("").replace(/-/g, "").replace("p", "m") || "s";

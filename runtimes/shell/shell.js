@@ -11,7 +11,9 @@ import { bytesOfText, textOfBytes, textOfLatin1, withBytes } from "wasm-kernel:b
 import { SessionFolder } from "wasm-kernel:folders";
 import { LINES, READER, counted } from "wasm-kernel:lines";
 import { MACHINE, SYSTEM_VARIABLES, memory } from "wasm-kernel:machine";
+import { contentOf, optionsOf, refused } from "wasm-kernel:options";
 import { TRAP } from "wasm-kernel:pieces";
+import { SEARCH } from "wasm-kernel:search";
 import { nextDue, takeDue } from "wasm-kernel:timers";
 
 const UNLIMITED = [
@@ -63,70 +65,6 @@ const byPython = (name) =>
     return found;
   });
 
-const SEARCH_FLAGS = /^-[0abcEFGhHilLnoqrRsvwxyZ]+$/; // each without a value
-const NO_VALUE = new Set(["--no-config", "--no-messages", "--line-buffered"]);
-const WITH_VALUE = new Set(["--color", "--colour", "--encoding"]);
-
-/** Writes `\\+` and `\\?` of basic patterns as intervals, and edges of words as `\\b`, which just-bash knows. */
-const INTERVALS = { "+": "\\{1,\\}", "?": "\\{0,1\\}" }, EDGES = { "<": "\\b", ">": "\\b" };
-const known = (pattern, signs) => pattern.replace(/\\([^])/g, (all, letter) => signs[letter] ?? all);
-
-const VALUED = /^--(include|exclude|exclude-dir|regexp|file|max-count|context|after-context|before-context)$/;
-
-/** Gives each pattern of `grep` an option of its own, and each long option its value in the same word. */
-function separated(args) {
-  const found = [];
-  for (let at = 0; at < args.length; at += 1) {
-    const word = VALUED.test(args[at]) ? `${args[at]}=${args[(at += 1)] ?? ""}` : args[at];
-    const [, flags, pattern] = /^-([abcEFGhHilLnoqrRsvwxyZ]*)e([^]*)$/.exec(word) ?? [], isGiven = found.some((each) => /^-[ef]$|^--file=/.test(each));
-    if (word === "--") return [...found, ...(isGiven ? [] : ["-e", args[at + 1] ?? ""]), ...args.slice(at + (isGiven ? 1 : 2))];
-    if (word.startsWith("--regexp=")) found.push("-e", word.slice(9));
-    else if (flags === undefined) found.push(word);
-    else found.push(...(flags ? [`-${flags}`] : []), "-e", pattern || (args[(at += 1)] ?? ""));
-    if (/^-[fmABC]$/.test(word)) found.push(args[(at += 1)] ?? "");
-  }
-  return found;
-}
-
-/** Gives `grep` and `rg` several patterns, and options of names and colours, all of which just-bash does not know. */
-const search = (name) =>
-  defineCommand(name, async (given, context) => {
-    const words = [], patterns = [], args = name === "grep" ? separated(given) : given;
-    let named = false, isQuiet = false, ends = ":";
-    for (let at = 0; at < args.length; at += 1) {
-      const word = args[at];
-      if (NO_VALUE.has(word) || /^--colou?r=/.test(word) || (name === "rg" && word === "--")) continue;
-      if (WITH_VALUE.has(word) && name === "rg") at += 1;
-      else if (WITH_VALUE.has(word)) continue;
-      else if (word === "-e" && name === "grep") patterns.push(args[(at += 1)] ?? "");
-      else if (/^-[efmABCgt]$/.test(word)) words.push(word, args[(at += 1)]);
-      else if (word === "--with-filename" || word === "--null") [named, ends] = [named || word !== "--null", word === "--null" ? "\0" : ends];
-      else if (SEARCH_FLAGS.test(word)) {
-        if (/[Z0]/.test(word)) ends = "\0";
-        isQuiet ||= name === "grep" && word.includes("s");
-        named ||= word.includes("H");
-        const rest = word.replace(name === "grep" ? /[aHsZ0]/g : /[aHZ0]/g, "");
-        if (rest !== "-") words.push(rest);
-      } else words.push(word);
-    }
-    if (name === "grep" && !words.some((word) => /^-[a-zA-Z]*[FPf]|^--(fixed|perl|file)/.test(word))) {
-      const at = words.findIndex((word, index) => !word.startsWith("-") && !/^-[mABC]$/.test(words[index - 1] ?? ""));
-      if (patterns.length === 0 && at >= 0) patterns.push(...words.splice(at, 1));
-      const signs = words.some((word) => /^-[a-zA-Z]*E|^--extended/.test(word)) ? EDGES : { ...INTERVALS, ...EDGES };
-      patterns.forEach((pattern, index) => (patterns[index] = known(pattern, signs)));
-    }
-    if (name === "grep" && words.some((word) => /^-[a-zA-Z]*[rR]|^--recursive$/.test(word))) {
-      const operands = words.filter((word, at) => !/^-./.test(word) && !/^-[efmABC]$/.test(words[at - 1] ?? ""));
-      const isGiven = patterns.length > 0 || words.some((word) => /^-[a-zA-Z]*[ef]/.test(word));
-      if (operands.length === (isGiven ? 0 : 1)) words.push(""); // this folder
-    }
-    if (patterns.length > 0) words.unshift("-e", patterns.join("\n"));
-    if (named && name === "grep") words.push("/dev/null"); // with several files, grep names the one with a match
-    const found = await context.origCommand(words);
-    if (isQuiet) found.stderr = "";
-    return ends === ":" ? found : { ...found, stdout: found.stdout.replace(/^([^:\n]*):/gm, `$1${ends}`) };
-  });
-
 /** Takes options of `bash` and `sh`: those of `set`, and those about startup files, of which there are none. */
 const shell = (name) =>
   defineCommand(name, async (args, context) => {
@@ -166,25 +104,22 @@ const copy = defineCommand("cp", (args, context) => {
 });
 
 const compare = defineCommand("cmp", async (args, context) => {
-  const [first, second = "-"] = args.filter((word) => !/^-./.test(word));
-  const told = (exitCode, stdout, stderr = "") =>
-    (args.some((word) => /^-s$|^--(silent|quiet)$/.test(word)) ? { exitCode, stdout: "", stderr: "" } : { exitCode, stdout, stderr });
-  const contents = [];
+  const isQuiet = args.some((word) => /^-s$|^--(silent|quiet)$/.test(word));
+  const [first, second = "-"] = args.filter((word) => !/^-./.test(word)), contents = [];
   for (const name of [first, second]) {
     try {
-      contents.push(name === "-" ? context.stdin : await context.fs.readFile(context.fs.resolvePath(context.cwd, name), "binary"));
+      contents.push(await contentOf(context, name));
     } catch {
-      return { exitCode: 2, stdout: "", stderr: `cmp: ${name}: No such file or directory\n` };
+      return refused("cmp", `${name}: No such file or directory`, 2);
     }
   }
   const [one, other] = contents, length = Math.min(one.length, other.length);
-  if (one === other) return told(0, "");
+  if (one === other || isQuiet) return { exitCode: Number(one !== other), stdout: "", stderr: "" };
   let at = 0;
   while (at < length && one[at] === other[at]) at += 1;
   const line = one.slice(0, at).split("\n").length;
-  if (at < length) return told(1, `${first} ${second} differ: byte ${at + 1}, line ${line}\n`);
-  const ended = one.length === length ? first : second;
-  return told(1, "", `cmp: EOF on ${ended} ${at === 0 ? "which is empty" : `after byte ${at}, line ${line}`}\n`);
+  if (at < length) return { exitCode: 1, stdout: `${first} ${second} differ: byte ${at + 1}, line ${line}\n`, stderr: "" };
+  return refused("cmp", `EOF on ${one.length === length ? first : second} ${at === 0 ? "which is empty" : `after byte ${at}, line ${line}`}`);
 });
 
 const literal = (value) => ({ type: "Word", parts: [{ type: "Literal", value }] });
@@ -227,7 +162,7 @@ const withVariables = defineCommand("env", async (args, context) => {
     if (name) own[name] = value;
     else if (/^(-|-i|--ignore-environment)$/.test(words[0])) Object.keys(own).forEach((each) => delete own[each]);
     else if (isUnset) delete own[unset || (words.shift(), words[0])];
-    else return { stdout: "", stderr: `env: the option ${words[0]} is not known here\n`, exitCode: 125 };
+    else return refused("env", `the option ${words[0]} is not known here`, 125);
   }
   if (words.length === 0) return listed(own, Object.keys(own));
   const { cwd, stdin, signal } = context, env = { PATH, IFS, OPTIND: "1", ...own };
@@ -264,24 +199,26 @@ const COUNTS = { l: (text) => text.split("\n").length - 1, w: (text) => text.mat
 COUNTS.m = (text) => textOfLatin1(text).replace(/[\u{10000}-\u{10ffff}]/gu, ".").length;
 COUNTS.c = (text) => text.length;
 COUNTS.L = (text) => Math.max(...textOfLatin1(text).split("\n").map((line) => line.length));
-const LONG_COUNTS = { "--lines": "-l", "--words": "-w", "--chars": "-m", "--bytes": "-c", "--max-line-length": "-L" };
+const LONG_COUNTS = { lines: "l", words: "w", chars: "m", bytes: "c", "max-line-length": "L" };
 
 const measure = defineCommand("wc", async (args, context) => {
-  const words = args.map((word) => LONG_COUNTS[word] ?? word), options = words.filter((word) => /^-./.test(word));
-  const wanted = options.join(""), unknown = /[^-lwmcL]/.exec(wanted);
-  if (unknown) return { stdout: "", stderr: `wc: invalid option -- '${unknown[0]}'\n`, exitCode: 1 };
-  const kinds = Object.keys(COUNTS).filter((kind) => (wanted ? wanted.includes(kind) : "lwc".includes(kind)));
-  const names = words.filter((word) => !options.includes(word)), rows = [], result = { stdout: "", stderr: "", exitCode: 0 };
+  let found;
+  try {
+    found = optionsOf(args, "lwmcL", LONG_COUNTS);
+  } catch (problem) {
+    return refused("wc", problem.message);
+  }
+  const { options, names } = found, wanted = options.length > 0 ? options.flat() : ["l", "w", "c"];
+  const kinds = Object.keys(COUNTS).filter((kind) => wanted.includes(kind)), rows = [], result = { stdout: "", stderr: "", exitCode: 0 };
   let bytes = 0;
   for (const name of names.length > 0 ? names : ["-"]) {
     try {
-      const text = name === "-" ? context.stdin : await context.fs.readFile(context.fs.resolvePath(context.cwd, name), "binary");
+      const text = await contentOf(context, name);
       rows.push([kinds.map((kind) => COUNTS[kind](text)), names.length > 0 ? ` ${name}` : ""]);
       bytes += text.length;
     } catch (problem) {
       const reason = problem.message.includes("EISDIR") ? "Is a directory" : "No such file or directory";
-      result.stderr += `wc: ${name}: ${reason}\n`;
-      result.exitCode = 1;
+      Object.assign(result, { stderr: `${result.stderr}wc: ${name}: ${reason}\n`, exitCode: 1 });
     }
   }
   if (names.length > 1) rows.push([kinds.map((_, at) => rows.reduce((sum, [counts]) => sum + counts[at], 0)), " total"]);
@@ -293,7 +230,7 @@ const measure = defineCommand("wc", async (args, context) => {
 
 /** Stands in for a command of just-bash that can't work here. */
 const missing = (name) =>
-  defineCommand(name, async () => ({ stdout: "", stderr: `bash: ${name}: command not found\n`, exitCode: 127 }));
+  defineCommand(name, async () => refused("bash", `${name}: command not found`, 127));
 
 const base = new InMemoryFs({ "/dev/null": new Uint8Array(0) });
 const files = new MountableFs({ base });
@@ -301,7 +238,7 @@ const bash = new Bash({
   fs: files,
   cwd: "/",
   customCommands: [
-    ...MACHINE, ...LINES, copy, compare, rest, trap, withVariables, printVariables, measure, search("grep"), search("rg"), print("printf"), print("echo"), shell("bash"), shell("sh"),
+    ...MACHINE, ...LINES, copy, compare, rest, trap, withVariables, printVariables, measure, ...SEARCH, print("printf"), print("echo"), shell("bash"), shell("sh"),
     ...[...BY_PYTHON, ...Object.keys(PARTLY_BY_PYTHON)].map(byPython), ...LEFT_OUT.map(missing),
   ],
   executionLimits: {
@@ -366,7 +303,7 @@ function begin(request) {
   );
 }
 
-const broken = (text) => ({ stdout: "", stderr: `bash: ${text}\n`, exitCode: 1 });
+const broken = (text) => refused("bash", text);
 
 function runTimer() {
   const timer = takeDue();

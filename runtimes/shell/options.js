@@ -1,0 +1,39 @@
+// The options and files of commands, and results in which they fail.
+
+import { latin1OfText } from "wasm-kernel:bytes";
+
+export const refused = (name, why, exitCode = 1) => ({ stdout: "", stderr: `${name}: ${why}\n`, exitCode });
+export const bytesOf = ({ stdout, stdoutKind, stdoutEncoding }) =>
+  stdoutKind === "bytes" || stdoutEncoding === "binary" ? stdout : latin1OfText(stdout);
+
+/** Returns the bytes of a file, with one character for each; `-` is the standard input. */
+export const contentOf = ({ stdin, fs, cwd }, name) => (name === "-" ? stdin : fs.readFile(fs.resolvePath(cwd, name), "binary"));
+
+/** Returns the options of a command, each a letter and its value, and its other words; `:` follows letters that have values. */
+export function optionsOf(args, letters, long = {}, { stops = false } = {}) {
+  const options = [], names = [], words = [...args];
+  while (words.length > 0) {
+    const word = words.shift(), [, name, given] = /^--([a-z-]+)(?:=([^]*))?$/.exec(word) ?? [];
+    const isName = word === "-" || word[0] !== "-";
+    if (isName) names.push(word);
+    if (word === "--" || (isName && stops)) {
+      names.push(...words);
+      break;
+    }
+    let rest = isName ? "" : name === undefined ? word.slice(1) : long[name];
+    if (rest === undefined) throw new Error(`unrecognized option '${word}'`);
+    while (rest !== "") {
+      const letter = rest[0], at = letters.indexOf(letter);
+      rest = rest.slice(1);
+      if (at < 0 || letter === ":") throw new Error(`invalid option -- '${letter}'`);
+      if (letters[at + 1] !== ":") options.push([letter, given]);
+      else {
+        const value = given ?? (rest || words.shift());
+        if (value === undefined) throw new Error(`option requires an argument -- '${letter}'`);
+        options.push([letter, value]);
+        rest = "";
+      }
+    }
+  }
+  return { options, names };
+}

@@ -1,0 +1,57 @@
+// `grep` and its kin, around just-bash's: several patterns, names of files, and GNU's options.
+
+import { defineCommand } from "just-bash";
+import { optionsOf, refused } from "wasm-kernel:options";
+
+const LETTERS = "abcEFGhHilLnoPqrRsUvwxyZe:f:m:A:B:C:I:X:D:k";
+const LONG = {
+  text: "a", count: "c", "extended-regexp": "E", "fixed-strings": "F", "perl-regexp": "P", "basic-regexp": "G", "no-filename": "h", "with-filename": "H",
+  "ignore-case": "i", "files-with-matches": "l", "files-without-match": "L", "line-number": "n", "only-matching": "o", quiet: "q", silent: "q", recursive: "r",
+  "dereference-recursive": "R", "no-messages": "s", "line-buffered": "U", "invert-match": "v", "word-regexp": "w", "line-regexp": "x", null: "Z", regexp: "e",
+  file: "f", "max-count": "m", "after-context": "A", "before-context": "B", context: "C", include: "I", exclude: "X", "exclude-dir": "D", color: "k", colour: "k",
+};
+const NAMED = { I: "include", X: "exclude", D: "exclude-dir" };
+const EDGES = { "<": "\\b", ">": "\\b" }, BASIC = { ...EDGES, "+": "\\{1,\\}", "?": "\\{0,1\\}" }; // which just-bash knows
+
+const search = defineCommand("grep", async (args, context) => {
+  const flags = new Set(), words = [], patterns = [];
+  let names;
+  try {
+    const end = args.indexOf("--"), isOption = (at) => (end < 0 || at < end) && args[at - 1] !== "-e";
+    const found = optionsOf(args.map((word, at) => (isOption(at) ? word.replace(/^-(\d+)$/, "-C$1") : word)), LETTERS, LONG);
+    for (const [letter, value] of found.options) {
+      if (letter === "e") patterns.push(value);
+      else if (letter in NAMED) words.push(`--${NAMED[letter]}=${value}`);
+      else if ("fmABC".includes(letter)) words.push(`-${letter}`, value);
+      else flags.add(letter === "y" ? "i" : letter);
+    }
+    names = found.names;
+    if (flags.has("b")) throw new Error("the option -b is not known here");
+    if (patterns.length === 0 && !words.includes("-f")) patterns.push(names.shift() ?? "");
+    if (patterns[0] === "" && args.length === 0) throw new Error("a pattern is needed");
+  } catch (problem) {
+    return refused("grep", problem.message, 2);
+  }
+  const [ends, isOfNames] = [flags.has("Z") ? "\0" : "\n", flags.has("l") || flags.has("L")];
+  const signs = flags.has("F") || flags.has("P") ? {} : flags.has("E") ? EDGES : BASIC;
+  const known = (pattern) => pattern.replace(/\\([^])/g, (all, letter) => signs[letter] ?? all);
+  if ((flags.has("r") || flags.has("R")) && names.length === 0) names.push(""); // this folder
+  if (flags.has("H")) names.push(...(names.length === 0 ? ["-"] : []), "/dev/null"); // with several files, grep names the one with a match
+  const kept = [...flags].filter((flag) => !"aHsUZkG".includes(flag)).map((flag) => `-${flag}`);
+  const sought = patterns.length > 0 ? ["-e", patterns.map(known).join("\n")] : [];
+  const found = await context.origCommand([...kept, ...words, ...sought, "--", ...names]);
+  if (flags.has("s")) found.stderr = "";
+  if (ends === "\0") found.stdout = isOfNames ? found.stdout.replaceAll("\n", ends) : found.stdout.replace(/^([^:\n]*):/gm, `$1${ends}`);
+  return found;
+});
+
+/** `egrep` and `fgrep`. */
+const kin = (name, flag) =>
+  defineCommand(name, (args, { exec, cwd, stdin, signal }) => exec("grep", { cwd, stdin, stdinKind: "bytes", signal, args: [flag, ...args] }));
+
+/** Passes over options of `rg` about colours and the like. */
+const rg = defineCommand("rg", (args, context) =>
+  context.origCommand(args.filter((word, at) =>
+    !/^--$|^--(no-config|no-messages|line-buffered|colou?r|encoding)\b/.test(word) && !/^--(colou?r|encoding)$/.test(args[at - 1]))));
+
+export const SEARCH = [search, kin("egrep", "-E"), kin("fgrep", "-F"), rg];
