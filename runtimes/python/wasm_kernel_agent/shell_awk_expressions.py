@@ -20,12 +20,17 @@ from wasm_kernel_agent.shell_awk_tokens import (
 )
 from wasm_kernel_agent.shell_awk_values import Failure
 
-_ARRAYS_OF = {
-    "split": 1,
-    "asort": 0,
-    "asorti": 0,
-    "match": 2,
-}  # the place of an array
+_ARRAYS_OF = {"split": 1, "asort": 0, "asorti": 0, "match": 2}  # the place of an array
+_INLINE = {
+    **{name: f"calculated({name}, {{0.number}})" for name in ("sqrt", "exp", "log", "sin", "cos")},
+    "atan2": "calculated(atan2, {0.number}, {1.number})",
+    "index": "float({0.text}.find({1.text}) + 1)",
+    "int": "whole({0.number})",
+    "rand": "r.random()",
+    "systime": "float(int(time()))",
+    "tolower": "{0.text}.lower()",
+    "toupper": "{0.text}.upper()",
+}
 
 
 class Expressions:
@@ -317,10 +322,10 @@ class Expressions:
         kind, least, most = BUILT_IN[name]
         if not least <= len(found) <= most:
             raise Failure(f"the function {name} does not take {len(found)} values")
-        if name == "length" and found and found[0].name:
-            return Made(f"\2{self._function} {found[0].name}\2", "n")
         if name == "length":
-            return Made(f"float(len({found[0].text if found else 'r.field(0)'}))", "n")
+            whole = f"float(len({found[0].text if found else 'r.field(0)'}))"
+            is_name = bool(found and found[0].name)
+            return Made(f"\2{self._function} {found[0].name}\2" if is_name else whole, "n")
         if name in ("sub", "gsub"):
             changed = found[2] if len(found) > 2 else Made("r.field(0)", "", "r.set_field(0.0, ")
             value, target = changed.once
@@ -328,6 +333,11 @@ class Expressions:
             if not target:
                 return Made(f"float(replaced({args})[1])", "n")
             return Made(f"(r.replace({args}) and {target}r.result), r.changed)[1]", "n")
+        if name in _INLINE:
+            return Made(_INLINE[name].format(*found), kind)
+        if name == "sprintf":
+            rest = "".join(f"{each.value}, " for each in found[1:])
+            return Made(f"formatted({found[0].text}, ({rest}))", kind)
         codes = []
         for place, each in enumerate(found):
             if _ARRAYS_OF.get(name) == place or (name.startswith("asort") and place == 1):

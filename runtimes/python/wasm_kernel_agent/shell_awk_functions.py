@@ -77,10 +77,6 @@ class Runtime(Records):
             one, self.field(0) if target is None else self.text(target)
         )
 
-    def index(self, value: Value, part: Value) -> float:
-        """Returns the place of a part of a text."""
-        return float(self.text(value).find(self.text(part)) + 1)
-
     def substr(self, value: Value, start: Value, length: Value = None) -> str:
         """Returns a part of a text."""
         whole, begin, size = self.text(value), num(start), _FAR if length is None else num(length)
@@ -89,60 +85,11 @@ class Runtime(Records):
         first, most = math.trunc(max(1, min(begin, _FAR))), math.trunc(max(0, min(size, _FAR)))
         return whole[first - 1 : first - 1 + most]
 
-    def sprintf(self, form: Value, *rest: Value) -> str:
-        """Returns a text as `printf` writes it."""
-        return values.formatted(self.text(form), rest)
-
-    def tolower(self, value: Value) -> str:
-        """Returns a text in lower case."""
-        return self.text(value).lower()
-
-    def toupper(self, value: Value) -> str:
-        """Returns a text in upper case."""
-        return self.text(value).upper()
-
-    def int(self, value: Value) -> float:
-        """Returns a number without its fraction."""
-        number = num(value)
-        return float(math.trunc(number)) if math.isfinite(number) else number
-
-    def sqrt(self, value: Value) -> float:
-        """Returns a square root."""
-        return values.calculated(math.sqrt, num(value))
-
-    def exp(self, value: Value) -> float:
-        """Returns a power of e."""
-        return values.calculated(math.exp, num(value))
-
-    def log(self, value: Value) -> float:
-        """Returns a natural logarithm."""
-        return values.calculated(math.log, num(value))
-
-    def sin(self, value: Value) -> float:
-        """Returns a sine."""
-        return values.calculated(math.sin, num(value))
-
-    def cos(self, value: Value) -> float:
-        """Returns a cosine."""
-        return values.calculated(math.cos, num(value))
-
-    def atan2(self, y: Value, x: Value) -> float:
-        """Returns an angle."""
-        return math.atan2(num(y), num(x))
-
-    def rand(self) -> float:
-        """Returns a random number below 1."""
-        return self._random.random()
-
     def srand(self, seed: Value = None) -> float:
         """Sets the seed of random numbers; returns the one before."""
         before, self._seed = self._seed, time.time() if seed is None else num(seed)
         self._random.seed(self._seed)
         return before
-
-    def systime(self) -> float:
-        """Returns the seconds since 1970."""
-        return float(math.floor(time.time()))
 
     def mktime(self, value: Value) -> float:
         """Returns the seconds of a date such as `2024 01 31 12 00 00`."""

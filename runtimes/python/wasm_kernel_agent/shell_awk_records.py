@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,15 +24,8 @@ _PLAIN = {"CONVFMT": "%.6g", "OFMT": "%.6g", "OFS": " ", "ORS": "\n", "SUBSEP": 
 _PLAIN |= {"RS": "\n", "FILENAME": ""}
 _COUNTS = {"NR": 0.0, "FNR": 0.0, "RSTART": 0.0, "RLENGTH": -1.0}
 _READ = (
-    "num",
-    "is_true",
-    "order",
-    "quotient",
-    "remainder",
-    "power",
-    "pattern",
-    "replaced",
-    "formatted",
+    *("num", "is_true", "order", "quotient", "remainder", "power", "calculated", "whole"),
+    *("pattern", "replaced", "formatted", "UNSET"),
 )
 
 
@@ -66,6 +61,7 @@ class Records:
         self._writers: dict[str, Any] = {}
         self._pipes: dict[str, list[str]] = {}
         self._random, self._seed = random.Random(), 0.0
+        self.random = self._random.random
         self._main = self._records()
         self._out: list[str] = []
         self.result, self.changed = "", 0.0
@@ -75,7 +71,8 @@ class Records:
             **{f"a_{name}": {} for name in program.arrays},
             **{f"v_{name}": value for name, value in {**_PLAIN, **_COUNTS}.items()},
             **named,
-            "UNSET": UNSET,
+            **{name: getattr(math, name) for name in ("sqrt", "exp", "log", "sin", "cos", "atan2")},
+            "time": time.time,
             "Next": Next,
             "NextFile": NextFile,
             "at": _at,

@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from wasm_kernel_agent.shell_options import CLASSES
+
 Value = Any
 
 _PREFIX = re.compile(r"[ \t\n\r]*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
@@ -100,6 +102,11 @@ def power(a: float, b: float) -> float:
     return calculated(math.pow, a, b)
 
 
+def whole(number: float) -> float:
+    """Returns a number without its fraction."""
+    return float(math.trunc(number)) if math.isfinite(number) else number
+
+
 def calculated(function: Any, *numbers: float) -> float:
     """Returns a function's result; infinity or no number where C has one."""
     try:
@@ -113,20 +120,7 @@ def calculated(function: Any, *numbers: float) -> float:
 # -- patterns
 
 _SPECIAL = {"y": r"\b", "<": r"\b(?=\w)", ">": r"\b(?<=\w)", "/": "/", '"': '"', "&": "&"}
-_CLASSES = {
-    "alpha": "a-zA-Z",
-    "digit": "0-9",
-    "alnum": "a-zA-Z0-9",
-    "upper": "A-Z",
-    "lower": "a-z",
-    "space": r"\s",
-    "blank": r" \t",
-    "punct": r"!-/:-@\[-`{-~",
-    "xdigit": "0-9A-Fa-f",
-    "print": r"\x20-\x7e",
-    "cntrl": r"\x00-\x1f\x7f",
-    "graph": r"\x21-\x7e",
-}
+_CLASSES = {name: re.escape(letters) for name, letters in CLASSES.items()}
 _TOKEN = re.compile(r"\\[\s\S]|\[\^?\]?(?:\[:\w+:\]|\\[\s\S]|[^\]])*\]|\{\d+(?:,\d*)?\}|[\s\S]")
 
 

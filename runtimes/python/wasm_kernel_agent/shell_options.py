@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getopt
 import io
+import string
 import sys
 import tarfile
 import zipfile
@@ -11,6 +12,21 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+CLASSES = {
+    "upper": string.ascii_uppercase,
+    "lower": string.ascii_lowercase,
+    "alpha": string.ascii_uppercase + string.ascii_lowercase,
+    "digit": string.digits,
+    "alnum": string.digits + string.ascii_uppercase + string.ascii_lowercase,
+    "space": "\t\n\v\f\r ",
+    "blank": "\t ",
+    "punct": string.punctuation,
+    "xdigit": string.hexdigits,
+    "cntrl": "".join(map(chr, [*range(32), 127])),
+    "print": "".join(map(chr, range(32, 127))),
+    "graph": "".join(map(chr, range(33, 127))),
+}
+"""The characters of classes such as `[:alpha:]`."""
 Program = Callable[[list[str]], int | None]
 """A program takes its words; it returns its exit status, None for 0."""
 

@@ -10,14 +10,13 @@ import itertools
 import os
 import random
 import re
-import string
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wasm_kernel_agent.shell_options import Usage, content_of, number_of, options_of
+from wasm_kernel_agent.shell_options import CLASSES, Usage, content_of, number_of, options_of
 
 
 def _text(name: str) -> str:
@@ -190,20 +189,6 @@ def _texts_by(names: Sequence[str], end: str) -> Iterator[str]:
 
 # -- tr
 
-_CLASSES = {
-    "upper": string.ascii_uppercase,
-    "lower": string.ascii_lowercase,
-    "alpha": string.ascii_uppercase + string.ascii_lowercase,
-    "digit": string.digits,
-    "alnum": string.digits + string.ascii_uppercase + string.ascii_lowercase,
-    "space": "\t\n\v\f\r ",
-    "blank": "\t ",
-    "punct": string.punctuation,
-    "xdigit": string.hexdigits,
-    "cntrl": "".join(map(chr, [*range(32), 127])),
-    "print": "".join(map(chr, range(32, 127))),
-    "graph": "".join(map(chr, range(33, 127))),
-}
 _TR = "complement c delete d squeeze-repeats s truncate-set1 t"
 _LETTER = r"\\[0-7]{1,3}|\\[^]|[^]".replace("[^]", r"[\s\S]")
 _SET = re.compile(rf"\[:(\w+):\]|\[({_LETTER})\*(\d*)\]|({_LETTER})-({_LETTER})|({_LETTER})")
@@ -223,9 +208,9 @@ def _set_of(text: str, length: int = 0) -> str:
     for match in _SET.finditer(text):
         name, repeated, count, first, last, single = match.groups()
         if name:
-            if name not in _CLASSES:
+            if name not in CLASSES:
                 raise Usage(f"invalid character class {name!r}")
-            found += _CLASSES[name]
+            found += CLASSES[name]
         elif repeated:
             found += _letter(repeated) * (min(int(count or 0), 10_000) or length - len(found))
         elif first:
