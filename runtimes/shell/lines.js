@@ -6,8 +6,6 @@ import { formatted } from "wasm-kernel:numbers";
 import { bytesOf, contentOf, optionsOf, refused } from "wasm-kernel:options";
 
 const MOST = 500_000_000; // characters of an output
-const YES_LINES = 10_000; // for a reader that does not say how many
-export const READER = "\0reader"; // stands between the words of `yes` and those of the `head` that reads them
 
 // -- xargs
 
@@ -70,101 +68,60 @@ const repeat = defineCommand("xargs", async (args, context) => {
   return all;
 });
 
-// -- head and tail
-
-const SIZES = { b: 512, k: 1024, K: 1024, M: 1024 ** 2, G: 1024 ** 3 };
-
-/** Writes the numbers of `head` and `tail` as `-n` and `-c`, each in words of their own. */
-export const counted = (args) =>
-  args.flatMap((word) => {
-    const [, unit, count] = /^--(lines|bytes)=(.*)$/.exec(word) ?? [];
-    if (unit) return [unit === "lines" ? "-n" : "-c", count];
-    const [, flags, letter, value] = /^-([qv]*)([nc]?)(.*)$/.exec(word) ?? [];
-    if (flags === undefined || !(flags || letter) || (!letter && value)) return [word];
-    return [...[...flags].map((flag) => `-${flag}`), ...(letter ? [`-${letter}`] : []), ...(value ? [value] : [])];
-  }).map((word, at, all) =>
-    (/^-[nc]$/.test(all[at - 1]) ? word.replace(/^([-+]?\d+)([bkKMG])B?$/, (_, number, size) => `${number.match(/^[-+]/)?.[0] ?? ""}${Math.abs(number) * SIZES[size]}`) : word));
-
-/** Prints the ends of files, also from a byte on; what would follow (`-f`) does not come. */
-const tail = defineCommand("tail", async (args, context) => {
-  const isToFollow = (word) => /^-[fF]$|^--follow/.test(word), follows = args.some(isToFollow);
-  const given = counted(args.filter((word) => !isToFollow(word)).map((word, at) => (at === 0 ? word.replace(/^\+\d+$/, "-n$&") : word)));
-  const words = given.map((word, at) => (/^-[nc]$/.test(given[at - 1]) ? word.replace(/^-/, "") : word)), at = words.indexOf("-c");
-  let found;
-  if (at < 0 || !words[at + 1]?.startsWith("+")) found = await context.origCommand(words);
-  else {
-    const { stdout, ...rest } = await context.exec("cat", { cwd: context.cwd, stdin: context.stdin, stdinKind: "bytes", args: words.toSpliced(at, 2) });
-    found = { ...rest, stdout: stdout.slice(Math.max(0, Number(words[at + 1]) - 1)) };
-  }
-  return follows ? { ...found, stderr: `${found.stderr}tail: nothing follows: commands run one after another\n` } : found;
-});
-
-/** Writes as many lines as the `head` that reads them prints; for another reader 10,000, which an error tells. */
-const agree = defineCommand("yes", async (args) => {
-  const at = args.indexOf(READER), line = `${(at < 0 ? args : args.slice(0, at)).join(" ") || "y"}\n`;
-  const reader = at < 0 ? ["-n", "-"] : counted(args.slice(at + 1).map((word) => word.replace(/^-(\d+)$/, "-n$1")));
-  const [, unit = "-n", number = "10"] = /(-[nc]) (\S+)/.exec(reader.join(" ")) ?? [];
-  const count = /^\d+$/.test(number) ? Math.ceil(Number(number) / (unit === "-c" ? bytesOf({ stdout: line }).length : 1)) : YES_LINES;
-  if (count * line.length > MOST) return refused("yes", `${count} lines do not fit into memory`);
-  const told = `yes: ended after ${YES_LINES} lines: commands of a pipe run one after another\n`;
-  return { stdout: line.repeat(count), stderr: number === "-" ? told : "", exitCode: number === "-" ? 1 : 0 };
-});
-
 // -- sed
 
 const LOOP = ":z\n$!{\nN\nbz\n}\n"; // makes one record of all lines
 const swapped = (text) => text.replace(/[\n\0]/g, (sign) => (sign === "\n" ? "\0" : "\n"));
 
 /** Runs a script on all of a text, as `sed -z` does: records end with bytes that are 0. */
-async function editWhole(words, at, files, context) {
+async function editWhole(flags, script, files, context) {
   const { cwd, stdin } = context, found = await context.exec("cat", { cwd, stdin, stdinKind: "bytes", args: files });
   if (found.exitCode !== 0) return found;
-  const text = bytesOf(found), run = (script, input) => context.exec("sed", { cwd, stdin: input, stdinKind: "bytes", args: words.with(at, script) });
-  if (!text.includes("\0")) return run(LOOP + (text.endsWith("\n") ? "G\n" : "") + words[at], text.replace(/\n$/, ""));
-  const done = await run(words[at], swapped(text));
+  const text = bytesOf(found), run = (own, input) => context.exec("sed", { cwd, stdin: input, stdinKind: "bytes", args: [...flags, "-e", own] });
+  if (!text.includes("\0")) return run(LOOP + (text.endsWith("\n") ? "G\n" : "") + script, text.replace(/\n$/, ""));
+  const done = await run(script, swapped(text));
   return { ...done, stdout: swapped(bytesOf(done)), stdoutKind: "bytes", stdoutEncoding: undefined };
 }
 
+const SED = { expression: "e", file: "f", quiet: "n", silent: "n", "regexp-extended": "E", separate: "s", "null-data": "z", unbuffered: "u", "in-place": "i" };
+
 /** Takes options that just-bash does not know; keeps files under other names before `sed -i.bak` changes them. */
 const edit = defineCommand("sed", async (args, context) => {
-  const words = args.flatMap((word) => {
-    const [, name, value] = /^--(expression|file)=([^]*)$/.exec(word) ?? [];
-    return name ? [`-${name[0]}`, value] : [{ "--separate": "-s", "--null-data": "-z", "--unbuffered": "-u" }[word] ?? word];
-  });
-  const flags = words.filter((word) => /^-[nErsuz]+$/.test(word)).join("");
-  const plain = words.map((word) => (/^-[nErsuz]+$/.test(word) ? word.replace(/[suz]/g, "") : word)).filter((word) => word !== "-" || args.includes("-"));
-  const isValue = (at) => /^-[ef]$|^-[nErsz]+e$/.test(plain[at - 1] ?? "");
-  const isInPlace = plain.some((word) => /^(-i|--in-place)/.test(word)), script = plain.findIndex((word, at) => (plain.some((_, each) => isValue(each)) ? isValue(at) : !word.startsWith("-")));
-  const files = plain.filter((word, at) => at !== script && !isValue(at) && !/^-./.test(word)), rest = plain.filter((word, at) => at === script || isValue(at) || /^-./.test(word));
-  if (flags.includes("z")) return isInPlace ? refused("sed", "-z and -i are not known here together") : editWhole(rest, rest.indexOf(plain[script]), files, context);
-  if (flags.includes("s") && !isInPlace && files.length > 1) {
+  let found;
+  try {
+    found = optionsOf(args, "nErsuzi?e:f:", SED);
+  } catch (problem) {
+    return args.includes("--help") ? context.origCommand(args) : refused("sed", problem.message);
+  }
+  const { options, names } = found, has = (letter) => options.some(([each]) => each === letter), ending = options.find(([each]) => each === "i")?.[1];
+  const scripts = options.filter(([letter]) => "ef".includes(letter));
+  if (scripts.length === 0 && names.length > 0) scripts.push(["e", names.shift()]);
+  const flags = ["n", "E", "r", "i"].filter(has).map((letter) => `-${letter}`), script = scripts.flatMap(([letter, value]) => [`-${letter}`, value]);
+  if (has("z")) {
+    const isPlain = !has("i") && !has("f");
+    return isPlain ? editWhole(flags, scripts.map(([, value]) => value).join("\n"), names, context) : refused("sed", "-z and -i or -f are not known here together");
+  }
+  if (has("s") && !has("i") && names.length > 1) {
     const all = { stdout: "", stderr: "", exitCode: 0, stdoutKind: "bytes" };
-    for (const file of files) {
-      const found = await context.origCommand([...rest, file]);
-      Object.assign(all, { stdout: all.stdout + bytesOf(found), stderr: all.stderr + found.stderr, exitCode: Math.max(all.exitCode, found.exitCode) });
+    for (const name of names) {
+      const one = await context.origCommand([...flags, ...script, name]);
+      Object.assign(all, { stdout: all.stdout + bytesOf(one), stderr: all.stderr + one.stderr, exitCode: Math.max(all.exitCode, one.exitCode) });
     }
     return all;
   }
-  const ending = plain.map((word) => /^(?:-i|--in-place=)(?![nErsz]+$)(.+)$/.exec(word)?.[1]).find(Boolean);
-  if (ending === undefined) return context.origCommand(plain);
-  for (const word of files) {
-    const path = context.fs.resolvePath(context.cwd, word);
-    if (!(await context.fs.exists(path)) || !(await context.fs.stat(path)).isFile) continue;
-    await context.fs.cp(path, `${path}${ending}`);
+  for (const name of ending ? names : []) {
+    const path = context.fs.resolvePath(context.cwd, name);
+    if ((await context.fs.exists(path)) && (await context.fs.stat(path)).isFile) await context.fs.cp(path, `${path}${ending}`);
   }
-  return context.origCommand(plain.map((word) => (/^(-i|--in-place=)/.test(word) && word.endsWith(ending) ? "-i" : word)));
+  return context.origCommand([...flags, ...script, ...names]);
 });
 
 /** Takes `paste -sd+`, and standard input without the name of a file. */
 const paste = defineCommand("paste", (args, context) => {
-  const words = args.flatMap((word) => {
-    const found = /^-(s?)d(.*)$/.exec(word);
-    return found ? [...(found[1] ? ["-s"] : []), "-d", ...(found[2] ? [found[2]] : [])] : [word];
-  });
-  const ends = words.indexOf("-d") + 1;
-  if (ends > 0) words[ends] = words[ends]?.replace(/\\(.)/g, (_, letter) => ({ t: "\t", n: "\n" })[letter] ?? letter);
-  const isNamed = words.some((word, at) => (!word.startsWith("-") || word === "-") && words[at - 1] !== "-d");
-  return context.origCommand(isNamed ? words : [...words, "-"]);
+  const { options, names } = optionsOf(args, "sd:", { serial: "s", delimiters: "d" }), { d } = Object.fromEntries(options);
+  const between = d?.replace(/\\(.)/g, (_, letter) => ({ t: "\t", n: "\n" })[letter] ?? letter);
+  const words = [...(options.some(([letter]) => letter === "s") ? ["-s"] : []), ...(d === undefined ? [] : ["-d", between])];
+  return context.origCommand([...words, ...(names.length > 0 ? names : ["-"])]);
 });
 
 const FORMAT = /^((?:[^%]|%%)*)(%[-0+]*\d*(?:\.\d+)?[fge])((?:[^%]|%%)*)$/;
@@ -213,4 +170,4 @@ const sequence = defineCommand("seq", async (args) => {
 });
 
 
-export const LINES = [repeat, tail, agree, edit, paste, sequence];
+export const LINES = [repeat, edit, paste, sequence];

@@ -9,7 +9,7 @@ export const bytesOf = ({ stdout, stdoutKind, stdoutEncoding }) =>
 /** Returns the bytes of a file, with one character for each; `-` is the standard input. */
 export const contentOf = ({ stdin, fs, cwd }, name) => (name === "-" ? stdin : fs.readFile(fs.resolvePath(cwd, name), "binary"));
 
-/** Returns the options of a command, each a letter and its value, and its other words; `:` follows letters that have values. */
+/** Returns the options of a command, each a letter and its value, and its other words; `:` follows letters with values, `?` those with one in the same word. */
 export function optionsOf(args, letters, long = {}, { stops = false } = {}) {
   const options = [], names = [], words = [...args];
   while (words.length > 0) {
@@ -25,10 +25,10 @@ export function optionsOf(args, letters, long = {}, { stops = false } = {}) {
     while (rest !== "") {
       const letter = rest[0], at = letters.indexOf(letter);
       rest = rest.slice(1);
-      if (at < 0 || letter === ":") throw new Error(`invalid option -- '${letter}'`);
-      if (letters[at + 1] !== ":") options.push([letter, given]);
+      if (at < 0 || ":?".includes(letter)) throw new Error(`invalid option -- '${letter}'`);
+      if (!":?".includes(letters[at + 1] ?? " ")) options.push([letter, given]);
       else {
-        const value = given ?? (rest || words.shift());
+        const value = given ?? (rest || (letters[at + 1] === ":" ? words.shift() : ""));
         if (value === undefined) throw new Error(`option requires an argument -- '${letter}'`);
         options.push([letter, value]);
         rest = "";

@@ -9,7 +9,8 @@ import { Bash, InMemoryFs, MountableFs, defineCommand } from "just-bash";
 import { latin1, send } from "wasm-kernel:host";
 import { bytesOfText, textOfBytes, textOfLatin1, withBytes } from "wasm-kernel:bytes";
 import { SessionFolder } from "wasm-kernel:folders";
-import { LINES, READER, counted } from "wasm-kernel:lines";
+import { ENDS, READER } from "wasm-kernel:ends";
+import { LINES } from "wasm-kernel:lines";
 import { MACHINE, SYSTEM_VARIABLES, memory } from "wasm-kernel:machine";
 import { contentOf, optionsOf, refused } from "wasm-kernel:options";
 import { TRAP } from "wasm-kernel:pieces";
@@ -34,7 +35,6 @@ const PARTLY_BY_PYTHON = {
   touch: (args) => args.some((word) => /^-./.test(word)),
   ls: isOfSession, // Python has no /bin
   stat: isOfSession,
-  head: (args) => args.some((word, at) => /^-[nc]$/.test(args[at - 1]) && word.startsWith("-")),
 };
 const LEFT_OUT = ["html-to-markdown", "sqlite3"];
 const MOST = 2 ** 31 - 2; // a larger number would be none for `split` of texts
@@ -48,10 +48,9 @@ const waiting = []; // the programs that it waits for, the first of which runs
 /** Runs a program in the session's Python, for which the output of `<(...)` is a file. */
 const byPython = (name) =>
   defineCommand(name, async (args, context) => {
-    const given = name === "head" ? counted(args) : args;
-    if (PARTLY_BY_PYTHON[name]?.(given, context) === false) return context.origCommand(given);
+    if (PARTLY_BY_PYTHON[name]?.(args, context) === false) return context.origCommand(args);
     const { cwd, stdin, exportedEnv, fs } = context, made = [];
-    const words = given.map((word) => (word === "/dev/stdin" ? "-" : word));
+    const words = args.map((word) => (word === "/dev/stdin" ? "-" : word));
     for (const [at, word] of words.entries()) {
       if (!/^\/dev\/fd\/\d+$/.test(word)) continue;
       words[at] = `/tmp/.${word.slice(5).replace("/", "-")}-${waiting.length}`;
@@ -238,7 +237,7 @@ const bash = new Bash({
   fs: files,
   cwd: "/",
   customCommands: [
-    ...MACHINE, ...LINES, copy, compare, rest, trap, withVariables, printVariables, measure, ...SEARCH, print("printf"), print("echo"), shell("bash"), shell("sh"),
+    ...MACHINE, ...LINES, ...ENDS, copy, compare, rest, trap, withVariables, printVariables, measure, ...SEARCH, print("printf"), print("echo"), shell("bash"), shell("sh"),
     ...[...BY_PYTHON, ...Object.keys(PARTLY_BY_PYTHON)].map(byPython), ...LEFT_OUT.map(missing),
   ],
   executionLimits: {

@@ -181,21 +181,6 @@ def _dumped(data: bytes, form: str) -> str:
     return "".join(f" {number:{pad}{width}{letter}}" for number in numbers)
 
 
-def head(words: list[str]) -> None:
-    """Prints all but the last lines or bytes: `head -n -N`, `head -c -N`."""
-    values, names = options_of(words, "n:c:qv")
-    for at, name in enumerate(names or ["-"]):
-        data = content_of(name)
-        pieces = data.splitlines(keepends=True) if "n" in values else None
-        count = -(number_of(values, "n" if "n" in values else "c") or 0)
-        if len(names) > 1 and "q" not in values:
-            print("\n" * (at > 0) + f"==> {name} <==")
-        kept = data[: max(len(data) - count, 0)]
-        if pieces is not None:
-            kept = b"".join(pieces[: max(len(pieces) - count, 0)])
-        sys.stdout.buffer.write(kept)
-
-
 _CUT = "bytes b characters c fields f delimiter d complement C only-delimited s output-delimiter O"
 
 
@@ -392,7 +377,6 @@ PROGRAMS = {
     "date": date,
     "od": octal_dump,
     "cut": cut,
-    "head": head,
     "shuf": shuffle,
     "bc": calculate,
     "realpath": real_path,

@@ -181,6 +181,9 @@ a=this.ctx.state.errexitSafe&&q.length===1&&q[0].type[0]!=="S";"""
 _REFERRED = b"""if(rt(e,n))n=cn(e,n)||n;
 let a=e.state.associativeArrays?.has(n),l=Bt(e,n),"""
 _GLOB_OPTIONS = b"this.failglob=s.failglob,this.noCase=s.noCase,"
+_LEFT_OF_INPUT = b"""const q=A.internalStdinConsumed;
+if(!r&&q!==undefined&&i.state.groupStdin!==undefined)i.state.groupStdin=d.slice(q);
+return{...A,internalStdinConsumed:"""
 _BRACKET = rb"""else if(s==="["){
 const i=/^\[[!^]?\]?(?:\[:\w+:\]|\\[^]|[^\]])*\]/.exec(e.slice(r))?.[0];
 if(i){n+=i.replace(/^\[[!^]/,"[^");r+=i.length-1}else n+='\\['"""
@@ -376,6 +379,8 @@ _PARTS = (
     (b"function sp(e){", b"function $4(", _DECLARED_MAP),
     (b"this.failglob=s.failglob??!1,", _GLOB_OPTIONS),
     (b"return ie(`^${n}$`)}", b"return ie(`^${n}$`,this.noCase?'i':'')}"),
+    # `{ head -1; cat; }`: what `head` leaves of their standard input
+    (b"return{...A,internalStdinConsumed:", _LEFT_OF_INPUT),
     # patterns of `case` and `[[`: `[!a]`, and quoted characters
     (rb'else if(s==="["){let i=e.indexOf("]",r+1);', b"}else/[", _BRACKET),
     (b"let u=await _e(e,c);Vw(c)&&(u=On(u));", b"let u=await qw(e,c);"),
