@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 
 import anyio
+from mcp.server.mcpserver import Context
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.mcp import variables
@@ -19,9 +19,6 @@ TELL_SECONDS = 1.0  # some clients give up after ten seconds of silence
 _LINE_CHARACTERS = 200
 _HELD_CHARACTERS = 4096
 _LEFT = "The cell was not run: its client left while it waited."
-
-Tell = Callable[[float, str], Awaitable[None]]
-"""Tells the client how long a cell has run, in seconds, and its last line of output."""
 
 
 class ClientLeft(WasmKernelError):
@@ -51,15 +48,11 @@ class LastLine:
 
 
 async def run_cell(
-    session: AgentSession,
-    code: str,
-    timeout_seconds: float | None,
-    tell: Tell,
-    has_left: Callable[[], Awaitable[bool]],
+    session: AgentSession, code: str, timeout_seconds: float | None, ctx: Context
 ) -> SandboxResult:
-    """Runs a cell and returns its result, whatever the code does.
+    """Runs a cell and returns its result, whatever the code does. Tells the client how far it is.
 
-    Cancelling it interrupts the cell and waits for its end. A cell whose client `has_left` does not
+    Cancelling it interrupts the cell and waits for its end. A cell whose client has left does not
     begin; one that runs goes on, as its effects stay. Raises `ClientLeft` then, and `LimitReached`
     if the session's queue is full, or the session can't be woken.
     """
@@ -81,9 +74,12 @@ async def run_cell(
     began = time.monotonic()
     try:
         while not (await asyncio.wait((cell,), timeout=TELL_SECONDS))[0]:
-            if cell is not session.running[0] and await has_left():
+            request, seconds = ctx.request_context.request, time.monotonic() - began
+            waits = cell is not session.running[0]
+            if waits and request is not None and await request.is_disconnected():
                 raise ClientLeft(_LEFT)
-            await tell(time.monotonic() - began, line.text)
+            words = f"{seconds:.0f} s: {line.text}".removesuffix(": ")
+            await ctx.report_progress(seconds, message=words)
     except (asyncio.CancelledError, ClientLeft):
         cell.cancel()
         with anyio.CancelScope(shield=True):

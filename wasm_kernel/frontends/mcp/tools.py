@@ -151,16 +151,8 @@ class CellTools:
     async def _run(
         self, ctx: Context, session: AgentSession, code: str, timeout_seconds: float | None
     ) -> CallToolResult:
-        async def tell(seconds: float, line: str) -> None:
-            words = f"{seconds:.0f} s: {line}" if line else f"{seconds:.0f} s"
-            await ctx.report_progress(seconds, message=words)
-
-        async def has_left() -> bool:
-            request = ctx.request_context.request
-            return request is not None and await request.is_disconnected()
-
         try:
-            result = await run_cell(session, code, timeout_seconds, tell, has_left)
+            result = await run_cell(session, code, timeout_seconds, ctx)
         except (asyncio.CancelledError, ClientLeft):
             self.metrics.cell_cancelled()
             raise
