@@ -190,7 +190,7 @@ class OwnerLock(DescriptorOwner):
 
     def acquire(self) -> bool:
         """Takes the lock, if no other kernel owns the session; returns whether this one does."""
-        with suppress(OSError):  # a file system without locks: a session has no history there
+        with suppress(OSError, ValueError):  # it is closed; or there are no locks, so no history
             return wait_lock(self.fd, _WAIT_SECONDS)
         return False
 
