@@ -71,9 +71,8 @@ def _engine(flavour: Flavour, stack_bytes: int, processor: Processor | None) -> 
     if flavour.is_baseline:
         wasmtime_api.use_baseline_compiler(config)
     config.consume_fuel = flavour.fuel
-    wasmtime_api.set_async_stack(
-        config, stack_bytes
-    )  # first: wasmtime aborts if the next is larger
+    # first: wasmtime aborts if the next is larger
+    wasmtime_api.set_async_stack(config, stack_bytes)
     config.max_wasm_stack = stack_bytes
     engine = wasmtime.Engine(config)
     wasmtime_api.trap_unreadable_pages()

@@ -134,16 +134,6 @@ class SignalWords(Signals):
             self._memory.write_word(at, self._memory.read_word(at) & ~bits)
 
 
-def reseed_sqlite(
-    memory: GuestMemory, prngs: Sequence[int], random: Callable[[int], bytes] = os.urandom
-) -> None:
-    """Reseeds SQLite's generators, between two turns, with bytes that `random` returns."""
-    for at in prngs:
-        state = PRNG_CONSTANT + random(32) + bytes(4) + random(12)
-        memory.write(at, state.ljust(PRNG_STATE, b"\0"))
-        memory.write(at + PRNG_LEFT, b"\0")
-
-
 class HostChannel:
     """The guest's `host.call`: bytes in, bytes out, and no exception.
 
@@ -264,7 +254,11 @@ class PythonGuest:
 
     def reseed(self) -> None:
         """Reseeds SQL's `random()`, so that no other guest has the same numbers."""
-        reseed_sqlite(self.instance.memory, self._sqlite_prngs, self.instance.random)
+        memory, random = self.instance.memory, self.instance.random
+        for at in self._sqlite_prngs:
+            state = PRNG_CONSTANT + random(32) + bytes(4) + random(12)
+            memory.write(at, state.ljust(PRNG_STATE, b"\0"))
+            memory.write(at + PRNG_LEFT, b"\0")
 
     def close(self) -> None:
         """Closes the guest's files and its instance. Safe to call twice."""
