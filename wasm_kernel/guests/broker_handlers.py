@@ -27,6 +27,7 @@ from wasm_kernel.policy import RuntimeType
 
 _FETCH_NAME = re.compile(r"[a-z0-9_]{1,40}")
 _PACKAGES_MOST = 100
+_SHELL = f"wasm_kernel.guests.{RuntimeType.JAVASCRIPT.value}.shell"
 
 
 class PrepareGuest(Struct, frozen=True):
@@ -118,7 +119,8 @@ def broker_handlers(
     def prepare_guest(request: PrepareGuest, task: Task) -> EmptyReply:
         from wasm_kernel.engine.flavours import FLAVOURS
 
-        language = _shell() if request.shell else load(kind)
+        own = import_module(_SHELL).shared_shell if request.shell else partial(load, kind)
+        language: GuestLanguage = own(None)
         with host_failures():
             prepare_on_own_thread(language, FLAVOURS[request.flavour], task.report)
         return EmptyReply()
@@ -156,9 +158,3 @@ def prepare_codec(request: PrepareCodec, task: Task) -> EmptyReply:
             CODECS[request.name].binary, FLAVOURS[request.flavour], task.report
         )
     return EmptyReply()
-
-
-def _shell() -> GuestLanguage:
-    module = import_module(f"wasm_kernel.guests.{RuntimeType.JAVASCRIPT.value}.shell")
-    shell: GuestLanguage = module.shared_shell(None)
-    return shell

@@ -57,7 +57,6 @@ class JavaScriptLanguage:
 
     name = "javascript"
     title = "JavaScript"
-    _is_shell = False
     library_paths = frozenset({guest_files.LIBRARY_GUEST})
     where_commands_stand = "at its top, before any JavaScript, on a line of its own."
 
@@ -96,7 +95,7 @@ class JavaScriptLanguage:
         with self._guard:
             check_pages()
             if self._broker is not None and not self._is_prepared(flavour):
-                request = PrepareGuest(flavour.name, self._is_shell)
+                request = PrepareGuest(flavour.name, shell=self.name == "shell")
                 self._broker.call(request, EmptyReply, Reporting(progress))
             self.compiler.module(self.files.stripper, flavour, progress)
             compiled = self.compiler.module(self.files.interpreter, flavour, progress)

@@ -79,7 +79,6 @@ class ShellLanguage(JavaScriptLanguage):
 
     name = "shell"
     title = "the shell"
-    _is_shell = True
 
     @cached_property
     def files(self) -> JavaScriptFiles:
