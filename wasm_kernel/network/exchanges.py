@@ -338,15 +338,9 @@ class Recording:
         self._is_over = True
         status, reason, headers = head
         lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+        said, body = reason.decode("latin-1"), self._digest.hexdigest()
         exchange = Exchange(
-            digest.request,
-            status,
-            reason.decode("latin-1"),
-            lines,
-            self._digest.hexdigest(),
-            self._size,
-            is_whole,
-            failure,
+            digest.request, status, said, lines, body, self._size, is_whole, failure
         )
         try:
             self._file.close()

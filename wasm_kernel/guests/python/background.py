@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from wasm_kernel.engine.cache import ENVIRONMENT, Cache
@@ -98,11 +99,8 @@ def main(folder: str) -> None:
     cache.prepare()
     os.environ[ENVIRONMENT] = folder  # where the language looks
     language = load(RuntimeType.PYTHON)
-    compile_alone(
-        Compiler(cache),
-        guest_files(cache).wasm,
-        lambda: prepare_on_own_thread(language, UNCHECKED, lambda text: None),
-    )
+    build = partial(prepare_on_own_thread, language, UNCHECKED, lambda text: None)
+    compile_alone(Compiler(cache), guest_files(cache).wasm, build)
 
 
 if __name__ == "__main__":

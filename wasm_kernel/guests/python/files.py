@@ -100,11 +100,7 @@ class PythonFiles(msgspec.Struct, frozen=True):
         from wasm_kernel.engine.compiler import GuestBinary  # imports wasmtime
 
         return GuestBinary(
-            Path(self.binary),
-            self.binary_digest,
-            title="the Python guest",
-            stack_bytes=_STACK_BYTES,
-            remedy=REINSTALL,
+            Path(self.binary), self.binary_digest, "the Python guest", _STACK_BYTES, REINSTALL
         )
 
 

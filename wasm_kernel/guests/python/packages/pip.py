@@ -105,14 +105,8 @@ class Pip:
             if found := _FOUND.match(line):
                 task.report(f"Fetching {found[1]}" + (f" ({found[2]})" if found[2] else ""))
 
-        return run_fetcher(
-            [*tied_command(_PIP), *words],
-            folder,
-            task,
-            fetched=self._fetched,
-            env=_QUIET,
-            on_line=report,
-        )
+        command = [*tied_command(_PIP), *words]
+        return run_fetcher(command, folder, task, fetched=self._fetched, env=_QUIET, on_line=report)
 
 
 class _Probe:
