@@ -19,23 +19,30 @@ from wasm_kernel.engine.compiler import GuestBinary
 
 FOLDER = "_codecs"
 _STACK_BYTES = 8 * 1024 * 1024
+_SHA256 = {
+    "jpeg-turbo.wasm": "80ed55eef2d0ff276f837ef521fad8181ccdfa6f298f652f6e45aed7fbbbc871",
+    "libjpegturbowasm.wasm": "101ba61e91478330474d4a36b0c6b0b888b49feec689651283f17986187a2edc",
+    "photon_rs_bg.wasm": "f477b87cbea0445c65fc7e580e89050190600379fcd44821cec67403483872b1",
+    "webp.wasm": "b0bc0f19c589f0d7f27cd98191bc113d0779108a10f38538f466cea4985c480e",
+    "parquet_wasm_bg.wasm": "7636a31df453d8c73aacbed5ae9fd262a71136258f420fa0d97016b8da9e8aa1",
+}
+"""The digest of each file of WebAssembly, which is checked before compiling."""
 
 
 class Codec(Struct, frozen=True):
     """One codec: its name, which is that of its file of functions in this folder; its file of
-    WebAssembly, with the digest that is checked before compiling; and its name for people.
+    WebAssembly; and its name for people.
     """
 
     name: str
     module: str
-    sha256: str
     title: str
 
     @property
     def binary(self) -> GuestBinary:
         """The file of WebAssembly, as the compiler takes it."""
         path = built_folder(FOLDER) / self.module
-        return GuestBinary(path, self.sha256, self.title, _STACK_BYTES, REINSTALL)
+        return GuestBinary(path, _SHA256[self.module], self.title, _STACK_BYTES, REINSTALL)
 
     @property
     def functions(self) -> Mapping[str, Function]:
@@ -54,36 +61,11 @@ class Codec(Struct, frozen=True):
 
 
 _ROWS = (
-    Codec(
-        "jpeg",
-        "jpeg-turbo.wasm",
-        "80ed55eef2d0ff276f837ef521fad8181ccdfa6f298f652f6e45aed7fbbbc871",
-        "the codec that reads JPEG",
-    ),
-    Codec(
-        "jpeg_writer",
-        "libjpegturbowasm.wasm",
-        "101ba61e91478330474d4a36b0c6b0b888b49feec689651283f17986187a2edc",
-        "the codec that writes JPEG",
-    ),
-    Codec(
-        "pictures",
-        "photon_rs_bg.wasm",
-        "f477b87cbea0445c65fc7e580e89050190600379fcd44821cec67403483872b1",
-        "the codec that writes WebP",
-    ),
-    Codec(
-        "webp",
-        "webp.wasm",
-        "b0bc0f19c589f0d7f27cd98191bc113d0779108a10f38538f466cea4985c480e",
-        "the codec that reads WebP",
-    ),
-    Codec(
-        "parquet",
-        "parquet_wasm_bg.wasm",
-        "7636a31df453d8c73aacbed5ae9fd262a71136258f420fa0d97016b8da9e8aa1",
-        "the codec of Parquet and Feather",
-    ),
+    Codec("jpeg", "jpeg-turbo.wasm", "the codec that reads JPEG"),
+    Codec("jpeg_writer", "libjpegturbowasm.wasm", "the codec that writes JPEG"),
+    Codec("pictures", "photon_rs_bg.wasm", "the codec that writes WebP"),
+    Codec("webp", "webp.wasm", "the codec that reads WebP"),
+    Codec("parquet", "parquet_wasm_bg.wasm", "the codec of Parquet and Feather"),
 )
 CODECS = {codec.name: codec for codec in _ROWS}
 """All codecs, by name."""
