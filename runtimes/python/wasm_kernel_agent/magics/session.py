@@ -189,7 +189,8 @@ class SessionMagics(Magics):
 
         Without `--apply`, as with `--dry-run`, it only tells what would be deleted. `--older-than`
         takes minutes, hours, days or weeks: `30m`, `24h`, `7d`, `2w`. Sessions that are in use are
-        spared. Those without metadata, or with an id that is not a UUID, are skipped.
+        spared, those without metadata are skipped, and those with an id that is not a UUID are
+        ignored.
 
         It reaches other sessions, so it works only if it stands in the cell itself, on a line of
         its own, and only in a kernel that was started with `WasmKernel.prune_sessions=True`.
