@@ -138,11 +138,27 @@ def test_a_guest_path_that_is_not_plain_or_not_free_is_refused(guest: Any, tmp_p
     assert caught.value.field == "mounts"
 
 
-def test_a_mount_of_no_folder_is_refused_without_naming_the_host_path(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError) as caught:
-        ExecutionPolicy(mounts=(Mount(tmp_path / "nothing", "/data"),))
+@pytest.mark.parametrize("name", ["nothing", "n" * 256, "n/" * 3000, "nul\0", "\ud800"])
+def test_a_mount_of_no_folder_is_refused_without_naming_the_host_path(
+    tmp_path: Path, name: str
+) -> None:
+    """Before, a long name was an `OSError`."""
+    with pytest.raises(PolicyError, match="for /data that is not there") as caught:
+        ExecutionPolicy(mounts=(Mount(tmp_path / name, "/data"),))
     assert str(tmp_path) not in str(caught.value)
-    assert "/data" in str(caught.value)
+
+
+@pytest.mark.parametrize("host", [None, 0, b"/tmp", ""])
+def test_a_mount_of_a_host_that_is_no_path_is_refused(host: Any) -> None:
+    """Before, the empty text was the current folder, and others a `TypeError`."""
+    with pytest.raises(PolicyError, match="has a host for /data that is"):
+        ExecutionPolicy(mounts=[Mount(host, "/data")])
+
+
+def test_a_mount_in_the_home_of_an_unknown_user_is_not_there() -> None:
+    """Before, it was a `RuntimeError`."""
+    with pytest.raises(PolicyError, match="not there"):
+        ExecutionPolicy(mounts=["~no-such-user/x:/data"])
 
 
 def test_one_guest_path_is_mounted_once(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ class Mount:
         host, colon, guest = text.removesuffix(":rw" if writable else ":ro").rpartition(":")
         if not (colon and host and guest):
             raise PolicyError("mounts", f"takes HOST:GUEST or HOST:GUEST:rw, not {text!r}")
-        return cls(Path(host).expanduser(), guest, writable)
+        return cls(_expanded(host), guest, writable)
 
     @classmethod
     def _of_table(cls, table: Any) -> Mount:
@@ -98,9 +98,9 @@ class Mount:
         for key, value in table.items():
             if key not in _MOUNT_KEYS:
                 raise PolicyError("mounts", f"has an unknown key {key!r}{_hint(key, _MOUNT_KEYS)}")
-            if not isinstance(value, _MOUNT_KEYS[key]):
+            if not isinstance(value, _MOUNT_KEYS[key]) or value == "":
                 raise PolicyError("mounts", f"has a {key} that is {value!r}")
-        return cls(Path(table["host"]).expanduser(), table["guest"], table.get("writable", False))
+        return cls(_expanded(table["host"]), table["guest"], table.get("writable", False))
 
     def check(self) -> None:
         """Checks the mount.
@@ -114,8 +114,14 @@ class Mount:
             raise PolicyError("mounts", f"needs an absolute, plain guest path, not {self.guest!r}")
         if "/" + parts[1] in RESERVED_MOUNTS:
             raise PolicyError("mounts", f"can't cover the guest's own {'/' + parts[1]}")
-        if not Path(self.host).is_dir():
+        if not (isinstance(self.host, str | Path) and str(self.host)):
+            raise PolicyError("mounts", f"has a host for {self.guest} that is {self.host!r}")
+        if not os.path.isdir(self.host):  # noqa: PTH112 - a `Path`'s raises for a long name
             raise PolicyError("mounts", f"names a host folder for {self.guest} that is not there")
+
+
+def _expanded(host: str) -> Path:
+    return Path(os.path.expanduser(host))  # noqa: PTH111 - a `Path`'s raises for an unknown user
 
 
 class _Mounts:
