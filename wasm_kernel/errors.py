@@ -38,7 +38,7 @@ class Door(str, Enum):
 
     def name_of(self, setting: str) -> str:
         """Returns the name of a setting for the user of this door."""
-        options = {**BATCH_OPTIONS, **_NETWORK_OPTIONS} if self is Door.BATCH else {}
+        options = {**BATCH_OPTIONS, **_MORE_OPTIONS} if self is Door.BATCH else {}
         if setting in options:
             return options[setting]
         is_trait = self in (Door.KERNEL, Door.BATCH) and setting != CALL_SECONDS
@@ -89,7 +89,7 @@ BATCH_OPTIONS = {
     "workspace_bytes": "--disk",
 }
 """The options of `wasm-kernel run` and `grade` that set a limit, by the policy's fields."""
-_NETWORK_OPTIONS = {"network": "--network", "network_mode": "--replay"}
+_MORE_OPTIONS = {"network": "--network", "network_mode": "--replay", "mounts": "--mount"}
 CALL_SECONDS = "timeout_seconds"
 """The argument of a call that lowers its cell's time; its caller can raise it at any door."""
 

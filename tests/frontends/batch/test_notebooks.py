@@ -78,10 +78,19 @@ STRANGE = '{"nbformat": 1, "nbformat_minor": 0, "cells": [{"cell_type": 7}]}'
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"nbformat": 4}', "[" * 100_000, "\xff", ENDLESS, STRANGE]
+    ("text", "why"),
+    [
+        (" ", "the file is empty"),
+        ("\n\n{", "its line 3 is not JSON"),
+        ("[]", "JSON of another kind"),
+        ("{}", "it lacks nbformat"),
+        ('{"nbformat": 4}', "it lacks cells"),
+        ("\xff", "not text in UTF-8"),
+        *((text, "no notebook") for text in ("[" * 100_000, ENDLESS, STRANGE)),
+    ],
 )
-def test_a_file_that_is_not_a_notebook_is_refused_in_words(text: str) -> None:
-    with pytest.raises(NotebookError, match="no notebook"):
+def test_a_file_that_is_not_a_notebook_is_refused_in_words(text: str, why: str) -> None:
+    with pytest.raises(NotebookError, match=f"no notebook.*{why}|{why}"):
         parse_notebook(text.encode("latin-1"))
 
 

@@ -251,9 +251,10 @@ def test_a_kernel_that_does_not_start_says_why_and_what_a_killed_run_left_goes(
     left = Path(tempfile.mkdtemp(prefix="wasm-kernel-run-"))
     os.utime(left, (0, 0))
     make("a.ipynb", code("1", "raises-exception"))
-    lost = run(mounts=[f"{tmp_path / 'gone'}:/data"])["a.ipynb"]
+    (tmp_path / "sessions").mkdir()
+    lost = run(mounts=[f"{tmp_path / 'sessions'}:/data"])["a.ipynb"]
     assert (lost.verdict, lost.cells) == ("kernel-lost", 0)
-    assert "did not start: WasmKernel.mounts names a host folder for /data" in lost.reason
+    assert "did not start: mounts /data can't be a root of sessions" in lost.reason
     assert not left.exists()
 
 
@@ -372,11 +373,23 @@ def test_the_command_says_what_it_can_not_begin_with(
     make: Making, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = ["run", str(make("a.ipynb", "1")), "-o", str(tmp_path / "out")]
+    (empty := tmp_path / "empty").mkdir()
     assert main(["run", str(tmp_path / "gone.ipynb"), *named[2:]]) == 2
     assert main([*named, "--input", str(tmp_path / "gone")]) == 2
     assert main([*named, "--cell-seconds=-3"]) == 2
     assert main(["grade", *named[1:], "--tests", str(tmp_path / "gone.py")]) == 2
     assert capsys.readouterr().err.count("Nothing was run") == 3
+    for line, why in (
+        ([*named, "--mount", "x"], "--mount takes HOST:GUEST"),
+        ([*named, "--mount", "/nowhere:/data"], "--mount names a host folder for /data that"),
+        ([*named, "--sessions", named[1]], "for sessions can't be made (Not a dir"),
+        ([*named[:3], "/proc/nowhere"], "/proc/nowhere can't be written to (No such file"),
+        (["run", "", *named[2:]], "A notebook's name is empty"),
+        (["run", str(empty), *named[2:]], f"There is no notebook in the folder {empty}."),
+    ):
+        assert main(line) == 2
+        said = capsys.readouterr().err
+        assert why in said and "Nothing was run." in said
     assert main([*named, "--memory", "100M"]) == 2
     assert "--memory must be" in capsys.readouterr().err
     for wrong in (["--jobs=-1"], ["--jobs=0"], ["--test-seconds", "nan"]):

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
+from typing import Any
 
 from traitlets.config import Config
 
-from wasm_kernel.errors import Door, PolicyError
+from wasm_kernel.errors import Door, PolicyError, describe
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.frontends.batch.notebook_run import HOOKS, NotebookRun, RunSettings
 from wasm_kernel.frontends.batch.notebook_sandbox import read_config, settings_of
@@ -24,7 +25,7 @@ from wasm_kernel.frontends.batch.notebooks import NotebookError, Source, read_no
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, require
 from wasm_kernel.frontends.batch.parameters import check_parameters
 from wasm_kernel.frontends.batch.reporting import Progress
-from wasm_kernel.linux.folders import closing_fd
+from wasm_kernel.linux.folders import closing_fd, making_folder
 from wasm_kernel.linux.locks import FileLock, try_lock
 from wasm_kernel.policy import ExecutionPolicy, Mount, NetworkMode
 from wasm_kernel.service.program_home import OF_WORKER, own_workers
@@ -39,6 +40,11 @@ _LEFT_SECONDS = 600.0  # by then the workers of a killed run have ended
 _NO_HOSTS = (
     "--record and --replay need --network with the hosts that cells may use, or --functions."
 )
+_NO_OUT = "The folder {folder} can't be written to ({why}). Nothing was run. Name another one."
+_NO_SESSIONS = (
+    "The folder {folder} for sessions can't be made ({why}). Nothing was run. Name another one "
+    "with --sessions."
+)
 _IN_USE = "Another run writes into {name}. Nothing was run. Wait for it, or name another folder."
 
 
@@ -52,6 +58,7 @@ def run_sources(
     """
     count = jobs_of(jobs)
     check(sources, settings)
+    _check_here(settings)
     remove_left_folders()
     config = read_config()
     own_workers().fork_server.start()  # its process loads while the notebooks are read
@@ -152,15 +159,30 @@ def check(sources: Sequence[Source], settings: RunSettings) -> None:
                 check_parameters(read_notebook(source), source.name, settings.parameters)
 
 
+def _check_here(settings: RunSettings) -> None:
+    """Raises `BatchError` if no notebook could run on this machine."""
+    _check_policy(mounts=settings.mounts)
+    try:
+        with making_folder(settings.root.path, 0o700):
+            pass
+    except OSError as problem:
+        why = describe(problem)
+        raise BatchError(_NO_SESSIONS.format(folder=settings.root.path, why=why)) from None
+
+
+def _check_policy(**fields: Any) -> None:
+    try:
+        ExecutionPolicy(**fields)
+    except PolicyError as problem:
+        option = Door.BATCH.name_of(problem.field)
+        raise BatchError(f"{option} {problem.rule}. Nothing was run.") from None
+
+
 def _check_network(settings: RunSettings) -> None:
     """Raises `BatchError` if no notebook could have its network, or its recorded answers."""
     if not (settings.network or settings.functions.offered):
         raise BatchError(f"{_NO_HOSTS} Nothing was run.")
-    try:
-        ExecutionPolicy(network=settings.network, network_mode=settings.network_mode)
-    except PolicyError as problem:
-        option = Door.BATCH.name_of(problem.field)
-        raise BatchError(f"{option} {problem.rule}. Nothing was run.") from None
+    _check_policy(network=settings.network, network_mode=settings.network_mode)
     if settings.network:
         require("--network", "h11", "httpcore")
     folder = settings.exchanges
@@ -180,9 +202,13 @@ def locked(sources: Sequence[Source]) -> Iterator[None]:
     """Keeps other runs from the folders of executed notebooks while the block runs."""
     with contextlib.ExitStack() as held:
         for folder in sorted({source.output.parent for source in sources}):
-            folder.mkdir(parents=True, exist_ok=True)
             lock = FileLock(folder / LOCK)
-            if not lock.acquire():
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                is_free = lock.acquire()
+            except OSError as problem:
+                raise BatchError(_NO_OUT.format(folder=folder, why=describe(problem))) from None
+            if not is_free:
                 raise BatchError(_IN_USE.format(name=folder.name))
             held.callback(lock.release)
         yield

@@ -117,6 +117,8 @@ def _holds_files(folder: Path) -> bool:
 
 def _files_of(name: str, out: Path) -> list[Path]:
     path = Path(name)
+    if not name:  # often a variable of a shell that is not set
+        raise BatchError("A notebook's name is empty. Nothing was run.")
     if path.is_dir():
         found = sorted(_walk(path, out.resolve()))
     elif path.exists():
@@ -131,7 +133,8 @@ def _files_of(name: str, out: Path) -> list[Path]:
             if each.is_file() and not (is_above and each.resolve().is_relative_to(done))
         ]
     if not found:
-        raise BatchError(f"There is no notebook {name}. Nothing was run.")
+        what = f"in the folder {name}" if path.is_dir() else name
+        raise BatchError(f"There is no notebook {what}. Nothing was run.")
     return [_real(each) for each in found]
 
 
@@ -207,7 +210,9 @@ def parse_notebook(data: bytes) -> NotebookNode:
             f"The notebook holds more than {MOST_VALUES:,} values of JSON. Clear its outputs."
         )
     try:
-        found = json.loads(data)
+        found = json.loads(data.decode())
+        if not isinstance(found, dict):
+            raise NotebookError("This is no notebook: it is JSON of another kind.")
         if found.get("nbformat") == _VERSION:
             _name_cells(found["cells"])
             found["nbformat_minor"] = max(5, int(found["nbformat_minor"]))
@@ -219,8 +224,14 @@ def parse_notebook(data: bytes) -> NotebookNode:
                 for number, cell in enumerate(book.cells, start=1):
                     cell.id = f"cell-{number}"
             nbformat.validate(book)
-    except KeyError as problem:
-        raise NotebookError(f"This is no notebook (it lacks {plain(str(problem))}).") from None
+    except (KeyError, AttributeError) as problem:
+        lacks = plain(str(problem)).strip("'")
+        raise NotebookError(f"This is no notebook: it lacks {lacks}.") from None
+    except UnicodeDecodeError:
+        raise NotebookError("This is no notebook: it is not text in UTF-8.") from None
+    except json.JSONDecodeError as problem:
+        why = f"its line {problem.lineno} is not JSON" if data.strip() else "the file is empty"
+        raise NotebookError(f"This is no notebook: {why}.") from None
     except nbformat.ValidationError as problem:
         raise NotebookError(f"This is no notebook ({plain(problem.message, 120)}).") from None
     except Exception as problem:  # the file is untrusted: nbformat may raise anything
