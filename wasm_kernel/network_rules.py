@@ -178,6 +178,7 @@ class NetworkRule:
         except ValueError:
             raise PolicyError("network", _FORM.format(text)) from None
         is_odd = parts.netloc.endswith(":") or "//" in parts.path  # as in htp:/a.org, http//a.org
+        is_odd = is_odd or not parts.hostname or parts.scheme not in SCHEMES
         if parts.query or parts.fragment or "@" in parts.netloc or is_odd:
             raise PolicyError("network", _FORM.format(text))
         return cls(

@@ -445,6 +445,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise PolicyError(path.name, f"can't be read ({problem.strerror})") from None
+    except UnicodeDecodeError:
+        raise PolicyError(path.name, "is not text in UTF-8") from None
     except (ValueError, RecursionError) as problem:
         raise PolicyError(path.name, f"is not a TOML file ({problem})") from None
 

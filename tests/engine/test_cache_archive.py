@@ -70,6 +70,14 @@ def test_another_machine_runs_it_without_compiling(
     assert image.stat().st_blocks * 512 < len(MEMORY)
 
 
+def test_an_archive_that_can_not_be_written_is_named_without_a_file_of_our_own(
+    one: Machine, tmp_path: Path
+) -> None:
+    for target, why in ((tmp_path, "Is a directory"), (tmp_path / "no" / "x", "No such file")):
+        with pytest.raises(CacheArchiveError, match=rf"^{target} can't be written \({why}"):
+            one.export(target)
+
+
 def linked_twice(path: Path) -> None:
     os.link(path, path.with_name("second"))
 

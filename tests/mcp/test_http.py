@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -174,6 +175,8 @@ def test_pages_for_administrators(closed: HttpServer, agents: Agents) -> None:
     [
         ["--http", "0.0.0.0:0"],
         ["--http", "8811"],
+        ["--http", ""],
+        ["--http", "http://127.0.0.1:0"],
         ["--token-file", "x"],
         ["--admin", "--http", "127.0.0.1:0"],
         ["--sessions", "0"],
@@ -191,6 +194,26 @@ def test_options_that_cannot_be_are_refused_in_one_line(
     begins = ("wasm-kernel: --", "wasm-kernel: HOST:PORT ", "wasm-kernel: mounts /all can't be")
     assert said.startswith(begins)
     assert len(said.splitlines()) == 1
+
+
+def test_an_address_that_can_not_be_served_is_refused_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Before, an empty one was standard input, and others the system's words alone."""
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text(TOKENS)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for address, why in (
+            (f"127.0.0.1:{port}", f"port {port} already. Name another port."),
+            ("", "as in 127.0.0.1:8811, not ''"),
+            (f"http://localhost:{port}", "as in 127.0.0.1:8811, not 'http:"),
+            (f"192.0.2.1:{port}", "can't be 192.0.2.1"),
+        ):
+            assert main(["serve", address, "--token-file", str(tokens)]) == 1
+            said = capsys.readouterr().err
+            assert why in said
+            assert said.startswith("wasm-kernel: HOST:PORT ")
 
 
 def test_no_client_ends_a_session_that_another_has_used(agents: Agents) -> None:

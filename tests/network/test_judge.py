@@ -94,6 +94,12 @@ def test_a_rule_that_means_nothing_is_refused(given: Any) -> None:
         NetworkRule.parse(given)
 
 
+def test_a_url_with_a_slip_is_told_how_one_looks() -> None:
+    for slip in ("htp://a.org", "https:///x", "https://"):
+        with pytest.raises(PolicyError, match=f"takes https://HOST/PATH, .*, not '{slip}'"):
+            NetworkRule.parse(slip)
+
+
 def test_hosts_have_one_spelling() -> None:
     assert plain_host("EXAMPLE.org.") == "example.org"
     assert plain_host("0:0:0:0:0:0:0:1") == "::1"

@@ -21,7 +21,7 @@ from tempfile import NamedTemporaryFile
 from typing import IO
 
 from wasm_kernel.engine.cache import Cache, distrust
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import WasmKernelError, describe
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -40,7 +40,20 @@ class CacheArchiveError(WasmKernelError):
 
 
 def write_archive(paths: Iterable[Path], target: Path) -> str:
-    """Writes files into an archive, which appears whole; returns its SHA-256."""
+    """Writes files into an archive, which appears whole; returns its SHA-256.
+
+    Raises `CacheArchiveError` if it can't be written.
+    """
+    try:
+        return _written(paths, target)
+    except OSError as problem:
+        raise CacheArchiveError(
+            f"{target} can't be written ({describe(problem)}). Name a file in a folder that you "
+            "can write to, on a disk with room for it."
+        ) from None
+
+
+def _written(paths: Iterable[Path], target: Path) -> str:
     with NamedTemporaryFile(prefix=f".{target.name}.", dir=target.parent, delete=False) as aside:
         try:
             with (

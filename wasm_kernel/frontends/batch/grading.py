@@ -36,6 +36,10 @@ TEST_SECONDS = 10.0
 _TOGETHER = 4  # submissions per processor that run before they are graded; their states take room
 _CANCELLED = "Grading was cancelled. No grades were written."
 _NOTHING_RAN = "The submission did not run."
+_NO_TEST = (
+    "There is no test in these files. Ours are functions below @test(...) or @inside(...), from "
+    "wasm_kernel_grading. Nothing was run."
+)
 _CANNOT_FAIL = (
     "{name} gives all its points, whatever it is answered. Have it assert something, or return a "
     "verdict. Nothing was run."
@@ -208,7 +212,7 @@ class _Grading:
         clean = self._clean()
         names = [test.name for test in clean.tests]
         if not names:
-            raise BatchError("There is no test in these files. Nothing was run.")
+            raise BatchError(_NO_TEST)
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BatchError(f"Two tests are named {twice[0]}. Nothing was run.")
         notes = list[str]()

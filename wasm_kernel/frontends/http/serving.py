@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable, Collection
 
@@ -21,6 +23,7 @@ _LINES_MOST = 5_000  # connections at once
 _HEAD_SECONDS = 10.0  # for the head of a request to arrive
 _LEAVE_SECONDS = 3  # for running requests when the server ends
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_HOST = "HOST:PORT"
 _UNPROTECTED = (
     "is needed for an address that other machines reach: anyone who reaches it could run code in "
     "your sessions. Name a file of tokens, or serve 127.0.0.1."
@@ -41,20 +44,33 @@ class Address(Struct, frozen=True):
         Also raises `PolicyError` if other machines reach the address, and there is no token.
         """
         host, colon, port = text.rpartition(":")
-        if not (colon and host and port.isdecimal() and int(port) < 2**16):
-            raise PolicyError("HOST:PORT", f"is an address and a port, not {text!r}")
+        is_host = bool(colon and host) and "/" not in host
+        if not (is_host and port.isdecimal() and int(port) < 2**16):
+            raise PolicyError(
+                _HOST, f"is an address and a port, as in 127.0.0.1:8811, not {text!r}"
+            )
         if not (has_tokens or host in _LOOPBACK):
             raise PolicyError("--token-file", _UNPROTECTED)
         return cls(host, int(port), names)
 
     def listening(self) -> socket.socket:
-        """Returns a socket that listens on the address."""
+        """Returns a socket that listens on the address; raises `PolicyError` if it can't."""
         host = self.host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, self.port), family=family)
+        try:
+            listener = socket.create_server((host, self.port), family=family)
+        except OSError as problem:
+            raise PolicyError(_HOST, self._why_not(problem)) from None
         # asyncio does not take this function's sockets for TCP: a reply's rest would wait 40 ms
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
+
+    def _why_not(self, problem: OSError) -> str:
+        if problem.errno == errno.EADDRINUSE:
+            return f"is taken: a program listens on port {self.port} already. Name another port."
+        is_of_name = isinstance(problem, socket.gaierror)
+        why = problem.strerror if is_of_name else os.strerror(problem.errno or 0)
+        return f"can't be {self.host}:{self.port} ({why}). Name an address of this machine."
 
     @property
     def security(self) -> TransportSecuritySettings:

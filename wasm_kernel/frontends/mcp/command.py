@@ -114,16 +114,17 @@ def run(options: argparse.Namespace, beside: Beside | None = None) -> int:
 
     Over HTTP, `beside` puts a further door beside this one, and returns the application of both.
     """
+    is_http = options.http is not None  # an empty address is a mistake
     for name in ("token_file", "allow_host"):
-        if getattr(options, name) and not options.http:
+        if getattr(options, name) and not is_http:
             raise PolicyError(_option(name), "is for --http alone")
-    if options.admin and options.http:
+    if options.admin and is_http:
         raise PolicyError("--admin", "is for stdio; over HTTP, administrators have a token")
     policy = _policy(options.policy, options.mount, options.network)
     limits = _limits(options, policy)
     options.functions = named_functions(options.functions)
     try:
-        if options.http:
+        if is_http:
             _run_http(options, limits, policy, beside)
         else:
             _run_stdio(options, limits, policy)
