@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -12,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.faces import completed
+from tests.faces import completed, raising
+from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED, Flavour
 from wasm_kernel.frontends.cli import doctor, kernelspecs
 from wasm_kernel.frontends.cli import main as cli
 from wasm_kernel.frontends.cli import warm as warming
 from wasm_kernel.guests.base import GuestLanguage, languages
+from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.policy import RuntimeType
 
 
@@ -170,6 +173,35 @@ def test_the_doctor_finds_a_warm_machine_well(capsys: pytest.CaptureFixture[str]
     for codec in ("reads JPEG", "writes JPEG", "reads WebP", "writes WebP"):
         assert f"the codec that {codec} " in told
     assert "the codec of Parquet " in told
+
+
+def test_a_cache_that_can_not_be_written_is_named_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Before, both commands ended with the system's words, and the doctor named nothing else."""
+
+    def run(command: str, folder: str) -> tuple[int, str]:
+        words = [sys.executable, "-m", "wasm_kernel.frontends.cli.main", command]
+        done = completed(words, env={**os.environ, "WASM_KERNEL_CACHE": folder})
+        return done.returncode, done.stdout + done.stderr
+
+    nowhere = "/proc/nowhere/cache"
+    status, said = run("warm", nowhere)
+    assert (status, said.count("\n")) == (1, 1)
+    assert "cache folder can't be made (No such file or directory). Name another with" in said
+    monkeypatch.setenv("WASM_KERNEL_CACHE", str(tmp_path))
+    assert "private to you" in [*PythonLanguage().examine()][1].text
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert "can only be read" in [*PythonLanguage().examine()][1].text
+    full = OSError(errno.ENOSPC, "No space left on device", "/secret/path")
+    monkeypatch.setattr(Cache, "_write", raising(full))
+    for folder, why in (
+        (nowhere, "can't be made (No such file or directory). Name another with"),
+        (str(tmp_path / "new"), "written to (No space left on device). Free some 500 MB there,"),
+    ):
+        monkeypatch.setenv("WASM_KERNEL_CACHE", folder)
+        (found,) = PythonLanguage().examine()
+        assert (found.mark, why in found.text) == ("broken", True)
 
 
 def test_pages_of_another_size_are_refused_in_a_sentence(

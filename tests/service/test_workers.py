@@ -151,6 +151,23 @@ def test_a_program_says_what_it_waits_for_while_the_guest_is_compiled(
     assert "preparing Python" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("raise SystemExit('The disk is full. Free some.')", "The disk is full. Free some."),
+        ("import os; os._exit(1)", "The process that prepares it was ended."),
+    ],
+)
+def test_a_guest_that_can_not_be_prepared_is_an_error_in_plain_sentences(
+    monkeypatch: pytest.MonkeyPatch, code: str, why: str
+) -> None:
+    """Before, it had the words of a host that lacks memory, with the wrong advice."""
+    monkeypatch.setattr(fork_server, "_PREPARE", code + "  # {language} {flavour}")
+    with pytest.raises(WasmKernelError) as told:
+        fork_server._prepare(RuntimeType.PYTHON, [UNCHECKED], lambda text: None)
+    assert str(told.value) == f"No guest can be started. {why} Nothing was run."
+
+
 @pytest.mark.parametrize("how", ["timeout", "interrupt"])
 def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
     service: Service, how: str

@@ -47,7 +47,21 @@ _OURS = re.compile(  # also with the suffixes of notes, locks and unfinished fil
 
 
 class CacheError(WasmKernelError, PermissionError):
-    """The cache's folder can't be used: others could change it, or it can't be made."""
+    """The cache's folder can't be used: others could change it, or nothing can be written there."""
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """Raises `CacheError`, which says what to do, for an error of the system in a block."""
+    try:
+        yield
+    except CacheError:
+        raise
+    except OSError as problem:
+        raise CacheError(
+            f"wasm-kernel's cache folder can't be written to ({describe(problem)}). Free some "
+            f"500 MB there, or name another with {ENVIRONMENT}."
+        ) from problem
 
 
 @cache
@@ -229,7 +243,14 @@ class Cache:
         return (note if note.exists() else path).lstat().st_ctime
 
     def write(self, name: str, fill: Callable[[Path], object]) -> Path:
-        """Puts a whole file into the cache: `fill` writes it to the path that it gets."""
+        """Puts a whole file into the cache: `fill` writes it to the path that it gets.
+
+        Raises `CacheError` if it can't be written.
+        """
+        with writing():
+            return self._write(name, fill)
+
+    def _write(self, name: str, fill: Callable[[Path], object]) -> Path:
         aside = self._new_file(name)
         try:
             fill(aside)
@@ -273,11 +294,15 @@ class Cache:
 
     @contextlib.contextmanager
     def lock(self, name: str, waiting: Callable[[float], None]) -> Iterator[None]:
-        """Holds a lock between processes; while it waits, it tells `waiting` the seconds so far."""
+        """Holds a lock between processes; while it waits, it tells `waiting` the seconds so far.
+
+        Raises `CacheError` if its file can't be made.
+        """
         lock, begun = FileLock(self.folder / f"{name}.lock"), time.monotonic()
-        while not lock.acquire():
-            waiting(time.monotonic() - begun)
-            time.sleep(_LOCK_POLL)
+        with writing():
+            while not lock.acquire():
+                waiting(time.monotonic() - begun)
+                time.sleep(_LOCK_POLL)
         try:
             yield
         finally:

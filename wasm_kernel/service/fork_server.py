@@ -46,15 +46,15 @@ _END_SECONDS = 120  # for the system to end a process, which may wait for the di
 _TRIES = 3
 _PREPARE = """
 from wasm_kernel.engine.flavours import FLAVOURS
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.guests.base import load, prepare_on_own_thread
 from wasm_kernel.policy import RuntimeType
 language = load(RuntimeType({language!r}))
 try:
     flavour = language.code_for(FLAVOURS[{flavour!r}])
     prepare_on_own_thread(language, flavour, lambda text: print(text, flush=True))
-except WasmKernelError as problem:
-    raise SystemExit(str(problem))
+except (WasmKernelError, OSError, MemoryError) as problem:
+    raise SystemExit(describe(problem))
 """
 CLOSED = "the service is closed; make another one"
 _NO_ANSWER = "the process that starts sessions does not answer"
@@ -447,7 +447,7 @@ def _prepare(
 
     code = _PREPARE.format(language=runtime.value, flavour=flavours[0].name)
     baseline = "1" if BASELINE in flavours else "0"
-    quiet, line = subprocess.DEVNULL, ""
+    quiet, line = subprocess.DEVNULL, "The process that prepares it was ended."
     with (
         _Waiting(f"preparing {runtime.value.title()} for this machine, once") as waiting,
         subprocess.Popen(  # noqa: S603 - the command is fixed
@@ -463,7 +463,7 @@ def _prepare(
             progress(line.strip())
             waiting.tell(line.strip())
     if process.returncode:
-        raise HostFailed(line.strip() or "the guest can't be prepared")
+        raise WasmKernelError(f"No guest can be started. {line.strip()} Nothing was run.")
 
 
 class _Waiting:

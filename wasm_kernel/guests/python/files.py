@@ -15,7 +15,6 @@ of files in the zip, and may come from another machine.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wasm_kernel.engine.cache import REINSTALL, Cache, built_folder
+from wasm_kernel.engine.cache import REINSTALL, Cache, CacheError, built_folder, writing
 from wasm_kernel.errors import BundleError
 from wasm_kernel.guests.base import LanguageInfo, runtimes_folder
 from wasm_kernel.wasi_files.preopens import NULL_DEVICE
@@ -116,9 +115,12 @@ def guest_files(cache: Cache) -> PythonFiles:
         return known
     found = find(cache)
     note = msgspec.json.encode(_Note(stamp, found))
-    with contextlib.suppress(PermissionError):  # a confined worker may only read the cache
+    try:
         cache.prepare()
         cache.write(_note_name(), lambda path: path.write_bytes(note))
+    except CacheError as problem:  # a confined worker may only read the cache
+        if not isinstance(problem.__cause__, PermissionError | None):
+            raise
     return found
 
 
@@ -280,7 +282,8 @@ def lay_out(files: PythonFiles, cache: Cache) -> Path:
     if cache.folder_of(name) is None:
         with cache.lock("bundle", lambda seconds: None):
             if cache.folder_of(name) is None:
-                _make(files, folder, cache.installed(f"{name}/lib"))
+                with writing():
+                    _make(files, folder, cache.installed(f"{name}/lib"))
     return folder
 
 

