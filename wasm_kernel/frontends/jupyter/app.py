@@ -308,8 +308,8 @@ class WasmKernelApp(ConfiguredApp):
 
     def _serve(self, sandbox: Sandbox, path: Path, confinement: Confinement) -> None:
         self.serves = True
-        self._starting = startup.StartProgress()
-        self._starting.of(sandbox)
+        starting = startup.StartProgress(sandbox)
+        starting.start()
         # the imports from here on take long; the guest starts at the same time
         for package in ("ipykernel", "jupyter_client", "IPython"):
             startup.lazily(package)
@@ -321,7 +321,7 @@ class WasmKernelApp(ConfiguredApp):
         sockets = KernelSockets(connection, self.launch.ports)
         try:
             connection.save()
-            self._loop(self._kernel(sandbox, connection, sockets), sockets, confinement)
+            self._loop(self._kernel(starting, connection, sockets), sockets, confinement)
         finally:
             sockets.close()
             connection.cleanup()
@@ -335,22 +335,20 @@ class WasmKernelApp(ConfiguredApp):
         os._exit(1)
 
     def _kernel(
-        self, sandbox: Sandbox, connection: KernelConnection, sockets: KernelSockets
+        self, starting: startup.StartProgress, connection: KernelConnection, sockets: KernelSockets
     ) -> WasmKernel:
         from zmq.eventloop.zmqstream import ZMQStream
 
-        from wasm_kernel.frontends.jupyter.channels import ShellChannel, StdinChannel
+        from wasm_kernel.frontends.jupyter.channels import ShellChannel
         from wasm_kernel.frontends.jupyter.connection import ports_of
         from wasm_kernel.frontends.jupyter.kernel import WasmKernel
         from wasm_kernel.frontends.jupyter.page import Page
 
         session, cleaner = connection.session, Cleaner(Mode(self.settings.outputs))
-        stdin = StdinChannel(sockets.stdin, session)
-        page = Page(sandbox, session, sockets.iopub, stdin, cleaner)
+        page = Page(starting, session, sockets, cleaner)
         page.timeline.give_fork = self._give_fork
         kernel = WasmKernel(
             page=page,
-            starting=self._starting,
             notes=self._notes,
             parent=self,
             session=session,

@@ -22,7 +22,6 @@ from traitlets import Any as AnyTrait
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import Cell
 from wasm_kernel.frontends.jupyter.page import COMM_MESSAGES, KernelListener, Page, header_of
-from wasm_kernel.frontends.jupyter.startup import StartProgress
 from wasm_kernel.frontends.jupyter.usage import KernelUsage
 from wasm_kernel.guests.protocol import Error, without_surrogates
 from wasm_kernel.kernels import messages
@@ -57,13 +56,11 @@ class WasmKernel(Kernel):
     profile_dir = AnyTrait(help="IPython's, which the base class would import to check it.")
     shell_stream = AnyTrait(help="A `ShellChannel`.")
 
-    def __init__(
-        self, *, page: Page, starting: StartProgress, notes: deque[str], **traits: Any
-    ) -> None:
+    def __init__(self, *, page: Page, notes: deque[str], **traits: Any) -> None:
         self.msg_types = [*Kernel.msg_types, *COMM_MESSAGES]
         super().__init__(ident=page.ident, **traits)
         self.sandbox = page.sandbox
-        self.starting = starting
+        self.starting = page.starting
         self.runtime = RuntimeType(page.sandbox.worker.opened.language)
         self._page = page
         self._notes = notes
@@ -114,7 +111,7 @@ class WasmKernel(Kernel):
         listener = KernelListener(self._page, parent, ident, may_ask=allow_stdin)
         expressions = user_expressions or {}
         try:
-            started = self.starting.of(self.sandbox)
+            started = self.starting.start()
             sent = Cell(
                 code=code,
                 silent=silent,
@@ -218,7 +215,7 @@ class WasmKernel(Kernel):
         """
         is_behind_cell = self._main_asyncio_lock.locked()
         offer = self._page.offer(msg, self.get_parent("shell")) if is_behind_cell else None
-        if is_behind_cell and self._is_starting():
+        if is_behind_cell and self.starting.is_going_on:
             kind = self._page.kind_of(msg)
             if kind in QUESTIONS:
                 await self._answer_question(msg)
@@ -258,31 +255,20 @@ class WasmKernel(Kernel):
         page, started = KernelListener(self._page, parent), self.sandbox.start()
         self._keep(self.loop.create_task(self.starting.narrate(started, cell, page)))
 
-    def _is_starting(self) -> bool:
-        try:
-            return not self.starting.of(self.sandbox).done()
-        except WasmKernelError:  # it is closed
-            return False
-
     # -- comms
 
     async def comm_open(self, stream: Any, ident: Any, parent: Content) -> None:
         """Passes a comm message to the guest."""
-        await self._page.deliver(parent, self._is_up)
+        await self._page.deliver(parent)
 
     comm_msg = comm_close = comm_open
 
     async def comm_info_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """Replies with the open comms, all or those to one target."""
-        comms = await self._page.open_comms(parent, self._is_up)
+        comms = await self._page.open_comms(parent)
         self._page.session.send(
             stream, "comm_info_reply", {"status": "ok", "comms": comms}, parent, ident
         )
-
-    async def _is_up(self) -> bool:
-        """Returns whether the guest starts in time: a first start takes a minute."""
-        started = self.starting.of(self.sandbox)
-        return await self.starting.wait(started) and started.exception() is None
 
     # -- questions
 
@@ -310,7 +296,7 @@ class WasmKernel(Kernel):
 
     async def _asked(self, request: Content) -> Mapping[str, Any]:
         try:
-            if not await self._is_up():
+            if not await self.starting.is_up():
                 return {}
             return await asyncio.wrap_future(self.sandbox.query(request))
         except (WasmKernelError, ValueError, TypeError) as problem:

@@ -43,7 +43,7 @@ class KernelHome(ProgramHome):
         super().__init__(session)
         self._session, self._supply = session, supply
         self._broker, self._kinds = broker, kinds
-        self._owner, self._has_closed = OwnerLock(session.folders.private), False
+        self._owner = OwnerLock(session.folders.private)
         self._notebooks: dict[str, str] = {}
 
     def give_fork(self, session_id: str, notebook: str) -> None:
@@ -65,10 +65,8 @@ class KernelHome(ProgramHome):
 
     def closed(self, sandbox: Sandbox) -> None:
         """Closes the session and its folders; a kernel that slept has ended, and not crashed."""
-        if not self._has_closed:
-            self._has_closed = True
-            self._owner.note_ended()
-            self._owner.close()
+        self._owner.note_ended()
+        self._owner.close()
         super().closed(sandbox)
 
     def network(self, session: SessionWorker, policy: ExecutionPolicy) -> SessionNetwork | None:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import re
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import zmq
@@ -15,6 +14,8 @@ from jupyter_client.session import Session
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import OfferedMessage
 from wasm_kernel.frontends.jupyter.channels import StdinChannel
+from wasm_kernel.frontends.jupyter.connection import KernelSockets
+from wasm_kernel.frontends.jupyter.startup import StartProgress
 from wasm_kernel.frontends.jupyter.timeline import KernelTimeline
 from wasm_kernel.guests.protocol import Display, Output, Result, Stream
 from wasm_kernel.kernels import messages
@@ -23,7 +24,6 @@ from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import WIDGET_VIEW, Mode
 from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.result import CommMessage
-from wasm_kernel.service.sandbox import Sandbox
 
 Content = dict[str, Any]
 
@@ -42,15 +42,16 @@ class Page(CleanPage):
     """The kernel's connection to the page; methods of its own run on the main thread's loop."""
 
     def __init__(
-        self, sandbox: Sandbox, session: Session, iopub: Any, stdin: StdinChannel, cleaner: Cleaner
+        self, starting: StartProgress, session: Session, sockets: KernelSockets, cleaner: Cleaner
     ) -> None:
-        super().__init__(sandbox, cleaner)
+        super().__init__(starting.sandbox, cleaner)
+        self.starting = starting
         self._gate = cleaner
-        self.timeline = KernelTimeline(sandbox, self.send)
-        self.stdin = stdin
+        self.timeline = KernelTimeline(self.sandbox, self.send)
+        self.stdin = StdinChannel(sockets.stdin, session)
         self.ident = str(uuid.uuid4())
         self.session = session
-        self._iopub = iopub
+        self._iopub: Any = sockets.iopub
 
     # -- to the page
 
@@ -119,11 +120,8 @@ class Page(CleanPage):
         self.sandbox.offer(offered)
         return offered
 
-    async def deliver(self, parent: Content, is_up: Callable[[], Any]) -> None:
-        """Passes a message of the page to the guest; closes a comm that the guest can't answer.
-
-        `is_up` waits a moment for the guest, and returns whether it is up.
-        """
+    async def deliver(self, parent: Content) -> None:
+        """Passes a message of the page to the guest; closes a comm that the guest can't answer."""
         message, listener = message_of(parent), KernelListener(self, parent)
         if message is None:
             return
@@ -135,7 +133,7 @@ class Page(CleanPage):
                 if self.cleaner.mode is Mode.SAFE:
                     listener.emit(Stream("stderr", _NOT_ADMITTED))
                 self.send(parent, CommMessage("close", message.comm_id))
-            elif await is_up():
+            elif await self.starting.is_up():
                 about = header_of(parent)
                 future = self.sandbox.comm(message, parent=about, listener=listener)
                 await asyncio.wrap_future(future)
@@ -147,11 +145,11 @@ class Page(CleanPage):
         listener.finish()
         self.timeline.changed()
 
-    async def open_comms(self, parent: Content, is_up: Callable[[], Any]) -> Content:
+    async def open_comms(self, parent: Content) -> Content:
         """The open comms, all or those to one target, as `comm_info_reply` lists them."""
         target, found = parent["content"].get("target_name"), {}
         try:
-            if await is_up():
+            if await self.starting.is_up():
                 comms = self.sandbox.comms(KernelListener(self, parent))
                 found = await asyncio.wrap_future(comms)
         except WasmKernelError as problem:

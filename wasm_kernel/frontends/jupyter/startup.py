@@ -19,6 +19,7 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from typing import TYPE_CHECKING, Any
 
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.guests.protocol import ClearOutput, Stream
 
 # -- imports that a start skips
@@ -88,7 +89,8 @@ class StartProgress:
     the rest.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
         self._latest = "starting the sandbox"
         self._guard = threading.Lock()
         self._begin()
@@ -98,17 +100,30 @@ class StartProgress:
         self._long_from = time.monotonic() + LONG_SECONDS
         self._has_ended = False
 
-    def of(self, sandbox: Sandbox) -> Future[None]:
-        """Starts a sandbox that has no guest yet, or sleeps; the future ends when it has one."""
+    def start(self) -> Future[None]:
+        """Starts the sandbox if it has no guest yet, or sleeps; the future ends when it has one."""
         with self._guard:
             if self._has_ended:
                 self._begin()
-        started = sandbox.start(self.tell)
+        started = self.sandbox.start(self.tell)
         started.add_done_callback(self._end)
         return started
 
     def _end(self, _: object) -> None:
         self._has_ended = True
+
+    @property
+    def is_going_on(self) -> bool:
+        """True if the sandbox starts now; False if it is up, or closed."""
+        try:
+            return not self.start().done()
+        except WasmKernelError:  # it is closed
+            return False
+
+    async def is_up(self) -> bool:
+        """Returns whether the guest starts in time: a first start takes a minute."""
+        started = self.start()
+        return await self.wait(started) and started.exception() is None
 
     def tell(self, sentence: str) -> None:
         """Notes the progress of the start; only a long start reports any."""
