@@ -148,10 +148,8 @@ def make_calls_at_once(module: ModuleType) -> None:
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
         is_threads = isinstance(self, pools.ThreadPool)
-        if is_threads:
-            _say_once("threads", "ThreadPool")
-        else:
-            _say_once("processes", "multiprocessing.Pool", _HERE)
+        of_processes = ("processes", "multiprocessing.Pool", _HERE)
+        _say_once(*(("threads", "ThreadPool") if is_threads else of_processes))
         self._call = _call if is_threads else _call_with_copies
         self._processes = processes or 1
         self._pool = [None] * self._processes  # which divide the calls of `map` among themselves
