@@ -119,8 +119,8 @@ def test_a_strangers_table_finds_the_sessions_own_files_only(tmp_path: Path) -> 
     with closing(folders_of(app)) as folders:
         for path in ("a", ".metadata.json"):
             (app / path).write_text("x")
-        (folders.private_path / "lock").write_text("x")
-        (app / "private").symlink_to(folders.private_path)
+        (folders.private.path / "lock").write_text("x")
+        (app / "private").symlink_to(folders.private.path)
         known = identities_here(folders, {found: ("/app", "a")})
         assert known == {found: file_identity(str(app / "a"))}
         for where in (

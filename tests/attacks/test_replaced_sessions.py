@@ -71,11 +71,11 @@ def test_a_session_begun_during_a_deletion_is_not_deleted(
             Deleter(SessionsRoot(root), top).delete(ID, ASKED)
     (session,) = begun
     assert not session.folders.removed
-    assert session.folders.private_path.exists()
+    assert session.folders.private.path.exists()
     assert names(root) == [ID]
     assert names(root / ID) == [metadata.NAME, *files]
-    others = [path.name for path in session.folders.private_path.parent.iterdir()]
-    assert [one for one in others if one.startswith(ID)] == [session.folders.private_path.name]
+    others = [path.name for path in session.folders.private.path.parent.iterdir()]
+    assert [one for one in others if one.startswith(ID)] == [session.folders.private.path.name]
     session.closed()
 
 

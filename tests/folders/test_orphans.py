@@ -6,7 +6,8 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -173,11 +174,13 @@ def test_a_long_sweep_keeps_no_session_awake(
     shutil.rmtree(root)
     is_over, began = threading.Event(), threading.Event()
 
-    def removing_much(path: Path) -> None:
+    @contextmanager
+    def removing_much(path: Path) -> Iterator[None]:
         began.set()
         is_over.wait(PATIENCE)
+        yield
 
-    monkeypatch.setattr(orphans, "discard", removing_much)
+    monkeypatch.setattr(orphans, "removing", removing_much)
     limits = ServiceLimits(idle_seconds=0.1)
     with Service(tmp_path / "sessions", limits=limits) as service, service.create() as sandbox:
         assert began.wait(PATIENCE)

@@ -97,7 +97,7 @@ def test_a_list_says_whose_sessions_they_are_and_what_they_take(
     write_session_file(ID, "a", b"x" * 100_000, root)
     with closing(folders_of(root / ID)) as folders:
         folders.private.enter(STATE, make=True).close()
-        (folders.private_path / STATE / "index").write_bytes(b"x" * 2**20)
+        (folders.private.path / STATE / "index").write_bytes(b"x" * 2**20)
         note_evicted(folders.private, "room")
         notebook = tmp_path / "orders.ipynb"
         notebook.write_text("{}")

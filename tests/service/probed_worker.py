@@ -36,7 +36,7 @@ def spoil(private: Path) -> None:
 
 def probed(language: Any, hooks: SessionHooks, *rest: Any, **options: Any) -> SessionGuest:
     """Makes the real guest, beside a thread that waits for the order to probe."""
-    TRIES["what its session has"] = lambda: spoil(hooks.folders.private_path)
+    TRIES["what its session has"] = lambda: spoil(hooks.folders.private.path)
     threading.Thread(target=watch, args=(hooks.folders.real,), daemon=True).start()
     return SessionGuest(language, hooks, *rest, **options)
 

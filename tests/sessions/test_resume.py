@@ -27,7 +27,7 @@ Opening = Callable[[], Other]
 @pytest.fixture
 def history(root: Path) -> Path:
     with closing(folders_of(root / ID)) as folders:
-        return folders.private_path / "state"
+        return folders.private.path / "state"
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def a_session(root: Path, kib: int, idle: float = HOUR, *, files: int = 0) -> st
     """A session that was left this many seconds ago, with a history and files of some KiB."""
     name = ids.new()
     with closing(folders_of(root / name)) as folders:
-        contents = folders.private_path / "state" / "contents"
+        contents = folders.private.path / "state" / "contents"
         contents.mkdir(parents=True)
         (contents / "one").write_bytes(os.urandom(kib * KIB))
         (contents.parent / "index").write_text("an index")

@@ -25,7 +25,7 @@ while time.monotonic() < end:
             session = Session(SessionsRoot(root), name)
             folders = session.folders
             assert os.path.samestat(os.stat(root / name), os.fstat(folders.workspace.fd))
-            assert folders.private_path.is_dir()
+            assert folders.private.path.is_dir()
             mark = f"{os.getpid()}-{time.monotonic_ns()}"
             (folders.real / mark).touch()
             assert folders.workspace.status(mark) is not None

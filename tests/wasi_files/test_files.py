@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import select
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from tests.engine.tiny import APP, FOLLOW, OTHER, ROOT, Guest
 from wasm_kernel.engine import abi
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder, closing_fd
-from wasm_kernel.wasi_files.preopens import Preopen
+from wasm_kernel.linux.walks import Entry
+from wasm_kernel.wasi_files import changes
+from wasm_kernel.wasi_files.preopens import Preopen, visible
 
 
 @pytest.mark.parametrize(
@@ -239,6 +242,24 @@ def test_writing_by_a_name_elsewhere_modifies(guest: Guest) -> None:
     _, fd = guest.open("b", fd=OTHER)
     guest.write(fd, b"y")
     assert guest.told == (set(), {"a"}, set())
+
+
+def test_a_file_that_vanishes_does_not_end_the_search_for_other_names(
+    guest: Guest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (guest.app / "gone").touch()
+    (guest.app / "a").write_text("x")
+    (guest.app / "folder").mkdir()
+    (guest.app / "folder" / "b").hardlink_to(guest.app / "a")
+
+    def vanishing(preopen: Preopen) -> Iterator[Entry]:
+        for entry in visible(preopen):
+            (guest.app / "gone").unlink(missing_ok=True)
+            yield entry
+
+    monkeypatch.setattr(changes, "visible", vanishing)
+    guest.write(guest.open("a")[1], b"y")
+    assert guest.told == (set(), {"a", "folder/b"}, set())
 
 
 def test_a_file_with_two_names_that_an_earlier_cell_opened(guest: Guest) -> None:

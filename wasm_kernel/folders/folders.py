@@ -76,7 +76,7 @@ class OpenedFolders(Struct, frozen=True):
 
     Paths are real paths; `identities` are the device and inode numbers of the two folders, and
     `mounts` those of the open mounts. If it `is_left`, only the worker of an ended process still
-    used the workspace. The rest is as in `SandboxFolders`.
+    used the workspace. The rest is as in `SandboxFolders` and `PrivateFolder`.
     """
 
     workspace: str
@@ -102,8 +102,6 @@ class SandboxFolders:
             installed.
         private_root: The folder for private folders that the user named, if any.
         outside_sessions: Whether the workspace belongs to no session; it may hold some.
-        needs_copies: Whether files can't be linked between the workspace and the private folder.
-        survives_restart: Whether the private folder is found again after a restart.
         notices: Texts to show to the user once.
         reopened: Whether a notebook's new kernel reopened it; then a notice lists the kept
             variables and files.
@@ -130,10 +128,8 @@ class SandboxFolders:
         self._presence, self._is_left = presence, is_left
         self.path, self.real = path, real
         self.workspace, self.private = workspace, found
-        self.private_path = found.path
         self.private_root = private_root
         self.outside_sessions = outside_sessions
-        self.needs_copies, self.survives_restart = found.needs_copies, found.survives_restart
         self._mounts: dict[Mount, Folder] = {}
         self._accepted: set[tuple[Mount, ...]] = set()
         self._expected: Mapping[str, Inode] = {}
@@ -151,7 +147,7 @@ class SandboxFolders:
         rule = SessionFoldersHidden if outside_sessions else MetadataAndPlacesHidden
         hidden = rule(workspace)
         self.app = Preopen(workspace, APP, writable=True, tracked=True, counted=True, hidden=hidden)
-        facts = {FAR: self.needs_copies, _FORGETFUL: not self.survives_restart}
+        facts = {FAR: found.needs_copies, _FORGETFUL: not found.survives_restart}
         self.notices = tuple(text for text, holds in facts.items() if holds and found.made)
         self.reopened = False
         self.verified: dict[str, tuple[int, ...]] = {}
@@ -219,12 +215,12 @@ class SandboxFolders:
         root = self.private_root
         return OpenedFolders(
             workspace=str(self.real),
-            private=str(self.private_path),
+            private=str(self.private.path),
             identities=(self.workspace.inode, self.private.inode),
             private_root=None if root is None else str(root),
             outside_sessions=self.outside_sessions,
-            needs_copies=self.needs_copies,
-            survives_restart=self.survives_restart,
+            needs_copies=self.private.needs_copies,
+            survives_restart=self.private.survives_restart,
             mounts={
                 _named(mount, real_path(mount.host)): folder.inode
                 for mount, folder in self._mounts.items()
@@ -239,7 +235,7 @@ class SandboxFolders:
 
     def open_private(self) -> contextlib.AbstractContextManager[tuple[Folder, Path]]:
         """Returns the private folder, which stays open, and its path, for broker handlers."""
-        return contextlib.nullcontext((self.private, self.private_path))
+        return contextlib.nullcontext((self.private, self.private.path))
 
     def share(self, workspace: Path) -> None:
         """Lets the guest have the files of another session, in place of its own.
@@ -266,6 +262,7 @@ class SandboxFolders:
 
     def mounted(self, mounts: Sequence[Mount]) -> tuple[Folder, ...]:
         """Returns the folders of mounts; later calls return the same ones.
+
         Raises `PolicyError` if one can't be opened, or overlaps another folder.
         """
         if not mounts:
@@ -331,8 +328,7 @@ class SandboxFolders:
         """Closes the folders, and removes the workspace and its private folder."""
         with contextlib.suppress(OSError):
             trees.remove_tree(self.real)
-        with contextlib.suppress(OSError):
-            discard(self.private_path)
+        discard(self.private.path)
         self.close()
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from wasm_kernel.errors import SessionInUse
 from wasm_kernel.folders.folders import MISSED
 from wasm_kernel.folders.locks import exclusively, is_used
 from wasm_kernel.folders.places import ELSEWHERE, ROOTS, Place, places, state_folder
-from wasm_kernel.folders.private import Owner, discard
+from wasm_kernel.folders.private import Owner, removing
 from wasm_kernel.linux import trees, walks
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.result import readable
@@ -149,7 +149,8 @@ def _removed(place: Place, name: str) -> bool:
             again = _judged(place, name)  # no process can begin to use it from here on
             if again is None or not again.is_due:
                 return False
-            discard(place.path / name)
+            with removing(place.path / name):
+                pass
         return True
     except (OSError, SessionInUse):
         return False

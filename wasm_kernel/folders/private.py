@@ -403,8 +403,8 @@ def _remove(aside: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Removes a private folder that is not in use; nothing happens if it does not exist."""
-    with removing(path):
+    """Removes a private folder that is not in use, if there is one and it can be removed."""
+    with contextlib.suppress(OSError), removing(path):
         pass
 
 

@@ -11,7 +11,7 @@ from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.notebook import NotShown
 from wasm_kernel.folders.private import PrivateFolders
-from wasm_kernel.guests.base import CommandContext, switched_off
+from wasm_kernel.guests.base import switched_off
 from wasm_kernel.linux.folders import inode_of
 from wasm_kernel.publishing.names import PublishableNames
 from wasm_kernel.publishing.publish import (
@@ -78,12 +78,8 @@ def add_commands(
     guest: SessionGuest, session: LastUse, kernel: KernelSession, *, pip: bool
 ) -> None:
     """Adds the commands by which a kernel's cells ask for work that they can't do themselves."""
-
-    def say_path(_: object, context: CommandContext) -> None:
-        context.say(f"{kernel.workspace}\n")  # to the user only, not to the guest
-
-    commands = guest.commands
-    commands.add("session_path", say_path)
+    commands, path = guest.commands, f"{kernel.workspace}\n"  # for the user only, not the guest
+    commands.add("session_path", lambda _, context: context.say(path))
     own = fork_command(guest, of_notebook=kernel.of_notebook)
     commands.add(FORK, own if kernel.fork else switched_off(_FORK_OFF))
     if not pip:

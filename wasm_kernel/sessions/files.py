@@ -370,9 +370,9 @@ def files_in(workspace: Path, wanted: Pattern | None) -> Iterator[str]:
     """Yields the paths of the files in a workspace that match a pattern; all if it is None."""
     with FolderWalk(workspace) as root:
         for found in walks.entries(root.fd):
-            if found.is_folder or is_hidden_name(found.top) or found.is_deep:
+            if found.is_folder or found.is_deep:
                 continue
-            if is_cover(found.name):
+            if is_hidden_name(found.top) or is_cover(found.name):
                 continue
             parts = (*found.path, found.name)
             if wanted is not None and not wanted.matches(parts):
@@ -419,26 +419,21 @@ class Pattern:
         """Returns whether the pattern matches the whole of a path."""
         states = self._opened({0})
         for name in path:
-            states = self._opened(set(self._after(states, name)))
+            states = self._opened(self._after(states, name))
         return len(self._names) in states
 
-    def _after(self, states: set[int], name: str) -> list[int]:
-        found = []
-        for state in states:
-            if state < len(self._names):
-                regex = self._names[state]
-                if regex is None:
-                    found.append(state)
-                elif regex.match(name):
-                    found.append(state + 1)
+    def _after(self, states: set[int], name: str) -> set[int]:
+        found = set()
+        for state in states - {len(self._names)}:
+            regex = self._names[state]
+            if regex is None:
+                found.add(state)
+            elif regex.match(name):
+                found.add(state + 1)
         return found
 
     def _opened(self, states: set[int]) -> set[int]:
         """Returns the states, and those after each `**`, which may match no folder at all."""
-        found = set(states)
-        for state in sorted(states):
-            at = state
-            while at < len(self._names) and self._names[at] is None:
-                at += 1
-                found.add(at)
-        return found
+        names = self._names
+        at_any = {state for state in states if state < len(names) and names[state] is None}
+        return states | {state + 1 for state in at_any}

@@ -29,7 +29,7 @@ class LastUse(SessionHooks):
     @property
     def _spare(self) -> Folder | None:
         """The folder of the metadata's spare file, if the two files can be swapped."""
-        return None if self.folders.needs_copies else self.folders.private
+        return None if self.folders.private.needs_copies else self.folders.private
 
     def logger_changed(self, logger: SandboxLogger) -> None:
         """Sends the session's events to another logger from now on."""

@@ -174,8 +174,7 @@ class Deleter:
                     aside = _set_aside(top, name, workspace)
                 except BaseException:
                     if found.made:  # it was made only for the lock
-                        with suppress(OSError):
-                            discard(found.path)
+                        discard(found.path)
                     raise
                 if aside == name:
                     _delete(top, name, workspace)

@@ -258,7 +258,7 @@ def session_paths(folders: SandboxFolders, policy: ExecutionPolicy) -> KeptPaths
 
     They are the session's own folders, the policy's mounts, and the files of every guest.
     """
-    own = (folders.real, folders.private_path)
+    own = (folders.real, folders.private.path)
     writable = [*own, *(mount.host for mount in policy.mounts if mount.writable)]
     read_only = [mount.host for mount in policy.mounts if not mount.writable]
     cached = default_folder()

@@ -48,7 +48,7 @@ def staged(
     with workspace, ExitStack() as undo:
         undo.callback(_remove_aside, root, aside, workspace)
         found = privates.open(name, workspace)
-        undo.callback(_discard, found.path)
+        undo.callback(discard, found.path)
         yield privates.root / aside, workspace, found
         if not publish(root, aside, name):
             raise SessionExists(_EXISTS.format(id=name))
@@ -88,11 +88,6 @@ def _remove_aside(root: Folder, aside: str, folder: Folder) -> None:
     with suppress(OSError):
         trees.remove_contents(folder.fd)
         os.rmdir(aside, dir_fd=root.fd)
-
-
-def _discard(private: Path) -> None:
-    with suppress(OSError):
-        discard(private)
 
 
 @contextmanager

@@ -164,9 +164,8 @@ class ArchiveReader:
     def _unpack_into(self, own: Sequence[int], leads_out: LeadsOut) -> dict[str, str]:
         """Puts all members into the folders of `PARTS`; returns why links were removed again."""
         self._roots = dict(zip(PARTS, own, strict=True))
-        budget = self._budget
         for part, root in self._roots.items():
-            self._lookups[part] = Lookup(root, budget.take_step, budget.take_bytes)
+            self._lookups[part] = Lookup(root, self._budget.take_step, self._budget.take_bytes)
         for number, (info, content) in enumerate(self._members, start=1):
             if number > _MEMBERS_MOST:
                 raise ArchiveError(f"The archive holds more than {_MEMBERS_MOST:,} files.")

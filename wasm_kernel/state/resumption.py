@@ -29,7 +29,7 @@ class Resumption:
         state: Folder,
     ) -> None:
         self._folders, self._lock, self._notices = folders, lock, notices
-        self._wants_all = lock.wants(resume if folders.survives_restart else Resume.NEVER)
+        self._wants_all = lock.wants(resume if folders.private.survives_restart else Resume.NEVER)
         self._is_told = folders.reopened and not lock.wants(resume)
         self.wants_any = self._wants_all or may_have_names(state)
         self.is_untried = False

@@ -77,7 +77,7 @@ class SessionState:
         self._image: BaseImage | None = None
         self._not_kept: set[str] = set()  # the paths that the user was told of
         self._files_troubled = self._removal_told = False
-        self._is_wanted = folders.survives_restart  # after the end
+        self._is_wanted = folders.private.survives_restart  # after the end
         self.ends_in_crash = self.ends_asleep = False
 
     # -- beginning and end

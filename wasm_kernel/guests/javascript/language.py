@@ -166,7 +166,7 @@ class JavaScriptLanguage:
         """Returns `%npm`."""
         from wasm_kernel.guests.javascript.npm import NpmCommand
 
-        command = NpmCommand(folders.private_path / PACKAGES, folders.private_path / FETCHED)
+        command = NpmCommand(folders.private.path / PACKAGES, folders.private.path / FETCHED)
         return {"npm": command}
 
 

@@ -329,8 +329,8 @@ class PythonLanguage:
                 from wasm_kernel.guests.python.packages.command import PipCommand
                 from wasm_kernel.guests.python.packages.site import SitePackages
 
-                site = SitePackages(folders.private_path / PACKAGES)
-                made.append(PipCommand(site, folders.private_path / FETCHED, self.files))
+                site = SitePackages(folders.private.path / PACKAGES)
+                made.append(PipCommand(site, folders.private.path / FETCHED, self.files))
             return made[0](line, context)
 
         return {"pip": pip}

@@ -153,7 +153,7 @@ def _place(root: Path) -> Path:
     """The folder for wheels that the session `one` fetches."""
     with closing(folders_of(root / "one")) as folders:
         folders.private.enter("fetched", "w_1", make=True).close()
-        return folders.private_path / "fetched"
+        return folders.private.path / "fetched"
 
 
 def broker_of(root: Path) -> Broker:
