@@ -53,9 +53,8 @@ class Judge:
     def __init__(self, rules: tuple[NetworkRule, ...], door: Door, *, counts: bool = True) -> None:
         self._rules, self._counts = rules, counts
         self._setting = door.name_of("network")
-        self._spent = {
-            rule: _Spent(deque(maxlen=rule.requests_a_minute)) for rule in rules if not rule.deny
-        }
+        allowing = [rule for rule in rules if not rule.deny]
+        self._spent = {rule: _Spent(deque(maxlen=rule.requests_a_minute)) for rule in allowing}
 
     def host(self, given: str, port: int) -> str:
         """Returns the plain spelling of a host that some rule allows; raises `NetworkRefused`."""

@@ -66,6 +66,8 @@ _SPANS = rb"await (\w+\(e,[a-z]\.(offset|length)\.expression\))"
 _MAPS = rb'(declare -A \$\{\w\}=\(\$\{\w\.join\(" "\)\})\)'
 _STEP = b"a=numberOf(await We(e,o)),l=reckon(t.operator[0],a,1)"
 _WHOLE_T = rb"if(/^-?\d+$/.test(t.trim()))return whole(t.trim());"
+_WHOLE_E = b"return/^\\d+$/.test(e)?whole(e):parseInt(e,10)"
+_WHOLE_HEX = b"return/^..[0-9a-f]+$/i.test(e)?whole(e):NaN"
 _WHOLE_R = rb"if(/^-?\d+$/.test(r.trim()))return whole(r.trim());"
 
 _ARITHMETIC = rb"""const exprOf=once(t=>Me2(new be(),t).expression);
@@ -248,11 +250,7 @@ _PARTS = (
     (b'!(c==="="&&', b'!(c[0]==="="&&'),
     # `array+=(...)`: a copy of all elements, and a sort of them to find the last one
     (b"c=l?ln(l):void 0,", b"c=l&&!s?ln(l):l,"),
-    (
-        b"a=xe(e,t);if(a.length>0)o=",
-        b"else{let",
-        b"a=Bt(e,t);if(a?.elements.size>0)o=nextPlace(a);",
-    ),
+    (b"=xe(e,t);if(a.length>0)o=", b"else{let", b"=Bt(e,t);if(a?.elements.size>0)o=nextPlace(a);"),
     # arrays: their sorted elements and last place, which each use of them looked for
     (b"i.elements.set(o,r)}", b"i.elements.set(o,r);changed(i,+o)}"),
     (b"return Bt(e,t)?.elements.delete(", b"changed(Bt(e,t));return Bt(e,t)?.elements.delete("),
@@ -350,16 +348,8 @@ _PARTS = (
     (b'case"~":return~e;default:', b'case"~":return inverted(e);default:'),
     (b"let r=Number.parseInt(t,10);if(!Number.isNaN(r)&&/^-", b"let s=t.trim()", _WHOLE_T),
     (b"let s=Number.parseInt(r,10);if(!Number.isNaN(s)&&/^-", b"let i=r.trim()", _WHOLE_R),
-    (
-        b"let t=Number.parseInt(e,10);return t>Num",
-        b"}function V6(",
-        b"return/^\\d+$/.test(e)?whole(e):parseInt(e,10)",
-    ),
-    (
-        b"let n=Number.parseInt(e.slice(2),16);",
-        b'}if(e.startsWith("0")',
-        b"return/^..[0-9a-f]+$/i.test(e)?whole(e):NaN",
-    ),
+    (b"let t=Number.parseInt(e,10);return t>Num", b"}function V6(", _WHOLE_E),
+    (b"let n=Number.parseInt(e.slice(2),16);", b'}if(e.startsWith("0")', _WHOLE_HEX),
     (b'c=Number.parseInt(l||"0",10)||0', b'c=numberOf(l||"0")'),
     (b"a=Number.parseInt(await We(e,o),10)||0,l=", b";return e.state.env.set(o", _STEP),
     # `trap COMMAND EXIT`
