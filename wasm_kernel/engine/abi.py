@@ -10,40 +10,24 @@ import errno
 
 WASI = "wasi_snapshot_preview1"
 
-SHAPES = {
-    "clock_time_get": "iIi",
-    "fd_advise": "iIIi",
-    "fd_allocate": "iII",
-    "fd_close": "i",
-    "fd_datasync": "i",
-    "fd_fdstat_get": "ii",
-    "fd_fdstat_set_flags": "ii",
-    "fd_filestat_get": "ii",
-    "fd_filestat_set_size": "iI",
-    "fd_filestat_set_times": "iIIi",
-    "fd_pread": "iiiIi",
-    "fd_prestat_dir_name": "iii",
-    "fd_prestat_get": "ii",
-    "fd_pwrite": "iiiIi",
-    "fd_read": "iiii",
-    "fd_readdir": "iiiIi",
-    "fd_renumber": "ii",
-    "fd_seek": "iIii",
-    "fd_sync": "i",
-    "fd_tell": "ii",
-    "fd_write": "iiii",
-    "path_create_directory": "iii",
-    "path_filestat_get": "iiiii",
-    "path_filestat_set_times": "iiiiIIi",
-    "path_link": "iiiiiii",
-    "path_open": "iiiiiIIii",
-    "path_readlink": "iiiiii",
-    "path_remove_directory": "iii",
-    "path_rename": "iiiiii",
-    "path_symlink": "iiiii",
-    "path_unlink_file": "iii",
-    "poll_oneoff": "iiii",
+_BY_SHAPE = {
+    "i": "fd_close fd_datasync fd_sync",
+    "iI": "fd_filestat_set_size",
+    "ii": "fd_fdstat_get fd_fdstat_set_flags fd_filestat_get fd_prestat_get fd_renumber fd_tell",
+    "iII": "fd_allocate",
+    "iIi": "clock_time_get",
+    "iii": "fd_prestat_dir_name path_create_directory path_remove_directory path_unlink_file",
+    "iIIi": "fd_advise fd_filestat_set_times",
+    "iIii": "fd_seek",
+    "iiii": "fd_read fd_write poll_oneoff",
+    "iiiIi": "fd_pread fd_pwrite fd_readdir",
+    "iiiii": "path_filestat_get path_symlink",
+    "iiiiii": "path_readlink path_rename",
+    "iiiiIIi": "path_filestat_set_times",
+    "iiiiiii": "path_link",
+    "iiiiiIIii": "path_open",
 }
+SHAPES = {name: shape for shape, names in _BY_SHAPE.items() for name in names.split()}
 
 SUCCESS = 0
 EACCES = 2
