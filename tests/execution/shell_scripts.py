@@ -273,5 +273,12 @@ SCRIPTS = {
     case '[k]' in \[*\]) echo k;; esac; [[ 5 == [![:digit:]] ]] || echo digit
     jq -nc '[7] | to_entries'; tar cf x ./*.csv; mkdir d; tar xf x -C d --strip-components=1
     ls d""": ('no\nno\ntext\nodd\nk\ndigit\n[{"key":0,"value":7}]\na.csv\nb.csv\n'),
+    """mkdir -p d/e .h; touch d/e/x.py d/.y .h/z.py; shopt -s globstar; echo **/*.py; echo **/
+    echo d/**; echo ./**/e/x.py d/**/no; printf 'b\\na\\nc\\n' > f; { head -1; sort; } < f
+    egrep -e a -e b f; cat f | grep -H c; grep -lZ a f c.txt | tr '\\0' '|'; grep -- -1 f
+    tail -c1 f; printf 'a\\0b' | head -zn1 | tail -c +1 | wc -c; yes '' | head -3 | wc -l""": (
+        "d/e/x.py\nd/ d/e/\nd/ d/e d/e/x.py\n./d/e/x.py d/**/no\nb\na\nc\nb\na\n"
+        "(standard input):c\nf|\n2\n3\n"
+    ),
 }
 """Scripts, and what bash prints for them; the soak runs just-bash's own cases."""

@@ -186,6 +186,17 @@ _GLOB_OPTIONS = b"this.failglob=s.failglob,this.noCase=s.noCase,"
 _LEFT_OF_INPUT = b"""const q=A.internalStdinConsumed;
 if(!r&&q!==undefined&&i.state.groupStdin!==undefined)i.state.groupStdin=d.slice(q);
 return{...A,internalStdinConsumed:"""
+_RECURSIVE = b"""async expandRecursive(t){
+if(t.startsWith("./"))return(await this.expandRecursive(t.slice(2))).map(p=>`./${p}`);
+const place=p=>this.fs.resolvePath(this.cwd,p);
+if(!t.includes("**")&&/[*?[(]/.test(t))return this.expandSimple(t);
+if(!t.includes("**"))return(await this.fs.exists(place(t)))?[t]:[];"""
+_LEVELS = rb"""o=t.slice(r+2).replace(/^\//,"")||(t.endsWith("/")?"*/":"*");
+const isBelow=t.endsWith("**")&&s!=="."&&(await this.fs.stat(place(s)).catch(()=>0)).isDirectory;
+await this.walkDirectoryMultiGlobstar(s,o,n,true);if(isBelow)n.push(`${s}/`);
+return[...new Set(n)].sort()}"""
+_SHOWN_FOLDERS = rb"""async walkDirectoryMultiGlobstar(t,n,r,isFirst){
+if(!isFirst&&!this.dotglob&&/(^|\/)\.[^\/]*$/.test(t))return;"""
 _BRACKET = rb"""else if(s==="["){
 const i=/^\[[!^]?\]?(?:\[:\w+:\]|\\[^]|[^\]])*\]/.exec(e.slice(r))?.[0];
 if(i){n+=i.replace(/^\[[!^]/,"[^");r+=i.length-1}else n+='\\['"""
@@ -374,6 +385,10 @@ _PARTS = (
     # patterns of `case` and `[[`: `[!a]`, and quoted characters
     (rb'else if(s==="["){let i=e.indexOf("]",r+1);', b"}else/[", _BRACKET),
     (b"let u=await _e(e,c);Vw(c)&&(u=On(u));", b"let u=await qw(e,c);"),
+    # `**`: folders as well, patterns of several parts behind it, and nothing hidden
+    (b"async expandRecursive(t){", _RECURSIVE),
+    (b'o=t.slice(r+2).replace(/^\\//,"");', b"async walkDirectoryMulti", _LEVELS),
+    (b"async walkDirectoryMultiGlobstar(t,n,r){", _SHOWN_FOLDERS),
     # the longest match of `=~`; contexts of several files of `grep`; `fold -s`
     (b"o=oI(s),", b"o=longestFirst(oI(s)),"),
     (b"default:n=T1(e),n=Zb(n);break}", _LONGEST),
