@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
@@ -70,5 +69,5 @@ class ApiCall:
 
     async def work(self, work: Callable[..., T], *args: Any) -> T:
         """Runs `work` on the sandbox's files, on a thread."""
-        run = partial(work, self.sandbox.main, *args)
-        return await self.sandboxes.host.work(self.sandbox.kept.caller, run)
+        caller, main = self.sandbox.kept.caller, self.sandbox.main
+        return await self.sandboxes.host.work(caller, work, main, *args)

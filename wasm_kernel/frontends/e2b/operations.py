@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, TypeVar, get_type_hints
 from urllib.parse import parse_qsl, unquote
 
@@ -194,7 +193,7 @@ async def _metrics(call: ApiCall) -> list[messages.SandboxMetric]:
     if not _number(call.query, "start", 0) <= now <= end:
         return []
     service = (await call.sandboxes.service()).sync
-    info = await call.sandboxes.host.work(sandbox.kept.caller, partial(service.info, sandbox.name))
+    info = await call.sandboxes.host.work(sandbox.kept.caller, service.info, sandbox.name)
     policy = sandbox.policy
     used = 100 * info.cpu_seconds / max(now - sandbox.kept.created, 1e-3)
     metric = messages.SandboxMetric(

@@ -14,7 +14,6 @@ import hmac
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -103,7 +102,7 @@ class Sandboxes:
     async def listed(self, caller: Caller) -> list[tuple[str, SandboxRecord]]:
         """Returns the facts of a client's sandboxes, also on other servers, by their ids."""
         service = (await self.service()).sync
-        names = await self.host.work(caller, partial(self._names, service, caller.credential))
+        names = await self.host.work(caller, self._names, service, caller.credential)
         found = []
         for name in names:
             async with self._changing(name):
@@ -237,8 +236,7 @@ class Sandboxes:
     async def _delete(self, sandbox: ClientSandbox, context: Context, why: str) -> None:
         service = (await self.service()).sync
         with contextlib.suppress(FileNotFoundError):  # the service has deleted it
-            delete = partial(service.delete, context.name, why)
-            await self.host.work(sandbox.kept.caller, delete)
+            await self.host.work(sandbox.kept.caller, service.delete, context.name, why)
 
     # -- time
 

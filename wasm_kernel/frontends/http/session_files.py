@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from functools import partial
+from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
@@ -22,6 +23,7 @@ from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.wasi_files.preopens import APP, METADATA_HIDDEN, Preopen
 from wasm_kernel.wasi_files.quota import Full, Quota
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _THREADS = 8
 
@@ -37,10 +39,13 @@ class HostWork:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._threads = anyio.CapacityLimiter(_THREADS)
 
-    async def work(self, caller: Caller, work: Callable[[], T]) -> T:
+    async def work(
+        self, caller: Caller, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Runs `work` for a client on a thread; waits for its end even if it is cancelled."""
         async with self._turns.setdefault(caller.owner, asyncio.Lock()):
-            return await anyio.to_thread.run_sync(work, limiter=self._threads)
+            work_of = partial(work, *args, **kwargs)
+            return await anyio.to_thread.run_sync(work_of, limiter=self._threads)
 
 
 def write_file(session: AsyncSession, path: str, data: bytes, *, overwrite: bool = True) -> None:

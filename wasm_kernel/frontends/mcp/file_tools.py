@@ -7,7 +7,6 @@ import errno
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
@@ -92,10 +91,10 @@ class FileTools:
         """List the files in /app, or in another folder that cells see."""
         name = _relative(pattern or "").rstrip("/")
         if self.mounts.holds(name):
-            paths = await self.sessions.host.work(CALLER.get(), partial(self.mounts.list, name))
+            paths = await self.sessions.host.work(CALLER.get(), self.mounts.list, name)
             return [text_block(_listing(paths) or _NO_FILE)]
         found = await self.sessions.of(CALLER.get(), session, language)
-        paths = await found.work(partial(_paths, found, None if name in _ALL else name))
+        paths = await found.work(_paths, found, None if name in _ALL else name)
         if not paths:
             which = "No files yet" if name in _ALL else "There is no such file"
             return said(found, f"{which} in {found.name}.")
@@ -156,7 +155,7 @@ class FileTools:
         name = self._writable(path)
         found = await self.sessions.of(CALLER.get(), session, language)
         with _missing_there(found, name):
-            await found.work(partial(found.sandbox.files.delete, name, recursive=recursive))
+            await found.work(found.sandbox.files.delete, name, recursive=recursive)
         return said(found, f"Deleted /app/{name} in {found.name}.")
 
     def _writable(self, path: str) -> str:
@@ -176,11 +175,10 @@ class FileTools:
 
         Raises `LimitReached` if too many large replies are under way.
         """
-        caller, read = CALLER.get(), partial(self.mounts.read, path, most)
-        if session is not None:
-            caller = session.caller
-            read = partial(session.sandbox.files.read, path, max_bytes=most)
-        data = await self.sessions.host.work(caller, read)
+        if session is None:
+            data = await self.sessions.host.work(CALLER.get(), self.mounts.read, path, most)
+        else:
+            data = await session.work(session.sandbox.files.read, path, max_bytes=most)
         lease = LEASE.get()
         if lease is not None and not lease.reserve(len(data)):
             raise LimitReached("reply_bytes", "Too many large files at once.", "")
@@ -194,7 +192,7 @@ class FileTools:
         found = self.sessions.known(caller, None)
         if found is None:
             return []
-        paths = await found.work(partial(_paths, found, None))
+        paths = await found.work(_paths, found, None)
         links = [link(found, path) for path in paths[:_LISTED]]
         return [Resource(uri=one.uri, name=one.name, mime_type=one.mime_type) for one in links]
 

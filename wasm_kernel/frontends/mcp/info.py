@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.mcp import variables
@@ -64,7 +63,7 @@ async def workspace_info(session: AgentSession, service: Service) -> str:
     """Returns a description of a session, without waiting for a cell."""
     if session.seen.is_stale and not session.running:
         await _look_again(session)
-    info = await session.work(partial(service.info, session.handle))
+    info = await session.work(service.info, session.handle)
     files = await session.work(session.sandbox.files.list)
     kind = "automatic" if session.is_automatic else "explicit"
     as_of = " (as of the last cell that ended)" if session.running or session.seen.is_stale else ""

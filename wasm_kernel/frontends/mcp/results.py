@@ -11,7 +11,6 @@ import json
 import mimetypes
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from operator import itemgetter
 from typing import Any
 from urllib.parse import quote
@@ -126,7 +125,7 @@ class CellReply:
         for text in _pages(result.reply):
             await self._add_value("help", text)
         if self._unshown:
-            text = await self._session.work(partial(_joined, self._unshown))
+            text = await self._session.work(_joined, self._unshown)
             path = await self._save(f"outputs/cell-{self._number}-more.txt", text)
             self._say(f"[display] {len(self._unshown):,} more, in {path or 'no file'}")
         if self._unsaved:
@@ -183,7 +182,7 @@ class CellReply:
         self._say(f"[{label}]\n{shown.rstrip()}")
 
     async def _text_of(self, value: object) -> str:
-        return value if isinstance(value, str) else await self._session.work(partial(_json, value))
+        return value if isinstance(value, str) else await self._session.work(_json, value)
 
     def _may_save_more(self) -> bool:
         """Counts a file that a display would make; returns whether it may be made."""

@@ -15,8 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
@@ -32,6 +31,7 @@ from wasm_kernel.service.async_session import AsyncSession, on_thread
 from wasm_kernel.service.service import AsyncService, Service
 from wasm_kernel.sessions.ids import is_id
 
+P = ParamSpec("P")
 T = TypeVar("T")
 LEFT_SECONDS = 3600.0
 """The time after its last use when a session is deleted, if its client has left."""
@@ -140,17 +140,17 @@ class AgentSession:
         self.cells.clear()
         self.seen = NOTHING_SEEN
 
-    async def work(self, work: Callable[[], T]) -> T:
+    async def work(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs `work` on the session's files in a thread, after the client's earlier such work."""
-        return await self.host.work(self.caller, work)
+        return await self.host.work(self.caller, work, *args, **kwargs)
 
     async def write(self, path: str, data: bytes) -> None:
         """Writes a file; raises `LimitReached` if its size exceeds the session's limits."""
-        await self.work(partial(write_file, self.sandbox, path, data))
+        await self.work(write_file, self.sandbox, path, data)
 
     async def write_new(self, path: str, data: bytes | str) -> str:
         """Writes a file as `write`, and returns its path: another one if the path is taken."""
-        return await self.work(partial(self._write_new, path, data))
+        return await self.work(self._write_new, path, data)
 
     def _write_new(self, path: str, data: bytes | str) -> str:
         content = data.encode("utf-8", "replace") if isinstance(data, str) else data
@@ -329,7 +329,7 @@ class AgentSessions:
     async def destroy(self, session: AgentSession, why: str = _DESTROYED) -> None:
         """Deletes a session, its variables and its files. A running cell is stopped."""
         service = (await self.service()).sync
-        await session.work(partial(service.delete, session.handle, why))
+        await session.work(service.delete, session.handle, why)
         self._sessions.pop(session.handle, None)
 
     # -- all of them

@@ -8,7 +8,6 @@ import posixpath
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -185,8 +184,7 @@ class CellTools:
         if not CALLER.get().is_admin:
             raise ToolRefused("Only administrators may list the sessions of all clients.")
         service, host = (await self.sessions.service()).sync, self.sessions.host
-        look = partial(usage_of, self.sessions.all(), service)
-        usage = await host.work(CALLER.get(), look)
+        usage = await host.work(CALLER.get(), usage_of, self.sessions.all(), service)
         return [text_block(listing(self.sessions.all(), usage) or "There is no session.")]
 
     async def reset_session(self, language: Language = None, session: Handle = None) -> Blocks:
