@@ -54,8 +54,7 @@ def build_image(compiled: Compiled, files: JavaScriptFiles, cache: Cache, name: 
     with _raw(compiled) as (instance, _):
         allocator = find_allocator(instance, "qjs_alloc")
     with _raw(compiled) as (instance, host), instance.turn():
-        slot = QuickJs.new_slot(instance)
-        engine, memory = QuickJs(instance, slot), instance.memory
+        engine, memory = QuickJs(instance), instance.memory
         engine.free(engine.evaluate_quick(_DRAW))
         before = memory.read(0, memory.size)
         engine.free(engine.evaluate_quick(_DRAW))
@@ -74,14 +73,14 @@ def build_image(compiled: Compiled, files: JavaScriptFiles, cache: Cache, name: 
         host.loader = ModuleLoader(files.modules, _nothing_else, _nothing_else, lambda: False)
         step = _load_agent(engine, files)
         cache.write(name, lambda path: image.save(instance, path))
-        addresses = JavaScriptAddresses(step, slot, script_name, found[0], allocator)
+        addresses = JavaScriptAddresses(step, engine.slot, script_name, found[0], allocator)
         extra = msgspec.to_builtins(addresses)
         return ImageRecord(memory.size, os.urandom(8).hex(), (), extra)
 
 
 def _load_agent(engine: QuickJs, files: JavaScriptFiles) -> int:
     """Loads the agent, and returns a handle of its function `step`."""
-    everything = engine.global_object()
+    everything = engine.evaluate_quick(b"globalThis")
     for name in FUNCTIONS:
         function = engine.new_function(name.encode())
         engine.set(everything, f"wasmKernel_{name}".encode(), function)

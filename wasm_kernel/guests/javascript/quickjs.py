@@ -34,19 +34,15 @@ _ARGUMENTS_MOST = (_SLOT_BYTES - _ARGUMENTS_AT) // 4
 class QuickJs:
     """The interpreter in one instance. Only the guest's thread uses it.
 
-    `slot` is the address that `new_slot` returned for this memory, `script_name` the address of the
-    name that scripts have in stack traces.
+    Exports write their results to the address `slot`, which is allocated by default; `script_name`
+    is the address of the name that scripts have in stack traces.
     """
 
-    def __init__(self, instance: Instance, slot: int, script_name: int = 0) -> None:
+    def __init__(self, instance: Instance, slot: int = 0, script_name: int = 0) -> None:
         self._call = instance.call
         self._memory = instance.memory
-        self._slot, self._script_name = slot, script_name
-
-    @staticmethod
-    def new_slot(instance: Instance) -> int:
-        """Returns the address of memory in the guest to which exports write their results."""
-        return _allocated(instance.call("qjs_alloc", _SLOT_BYTES))
+        self.slot = slot or _allocated(self._call("qjs_alloc", _SLOT_BYTES))
+        self._script_name = script_name
 
     def evaluate(self, source: bytes, name: str) -> tuple[int, int]:
         """Evaluates a script that may use `await`; its name in stacks has `NAME_BYTES`.
@@ -55,7 +51,7 @@ class QuickJs:
         """
         self._memory.write(self._script_name, name.encode()[:NAME_BYTES])
         with self._given(source) as at:
-            return self._result("eval_async", at, len(source), self._slot)
+            return self._result("eval_async", at, len(source), self.slot)
 
     def evaluate_function(self, source: bytes, name: str) -> tuple[int, int]:
         """Returns `OK` and the function that a source defines, or `FAILED` and the exception."""
@@ -74,22 +70,22 @@ class QuickJs:
         """Evaluates a module; returns `OK` and a promise of its end, or `FAILED`."""
         with self._given(source) as at, self._given(name) as name_at:
             given = (at, len(source), name_at, len(name))
-            return self._result("eval_module_async", *given, self._slot)
+            return self._result("eval_module_async", *given, self.slot)
 
     def call_function(self, function: int, arguments: Sequence[int]) -> tuple[int, int]:
         """Calls a function; frees the arguments. Returns `OK` and its value, or `FAILED`."""
         this = self._call("new_undefined")
         packed = struct.pack(f"<{len(arguments)}I", *arguments[:_ARGUMENTS_MOST])
-        at = self._slot + _ARGUMENTS_AT
+        at = self.slot + _ARGUMENTS_AT
         self._memory.write(at, packed)
-        result = self._result("call_function", function, this, at, len(arguments), self._slot)
+        result = self._result("call_function", function, this, at, len(arguments), self.slot)
         for handle in (this, *arguments):
             self.free(handle)
         return result
 
     def exception(self) -> int:
         """Returns the last uncaught exception; 0 if there is none."""
-        status, handle = self._result("last_exception", self._slot)
+        status, handle = self._result("last_exception", self.slot)
         return handle if status == OK else 0
 
     def run_jobs(self) -> int:
@@ -98,10 +94,10 @@ class QuickJs:
 
     def promise(self, handle: int) -> tuple[int, int]:
         """Returns a promise's state, and a handle of its value if it is settled."""
-        status, state = self._result("promise_state", handle, self._slot)
+        status, state = self._result("promise_state", handle, self.slot)
         if status != OK or state == PENDING:  # or not a promise
             return PENDING, 0
-        return state, self._result("promise_result", handle, self._slot)[1]
+        return state, self._result("promise_result", handle, self.slot)[1]
 
     def held(self, address: int) -> int:
         """Returns a handle of the object at an address, which the caller must know to be right."""
@@ -125,7 +121,7 @@ class QuickJs:
 
     def data(self, handle: int) -> bytes | None:
         """Returns the bytes of a `Uint8Array`; None for another value, or one that is too large."""
-        at = self._slot
+        at = self.slot
         if self._call("get_typed_array_buffer", handle, at, at + 4, at + 8) != OK:
             return None
         return self._taken(TEXT_MOST)
@@ -142,12 +138,12 @@ class QuickJs:
         if not data:
             return self.evaluate_quick(b"new Uint8Array()")
         with self._given(data) as at:
-            return self._result("new_uint8array", at, len(data), self._slot)[1]
+            return self._result("new_uint8array", at, len(data), self.slot)[1]
 
     def evaluate_quick(self, source: bytes) -> int:
         """Evaluates an expression at once; returns its value, 0 if that failed."""
         with self._given(source) as at:
-            status, handle = self._result("eval_code", at, len(source), self._slot)
+            status, handle = self._result("eval_code", at, len(source), self.slot)
         return handle if status == OK else 0
 
     def new_undefined(self) -> int:
@@ -170,17 +166,13 @@ class QuickJs:
     def get(self, holder: int, name: bytes) -> int:
         """Returns a property; 0 if it can't be read."""
         with self._given(name) as at:
-            return self._result("get_prop", holder, at, len(name), self._slot)[1]
+            return self._result("get_prop", holder, at, len(name), self.slot)[1]
 
     def set(self, holder: int, name: bytes, value: int) -> None:
         """Sets a property, and frees the value."""
         with self._given(name) as at:
             self._call("set_prop", holder, at, len(name), value)
         self.free(value)
-
-    def global_object(self) -> int:
-        """Returns the global object."""
-        return self._call("global_object")
 
     def free(self, handle: int) -> None:
         """Frees a value."""
@@ -191,7 +183,7 @@ class QuickJs:
         status = self._call(export, *args)
         if status in (_PANIC, _NO_ENGINE):
             raise GuestCrashed("a fault of the interpreter")
-        return status, self._memory.read_word(self._slot)
+        return status, self._memory.read_word(self.slot)
 
     def _taken(self, most: int) -> bytes | None:
         length, data = self._call("qjs_last_len"), None
