@@ -13,8 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from wasm_kernel_agent.shell_options import Usage, number_of, options_of
-from wasm_kernel_agent.shell_text import lines_of
+from wasm_kernel_agent.shell_options import Usage, lines_of, number_of, options_of
 
 _PACKERS = {"z": "gz", "j": "bz2", "J": "xz"}
 _ENDINGS = {".gz": "gz", ".tgz": "gz", ".bz2": "bz2", ".xz": "xz"}
@@ -196,22 +195,12 @@ def gzip_up(words: list[str]) -> None:
             Path(name).unlink()
 
 
-def gunzip(words: list[str]) -> None:
-    """Unpacks files."""
-    gzip_up(["-d", *words])
-
-
-def zcat(words: list[str]) -> None:
-    """Prints unpacked files."""
-    gzip_up(["-dc", *words])
-
-
 PROGRAMS = {
     "tar": tar,
     "zip": zip_up,
     "unzip": unzip,
     "gzip": gzip_up,
-    "gunzip": gunzip,
-    "zcat": zcat,
+    "gunzip": lambda words: gzip_up(["-d", *words]),
+    "zcat": lambda words: gzip_up(["-dc", *words]),
 }
 """All programs, by name."""

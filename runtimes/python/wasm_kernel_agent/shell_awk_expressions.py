@@ -81,11 +81,10 @@ class Expressions:
 
     def _parenthesized(self) -> Made:
         self._need("(")
-        before, self._is_redirect = self._is_redirect, False
-        found = self._expression()
-        self._is_redirect = before
-        self._need(")")
-        return found
+        found = self._values(")")
+        if len(found) != 1:
+            raise Failure("syntax error: one value is expected between ( and )")
+        return found[0]
 
     def _expression(self) -> Made:
         return self._assigned(self._choice())
@@ -150,10 +149,6 @@ class Expressions:
         if sign := self._take(*signs):
             other = self._concatenation()
             found = Made(f"(order({found.value}, {other.value}) {sign} 0)", "b")
-        while self._word == "|" and self._tokens[self._at + 1][1] == "getline":
-            self._at += 1
-            self._need("getline")
-            found = self._getline(f"r.command({found.text})")
         return found
 
     def _concatenation(self, may_read: bool = True) -> Made:
@@ -242,9 +237,7 @@ class Expressions:
 
     def _group(self) -> Made:
         self._need("(")
-        before, self._is_redirect = self._is_redirect, False
         found = self._values(")")
-        self._is_redirect = before
         if len(found) > 1:
             if self._word != "in":
                 raise Failure("syntax error: a list stands for no value")
@@ -278,10 +271,7 @@ class Expressions:
         return f"a_{name}"
 
     def _key(self, end: str) -> str:
-        before, self._is_redirect = self._is_redirect, False
-        found = self._values(end)
-        self._is_redirect = before
-        return joined(found)
+        return joined(self._values(end))
 
     def _getline(self, command: str) -> Made:
         made, source = None, command
@@ -298,10 +288,8 @@ class Expressions:
 
     def _call(self, name: str) -> Made:
         self._need("(")
-        before, self._is_redirect = self._is_redirect, False
         self._skip_lines()
         found = self._values(")")
-        self._is_redirect = before
         if name in BUILT_IN:
             return self._built_in(name, found)
         self._called[name] = max(len(found), self._called.get(name, 0))
@@ -353,6 +341,8 @@ class Expressions:
 
     def _values(self, end: str = "") -> list[Made]:
         found: list[Made] = []
+        before = self._is_redirect
+        self._is_redirect = before and not end
         while not (end and self._take(end)):
             found.append(self._expression())
             if not self._take(","):
@@ -360,4 +350,5 @@ class Expressions:
                     self._need(end)
                 break
             self._skip_lines()
+        self._is_redirect = before
         return found

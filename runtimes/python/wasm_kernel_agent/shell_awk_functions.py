@@ -30,9 +30,7 @@ class Runtime(Records):
         """Fills an array with the parts of a text."""
         end = self.text(self._names["v_FS"]) if separator is None else separator
         parts = values.split(self.text(value), end, is_pattern=is_pattern)
-        array.clear()
-        array.update((str(at), Input(part)) for at, part in enumerate(parts, 1))
-        return float(len(parts))
+        return self._numbered([*map(Input, parts)], array)
 
     def match(self, value: Value, source: str, array: dict[str, Value] | None = None) -> float:
         """Finds a pattern; fills an array with its groups."""

@@ -234,10 +234,7 @@ class Program(Expressions):
         if not is_whole:
             return self._values()
         self._need("(")
-        before, self._is_redirect = self._is_redirect, False
-        found = self._values(")")
-        self._is_redirect = before
-        return found
+        return self._values(")")
 
     # -- the whole
 

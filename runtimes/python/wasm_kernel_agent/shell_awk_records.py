@@ -17,7 +17,7 @@ from wasm_kernel_agent import shell_awk_values as values
 from wasm_kernel_agent.shell_awk_parser import Program
 from wasm_kernel_agent.shell_awk_tokens import check_name, unescaped
 from wasm_kernel_agent.shell_awk_values import UNSET, Failure, Input, Value, num
-from wasm_kernel_agent.shell_options import content_of
+from wasm_kernel_agent.shell_options import text_of, write
 
 _SETTING = re.compile(r"([A-Za-z_]\w*)=([\s\S]*)")
 _PLAIN = {"CONVFMT": "%.6g", "OFMT": "%.6g", "OFS": " ", "ORS": "\n", "SUBSEP": "\x1c", "FS": " "}
@@ -124,7 +124,7 @@ class Records:
                 self._readers["\0main"] = iter(())
 
     def _write_out(self) -> None:
-        sys.stdout.buffer.write("".join(self._out).encode("utf-8", "surrogateescape"))
+        write("".join(self._out))
         self._out.clear()
 
     # -- records
@@ -142,7 +142,7 @@ class Records:
                 continue
             is_read = True
             try:
-                content = content_of("-" if name == "/dev/stdin" else name)
+                content = text_of("-" if name == "/dev/stdin" else name)
             except OSError as problem:
                 sys.stderr.write(f"awk: cannot open {name} ({problem.strerror})\n")
                 self._status = 2
@@ -158,8 +158,8 @@ class Records:
             self._names["v_FNR"] = num(self._names["v_FNR"]) + 1.0
             yield line
 
-    def _split(self, content: bytes) -> Iterator[str]:
-        whole, end = content.decode("utf-8", "surrogateescape"), self.text(self._names["v_RS"])
+    def _split(self, whole: str) -> Iterator[str]:
+        end = self.text(self._names["v_RS"])
         if end == "":
             whole = whole.strip("\n")
             return iter(re.split(r"\n{2,}", whole) if whole else [])
@@ -285,21 +285,24 @@ class Records:
         if self._readers.pop(name, None) is not None:
             status = 0.0
         if (texts := self._pipes.pop(name, None)) is not None:
-            status = float(self._ran(name, "".join(texts)))
+            output, status = self._run(name, "".join(texts))
+            self._out.append(output)
         return status
 
-    def _ran(self, command: str, text: str = "") -> int:
-        data = text.encode("utf-8", "surrogateescape")
-        for file in self._writers.values():
-            file.flush()
-        done = subprocess.run(command, shell=True, input=data, capture_output=True, check=False)
-        self._out.append(done.stdout.decode("utf-8", "surrogateescape"))
-        sys.stderr.write(done.stderr.decode("utf-8", "surrogateescape"))
-        return done.returncode
+    def _run(self, command: str, text: str = "") -> tuple[str, float]:
+        """Runs a command; returns its output and its status."""
+        self.fflush()
+        done = subprocess.run(
+            command, shell=True, input=os.fsencode(text), capture_output=True, check=False
+        )
+        sys.stderr.write(os.fsdecode(done.stderr))
+        return os.fsdecode(done.stdout), float(done.returncode)
 
     def system(self, command: Value) -> float:
         """Runs a command."""
-        return float(self._ran(self.text(command)))
+        output, status = self._run(self.text(command))
+        self._out.append(output)
+        return status
 
     def fflush(self, name: Value = UNSET) -> float:
         """Writes the text that waits in memory to its files and commands."""
@@ -312,9 +315,7 @@ class Records:
     def command(self, text: str) -> str:
         """Returns the name by which the output of a command is read."""
         if text not in self._readers:
-            done = subprocess.run(text, shell=True, capture_output=True, check=False)
-            sys.stderr.write(done.stderr.decode("utf-8", "surrogateescape"))
-            self._readers[text] = self._counted(self._split(done.stdout))
+            self._readers[text] = self._counted(self._split(self._run(text)[0]))
         return text
 
     def file(self, name: str) -> str:
@@ -323,7 +324,7 @@ class Records:
             if name in self._writers:
                 self._writers[name].flush()
             try:
-                content = content_of("-" if name == "/dev/stdin" else name)
+                content = text_of("-" if name == "/dev/stdin" else name)
             except OSError:
                 return ""
             self._readers[name] = self._split(content)

@@ -16,8 +16,7 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel_agent.shell_options import Usage, content_of, number_of, options_of
-from wasm_kernel_agent.shell_text import lines_of
+from wasm_kernel_agent.shell_options import Usage, content_of, lines_of, number_of, options_of
 
 # -- date
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import getopt
 import io
+import os
 import string
 import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 CLASSES = {
@@ -65,6 +66,25 @@ def options_of(words: list[str], letters: str, long: str = "") -> tuple[dict[str
 def content_of(name: str) -> bytes:
     """Returns the bytes of a file; `-` is the standard input."""
     return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+
+
+def text_of(name: str) -> str:
+    """Returns the text of a file; `-` is the standard input."""
+    return os.fsdecode(content_of(name))
+
+
+def lines_of(names: Sequence[str], end: str = "\n") -> list[str]:
+    """Returns the lines of files, or of the standard input, without their ends."""
+    texts = map(text_of, names or ["-"])
+    return [line for text in texts if text for line in text.removesuffix(end).split(end)]
+
+
+def write(text: str, name: str = "") -> None:
+    """Writes a text to a file, or to the standard output."""
+    if name:
+        Path(name).write_bytes(os.fsencode(text))
+    else:
+        sys.stdout.buffer.write(os.fsencode(text))
 
 
 def number_of(values: dict[str, str], option: str) -> int | None:

@@ -16,24 +16,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wasm_kernel_agent.shell_options import CLASSES, Usage, content_of, number_of, options_of
-
-
-def _text(name: str) -> str:
-    return content_of(name).decode("utf-8", "surrogateescape")
-
-
-def _write(text: str) -> None:
-    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
-
-
-def lines_of(names: Sequence[str]) -> list[str]:
-    """Returns the lines of files, or of the standard input, without their ends."""
-    found: list[str] = []
-    for text in map(_text, names or ["-"]):
-        found += text.removesuffix("\n").split("\n") if text else []
-    return found
-
+from wasm_kernel_agent.shell_options import (
+    CLASSES,
+    Usage,
+    lines_of,
+    number_of,
+    options_of,
+    text_of,
+    write,
+)
 
 # -- sort
 
@@ -133,7 +124,8 @@ def sort(words: list[str]) -> int:
     flags = "".join(letter for letter in values if letter in "bdfghMnrV")
     keys = [_key_of(text, flags) for text in values.get("k", "").split("\n") if text]
     keys = keys or [_Key(flags=flags)]
-    lines = [*_texts_by(names, "\0")] if "z" in values else lines_of(names)
+    end = "\0" if "z" in values else "\n"
+    lines = lines_of(names, end)
 
     if "R" in values:
         random.Random().shuffle(lines)
@@ -145,12 +137,7 @@ def sort(words: list[str]) -> int:
         makers = [_maker(key, separator) or str for key in keys]
         kept = {repr([make(line) for make in makers]): line for line in reversed(lines)}
         lines = [*reversed(kept.values())]
-    end = "\0" if "z" in values else "\n"
-    text = "".join(f"{line}{end}" for line in lines)
-    if "o" in values:
-        Path(values["o"]).write_bytes(text.encode("utf-8", "surrogateescape"))
-    else:
-        _write(text)
+    write("".join(f"{line}{end}" for line in lines), values.get("o", ""))
     return 0
 
 
@@ -180,11 +167,6 @@ def _check(
     at = next((at for at, pair in enumerate(pairs, 2) if arranged(pair) != pair), 0)
     sys.stderr.write(f"sort: {[*names, '-'][0]}:{at}: disorder: {lines[at - 1]}\n")
     return 1
-
-
-def _texts_by(names: Sequence[str], end: str) -> Iterator[str]:
-    for text in map(_text, names or ["-"]):
-        yield from text.removesuffix(end).split(end) if text else ()
 
 
 # -- tr
@@ -228,7 +210,7 @@ def translate(words: list[str]) -> int:
     values, sets = options_of(words, "cCdst", _TR)
     if not 1 <= len(sets) <= 2 or (len(sets) == 1 and not values.keys() & {"d", "s"}):
         raise Usage("missing operand" if len(sets) < 2 else "extra operand")
-    text = _text("-")
+    text = text_of("-")
     first = _set_of(sets[0])
     second = _set_of(sets[1], len(first)) if len(sets) > 1 else ""
     if "t" in values:
@@ -246,7 +228,7 @@ def translate(words: list[str]) -> int:
     if "s" in values:
         squeezed = re.escape(second or first)
         text = re.sub(f"([{squeezed}])\\1+", r"\1", text) if squeezed else text
-    _write(text)
+    write(text)
     return 0
 
 
@@ -291,7 +273,7 @@ def _of_folders(first: str, second: str, values: dict[str, str]) -> Iterator[int
 
 def _of_files(first: str, second: str, values: dict[str, str], *, named: bool = False) -> int:
     one, other = (
-        _text(n) if n == "-" or "N" not in values or Path(n).exists() else ""
+        text_of(n) if n == "-" or "N" not in values or Path(n).exists() else ""
         for n in (first, second)
     )
     if one == other:
@@ -312,10 +294,10 @@ def _of_files(first: str, second: str, values: dict[str, str], *, named: bool = 
     if named:
         print("diff", *(f"-{o}{v}" for o, v in values.items()), first, second)
     if unified is None:
-        _write("".join(_normal(changes, *lines)))
+        write("".join(_normal(changes, *lines)))
     else:
         heads = [f"{n}\t{_stamp(n)}" for n in (first, second)]
-        _write("".join(_unified(matcher, unified, heads, *lines)))
+        write("".join(_unified(matcher, unified, heads, *lines)))
     return 1
 
 
@@ -399,9 +381,8 @@ def unique(words: list[str]) -> None:
         return part.lower() if "i" in values else part
 
     end = "\0" if "z" in values else "\n"
-    lines = _texts_by(names[:1], end) if "z" in values else lines_of(names[:1])
     found: list[str] = []
-    for _, run in itertools.groupby(lines, key):
+    for _, run in itertools.groupby(lines_of(names[:1], end), key):
         equal = [*run]
         if ("d" in values or "D" in values) and len(equal) == 1:
             continue
@@ -409,11 +390,7 @@ def unique(words: list[str]) -> None:
             continue
         kept = equal if "D" in values else equal[:1]
         found += [f"{len(equal):7} {line}" if "c" in values else line for line in kept]
-    text = "".join(f"{line}{end}" for line in found)
-    if len(names) > 1:
-        Path(names[1]).write_bytes(text.encode("utf-8", "surrogateescape"))
-    else:
-        _write(text)
+    write("".join(f"{line}{end}" for line in found), *names[1:2])
 
 
 _Rows = list[tuple[str, list[list[str]]]]
