@@ -72,6 +72,11 @@ def test_a_still_webp_is_white_behind_and_read_once_it_is_whole(sandbox: BaseSan
     assert said(sandbox, code) == "(255, 255, 255, 255) 1\nNone\nTrue"
 
 
+def test_pillow_reports_on_itself(sandbox: BaseSandbox) -> None:
+    code = "from PIL import features; features.pilinfo(supported_formats=False)"
+    assert "--- JPEG support ok" in said(sandbox, code)
+
+
 def test_exif_profile_and_resolution_are_read_and_written(sandbox: BaseSandbox) -> None:
     code = """
 p = Image.open("baseline.jpg")

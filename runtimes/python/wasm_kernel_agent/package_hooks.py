@@ -395,6 +395,7 @@ def name_picture_codecs(features: Any) -> None:
 
     change("codec", "jpg")
     change("module", "webp")
+    features.Image.core.__file__ = features.Image.__file__  # which a report on Pillow names
 
 
 def read_parquet(module: Any) -> None:
