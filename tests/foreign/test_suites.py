@@ -72,6 +72,7 @@ def default_kernel(
     spec = json.loads((folder / "kernel.json").read_text())
     spec["argv"] = [sys.executable, *spec["argv"][1:], *TRAITS]
     spec["env"] |= {"PYTHONPATH": str(ROOT), "WASM_KERNEL_CACHE": str(default_folder())}
+    spec["metadata"].pop("kernel_provisioner")  # the suites' environment does not have it
     (folder / "kernel.json").write_text(json.dumps(spec))
     profile = tmp_path / "ipython" / "profile_default"  # one test passes it to its kernel
     profile.mkdir(parents=True)
