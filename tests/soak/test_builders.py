@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-import signal
+import subprocess
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.engine.test_compiler import DIGEST, TINY, answer_of, builder, modules_in
+from tests.engine.test_compiler import TINY, answer_of, builder, modules_in
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import CacheWarning
 
@@ -22,17 +23,12 @@ def test_killed_builders_leave_nothing_that_is_loaded_and_wrong(tmp_path: Path) 
     dice = random.Random(6)
     cache, binary = Cache(tmp_path / "cache"), tmp_path / "tiny.wasm"
     binary.write_bytes(TINY)
-    assert DIGEST
     for _ in range(ROUNDS):
         doomed = [builder(cache, binary, 0.05) for _ in range(2)]
         for process in doomed:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(dice.uniform(0.1, 0.6))
-            except TimeoutError:
-                pass
-            except Exception as late:
-                assert "timed out" in str(late)
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             process.communicate()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CacheWarning)
