@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,6 +17,8 @@ from wasm_kernel.service import messages
 from wasm_kernel.service.calls import PendingCall, PendingCell
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.open_message import Open
+
+_PLACE = re.compile(r"(.+) - at `\$\.(?:.+\.)?(\w+).*`")  # msgspec's words for a wrong value
 
 
 class CallQueue:
@@ -222,11 +225,13 @@ class CallQueue:
             worker.channel.send(message)
             return True
         except FrameError as problem:
-            why = problem
+            why = problem.why
         except (ValueError, TypeError, RecursionError) as problem:  # a caller's wrong type
-            why = FrameError(f"{describe(problem)}. Nothing was run.")
+            why = _PLACE.sub(r"\2: \1", describe(problem))
         with self.guard:
             pending = self.remove(message.call if isinstance(message, messages.Call) else 0)
         if pending is not None:
-            pending.refuse(why)
+            refused = FrameError(why)
+            refused.args = (f"The call can't be sent: {why}. Nothing was run.",)
+            pending.refuse(refused)
         return True
