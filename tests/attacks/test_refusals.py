@@ -46,8 +46,13 @@ def _sandbox(workspace_root: Path, **options: Any) -> Any:
     return create_sandbox(workspace=workspace_root, **options)
 
 
+def _at_empty(workspace_root: Path) -> Any:
+    return create_sandbox(workspace="")
+
+
 READING = (read_session_file, delete_session_path)
 CALLS: dict[str, Call] = {
+    "create_sandbox, empty workspace": _at_empty,
     "write, other data": calling(write_session_file, NEW, "x", 5),
     "write, no text": calling(write_session_file, NEW, "x", "\ud800"),
     "write, exists": calling(write_session_file, OLD, "file", b"", overwrite=False),
@@ -87,6 +92,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "logger": {"logger": 5},
     "runtime": {"runtime": "ruby"},
     "private root": {"private_root": "/proc/nowhere"},
+    "empty private root": {"private_root": ""},
+    "private root of nobody": {"private_root": "~no-such-user/x"},
 }
 for _name, _wrong in WRONG.items():
     CALLS |= {

@@ -108,7 +108,7 @@ def test_what_no_message_can_carry_is_an_error_in_words(
 
     sandbox = offering(deep, name, no_such, no_text, echo)
     for n in (500, 900, 5000):
-        assert "maximum recursion depth exceeded" in fails(sandbox, f"deep({n})")
+        assert "it is nested too deeply" in fails(sandbox, f"deep({n})")
     assert "surrogates not allowed" in fails(sandbox, "name()")
     assert fails(sandbox, "no_such()") == "LookupError: odd?name"
     assert fails(sandbox, "no_text()") == "Silent: <exception str() failed>"
@@ -216,6 +216,27 @@ def test_an_annotation_that_no_plain_data_fits_is_refused() -> None:
 
     with pytest.raises(TypeError, match="an annotation of lock: Event is no type of plain data"):
         create_sandbox(functions=[lock])
+
+    def unread(held: Any) -> None: ...
+
+    unread.__annotations__["held"] = "Missing"
+    with pytest.raises(TypeError, match="an annotation of unread: name 'Missing' is not defined"):
+        create_sandbox(functions=[unread])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": 5}, "the name of a function of the host is of type str, not int"),
+        ({"name": "a b"}, r"not 'a b'; give one: HostFunction\(function, name=...\)"),
+        ({"seconds": "5"}, "seconds of echo is of type float . int, not str"),
+        ({"calls_a_minute": 1.5}, "calls_a_minute of echo is of type int, not float"),
+    ],
+)
+def test_a_limit_or_a_name_of_a_wrong_type_is_refused(options: dict[str, Any], words: str) -> None:
+    """Before, some were errors of another function, and a fraction failed each call of a cell."""
+    with pytest.raises((TypeError, ValueError), match=words):
+        HostFunction(echo, **options)
 
 
 def test_cells_in_javascript_call_them_too(offering: Sandboxes) -> None:

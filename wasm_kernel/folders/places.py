@@ -195,9 +195,16 @@ def places() -> Iterator[Place]:
 def named(private_root: Path | str) -> Path:
     """Returns the absolute path of a folder that the user named.
 
-    Raises `PlantedLinkError` if a relative path leads through a link.
+    Raises `PlantedLinkError` if a relative path leads through a link, `PrivateFolderError` if the
+    path is empty, or in the home of an unknown user.
     """
-    path = Path(private_root).expanduser()
+    try:
+        path = Path(private_root).expanduser()
+    except RuntimeError:
+        why = f"private_root is {private_root}, and its user is not known"
+        raise PrivateFolderError(NOWHERE.format(why=why)) from None
+    if private_root == "":  # often a variable that is not set; it would be the current folder
+        raise PrivateFolderError(NOWHERE.format(why="private_root is an empty text"))
     return path if path.is_absolute() else real_path(path)
 
 

@@ -43,7 +43,7 @@ def create_sandbox(
     No cell is waited for yet: the guest starts with the first one, or with `start`.
 
     Raises:
-        ValueError: there is no guest for `runtime`.
+        ValueError: there is no guest for `runtime`, or `workspace` is an empty text.
         TypeError: `policy` is not a policy, or `logger` not a logger.
         PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own; or
             `network_mode` records or replays, which needs a session.

@@ -361,7 +361,7 @@ class ForkServer:
 
     def _ensure(self) -> socket.socket:
         if self._is_closed:
-            raise SandboxClosed(CLOSED)
+            raise SandboxClosed("the service is closed, or this program ends; nothing was begun")
         self.check_process()
         if self._line is None:
             self._has(fork_process.start())

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from wasm_kernel.execution.functions import CALL_BYTES, OfferedFunction, Parameter
+from wasm_kernel.execution.interfaces import check_type
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import plain_data
 from wasm_kernel.service.arrow_tables import NotPlainError, table_of
@@ -25,7 +26,10 @@ from wasm_kernel.service.arrow_tables import NotPlainError, table_of
 Function = Callable[..., Any]
 _KINDS = inspect.Parameter
 _SIMPLE = (bool, int, float, str, bytes)  # no table becomes one, and none is made in vain
-_NAME = "a function of the host needs a name that is a Python identifier, not "
+_NAME = (
+    "a function of the host needs a name that is a Python identifier, not {name!r}; give one: "
+    "HostFunction(function, name=...)"
+)
 _UNREAD = "the annotation of {name}'s parameter {parameter} can't be read, so it can't be checked"
 _BUILTIN = "would hide Python's own; give another: HostFunction(function, name=...)"
 
@@ -47,7 +51,8 @@ class HostFunction:
         recorded: Whether its calls are recorded and replayed, if `network_mode` says so.
 
     Raises:
-        TypeError: it is not callable, or an annotation is no type of plain data.
+        TypeError: it is not callable, an annotation is no type of plain data, or its name or a
+            limit is of another type.
         ValueError: the name can't be used, or a limit is not above 0 or too high.
     """
 
@@ -64,17 +69,20 @@ class HostFunction:
             raise TypeError(f"a function of the host is callable, not {self.function!r}")
         if not self.name:
             object.__setattr__(self, "name", getattr(self.function, "__name__", ""))
+        check_type("the name of a function of the host", self.name, str)
         _check_name(self.name)
         for limit in ("seconds", "most_bytes", "calls_a_cell", "calls_a_minute"):
-            if not getattr(self, limit) > 0:
-                raise ValueError(f"{limit} of {self.name} is above 0, not {getattr(self, limit)!r}")
+            value, kind = getattr(self, limit), float | int if limit == "seconds" else int
+            check_type(f"{limit} of {self.name}", value, kind)
+            if not value > 0:
+                raise ValueError(f"{limit} of {self.name} is above 0, not {value!r}")
         if self.most_bytes > CALL_BYTES:
             raise ValueError(f"most_bytes of {self.name} is at most {CALL_BYTES:,}")
 
 
 def _check_name(name: str) -> None:
     if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name):
-        raise ValueError(f"{_NAME}{name!r}")
+        raise ValueError(_NAME.format(name=name))
     if hasattr(builtins, name):
         raise ValueError(f"a function named {name!r} {_BUILTIN}")
 
@@ -91,7 +99,10 @@ class BoundFunction:
         self.function = host.function
         self._signature = inspect.signature(host.function)
         called = _called(host.function)
-        hints = typing.get_type_hints(called, include_extras=True)
+        try:
+            hints = typing.get_type_hints(called, include_extras=True)
+        except (NameError, AttributeError, SyntaxError) as problem:
+            raise TypeError(f"an annotation of {host.name}: {problem}") from None
         self._types: dict[str, Any] = {}
         self._arrow: set[str] = set()  # parameters that take tables of pyarrow
         for name, each in self._signature.parameters.items():

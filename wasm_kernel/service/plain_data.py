@@ -41,7 +41,9 @@ def encoded(value: Any, raw: bytearray) -> Json:
     try:
         plain = msgspec.to_builtins(value, builtin_types=_SENT, enc_hook=_converted)
         return _marked(plain, raw)
-    except (TypeError, ValueError, RecursionError) as problem:
+    except RecursionError as problem:
+        raise NotPlainError("it is nested too deeply, or holds itself") from problem
+    except (TypeError, ValueError) as problem:
         raise NotPlainError(str(problem)) from problem
 
 

@@ -25,6 +25,8 @@ def open_workspace(
 
     Raises the errors of `create_sandbox` that are about folders.
     """
+    if workspace == "":  # often a variable that is not set; it would be the current folder
+        raise ValueError("workspace is an empty text; name a folder, such as '.'")
     if policy.network_mode != NetworkMode.LIVE:
         raise PolicyError("network_mode", _NEEDS_SESSION.format(mode=policy.network_mode))
     guards = check_opening(real_path(workspace), None, policy.mounts, private_root)
