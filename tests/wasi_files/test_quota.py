@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +100,24 @@ def test_what_others_put_there_between_turns_counts(tmp_path: Path) -> None:
         quota.begin_turn()
         with pytest.raises(Full):
             quota.reserve(0, 5 * KB)
+
+
+def test_files_beside_one_whose_disk_fails_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        (tmp_path / f"{number}").write_bytes(bytes(KB))
+    status = os.stat
+
+    def failing(path: str, **how: Any) -> os.stat_result:
+        if path == "7":
+            raise OSError(errno.EIO, "the disk fails")
+        return status(path, **how)
+
+    with Folder.open(tmp_path) as folder:
+        quota = Quota([Preopen(folder, "/app")], 30 * KB, 100)
+        monkeypatch.setattr(os, "stat", failing)
+        assert quota.space() == (30 * KB, 19 * KB)
 
 
 def test_a_file_that_another_process_cut_is_counted_from_there(limited: Making) -> None:

@@ -85,6 +85,7 @@ STRANGE = '{"nbformat": 1, "nbformat_minor": 0, "cells": [{"cell_type": 7}]}'
         ("[]", "JSON of another kind"),
         ("{}", "it lacks nbformat"),
         ('{"nbformat": 4}', "it lacks cells"),
+        ('{"nbformat": 4, "cells": "one"}', "a part of it is of another kind"),
         ("\xff", "not text in UTF-8"),
         *((text, "no notebook") for text in ("[" * 100_000, ENDLESS, STRANGE)),
     ],
@@ -92,6 +93,12 @@ STRANGE = '{"nbformat": 1, "nbformat_minor": 0, "cells": [{"cell_type": 7}]}'
 def test_a_file_that_is_not_a_notebook_is_refused_in_words(text: str, why: str) -> None:
     with pytest.raises(NotebookError, match=f"no notebook.*{why}|{why}"):
         parse_notebook(text.encode("latin-1"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_notebook_may_begin_with_the_mark_that_windows_puts_there(encoding: str) -> None:
+    book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}
+    assert parse_notebook(json.dumps(book).encode(encoding)).cells == []
 
 
 def test_a_notebook_cannot_bring_a_verdict_or_outputs(make: Making, tmp_path: Path) -> None:

@@ -210,9 +210,9 @@ def parse_notebook(data: bytes) -> NotebookNode:
             f"The notebook holds more than {MOST_VALUES:,} values of JSON. Clear its outputs."
         )
     try:
-        found = json.loads(data.decode())
+        found = json.loads(data)  # also in UTF-16, or with the mark that Windows puts first
         if not isinstance(found, dict):
-            raise NotebookError("This is no notebook: it is JSON of another kind.")
+            raise TypeError("it is JSON of another kind")
         if found.get("nbformat") == _VERSION:
             _name_cells(found["cells"])
             found["nbformat_minor"] = max(5, int(found["nbformat_minor"]))
@@ -225,8 +225,9 @@ def parse_notebook(data: bytes) -> NotebookNode:
                     cell.id = f"cell-{number}"
             nbformat.validate(book)
     except (KeyError, AttributeError) as problem:
-        lacks = plain(str(problem)).strip("'")
-        raise NotebookError(f"This is no notebook: it lacks {lacks}.") from None
+        name = plain(str(problem)).strip("'")
+        why = f"it lacks {name}" if name.isidentifier() else "a part of it is of another kind"
+        raise NotebookError(f"This is no notebook: {why}.") from None
     except UnicodeDecodeError:
         raise NotebookError("This is no notebook: it is not text in UTF-8.") from None
     except json.JSONDecodeError as problem:
