@@ -347,7 +347,7 @@ def test_a_submission_is_graded_with_recorded_answers(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"network": ["https://"]}, "--network has the host"),
+        ({"network": ["https://"]}, "--network takes https://HOST"),
         ({"network": ["htp:/a.org"]}, "--network takes"),
         ({"network": ["http//a.org"]}, "--network takes"),
         ({"record": "kept"}, "need --network"),
