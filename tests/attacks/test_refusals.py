@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.linux.inside import run
 from tests.stored import commits_in, state_of
 from wasm_kernel import (
     ExecutionPolicy,
+    Service,
     WasmKernelError,
     create_sandbox,
     create_session_sandbox,
@@ -47,6 +49,10 @@ def _sandbox(workspace_root: Path, **options: Any) -> Any:
 
 
 def _at_empty(workspace_root: Path) -> Any:
+    """Before, the current folder was the workspace, or the root of sessions."""
+    for make in (create_session_sandbox, Service):
+        with suppress(ValueError):
+            return make(workspace_root="")
     return create_sandbox(workspace="")
 
 

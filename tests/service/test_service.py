@@ -424,3 +424,15 @@ def test_what_a_service_does_not_understand_is_refused(service: Service, tmp_pat
                 service.note(sandbox.session_id, facts)
         record = service.record(sandbox.session_id)
         assert record is not None and record.facts == "kept"
+
+
+def test_private_state_may_lie_in_the_users_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a service made a folder named `~`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with Service("root", private_root="~/private") as service:
+        service.create()
+    assert {path.name for path in tmp_path.iterdir()} >= {"root", "private"}
+    assert not (tmp_path / "~").exists()

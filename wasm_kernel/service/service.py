@@ -95,8 +95,8 @@ class Service(SandboxHome[Sandbox]):
         self._policy = ExecutionPolicy() if policy is None else policy
         check_type("limits", self.limits, ServiceLimits)
         check_type("policy", self._policy, ExecutionPolicy)
-        private = None if private_root is None else real_path(private_root)
-        self._sessions_root = SessionsRoot(real_path(workspace_root), private)
+        root = workspace_root if workspace_root == "" else real_path(workspace_root)
+        self._sessions_root = SessionsRoot(root, private_root)  # it refuses an empty text
         self.root = self._sessions_root.path
         self._records = SessionRecords(self._sessions_root)
         self._lock = ServiceLock(self.root)

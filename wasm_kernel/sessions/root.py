@@ -38,10 +38,12 @@ class SessionsRoot:
 
     `named` is the caller's path, `path` is the real one. `private_root` is the absolute path of the
     folder for private folders, if the caller gave one. Raises `PlantedLinkError` if a path of the
-    caller is relative and leads through a link.
+    caller is relative and leads through a link, `ValueError` for an empty text.
     """
 
     def __init__(self, named: Path | str, private_root: Path | str | None = None) -> None:
+        if named == "":  # often a variable that is not set; it would be the current folder
+            raise ValueError("workspace_root is an empty text; name a folder, such as '.'")
         self.named, self.path = Path(named), real_path(named)
         self.privates = PrivateFolders(self.path, private_root)
         self.private_root = self.privates.named

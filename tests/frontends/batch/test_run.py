@@ -226,7 +226,7 @@ def test_parameters_reach_the_notebook_and_an_unknown_one_runs_nothing(
     assert executed(tmp_path / "out" / "report.ipynb")[-1][1] == "ran on tue\n"
 
 
-@pytest.mark.parametrize("wrong", ["./a.ipynb", Path("a.ipynb"), 5])
+@pytest.mark.parametrize("wrong", ["./a.ipynb", b"a.ipynb", Path("a.ipynb"), 5])
 def test_one_path_is_no_list_of_paths(make: Making, tmp_path: Path, wrong: Any) -> None:
     """Before, each letter was one: `.` and `/` had every notebook of the machine searched for."""
     one, out = make("a.ipynb", "1"), tmp_path / "out"

@@ -65,7 +65,7 @@ class BatchError(WasmKernelError):
 
 def paths_in(name: str, given: Iterable[Path | str]) -> list[Path | str]:
     """Returns the paths in an argument; `BatchError` for one path, whose letters are no paths."""
-    if isinstance(given, str | Path) or not isinstance(given, Iterable):
+    if isinstance(given, str | bytes | Path) or not isinstance(given, Iterable):
         raise BatchError(f"{name} is a list of paths, not {given!r}. Nothing was run.")
     return [*given]
 
