@@ -80,7 +80,7 @@ def test_tracking_agrees_with_the_model(tmp_path: Path, kind: type) -> None:
 def test_thousands_of_steps_agree_with_the_model(tmp_path: Path, kind: type) -> None:
     with faulty(state__pages__best=f"{kind.__module__}:{kind.__name__}"):
         for number in lasting(2):
-            stories(tmp_path / str(number), 100 + number, 600)
+            stories(tmp_path / str(number), 100 + number, 200)
 
 
 def test_a_servers_session_runs_without_locks(faults: Faults, tmp_path: Path) -> None:
