@@ -280,5 +280,16 @@ SCRIPTS = {
         "d/e/x.py\nd/ d/e/\nd/ d/e d/e/x.py\n./d/e/x.py d/**/no\nb\na\nc\nb\na\n"
         "(standard input):c\nf|\n2\n3\n"
     ),
+    r"""j() { jq -c "$1" <<< '{"a": [{"n": 1, "b": "x"}, {"n": 2}], "c": 3, "d": 4}'; }
+    j 'del(.a, .c)'; j '(.a[] | select(.n > 1).b) = "\u00e9\b"'
+    j 'del(.a[] | select(.n == 1)) | del(.c, .d)'
+    j '(.c, .d) |= . + 1 | .a = 0'; j '.a[-1].n += 5 | .a'
+    j '.a |= map(.n) | .c //= 9 | del(.a[1:])'
+    j '[path(.a[] | .n)]'; j '"a, b" | split(", *"; null)'; j '.a[1:] = [2]' 2>&1""": (
+        '{"d":4}\n{"a":[{"n":1,"b":"x"},{"n":2,"b":"é\\b"}],"c":3,"d":4}\n{"a":[{"n":2}]}\n'
+        '{"a":0,"c":4,"d":5}\n[{"n":1,"b":"x"},{"n":7}]\n{"a":[1],"c":3,"d":4}\n'
+        '[["a",0,"n"],["a",1,"n"]]\n["a","b"]\n'
+        "jq: parse error: a part of an array is not known here as a part of a path\n"
+    ),
 }
 """Scripts, and what bash prints for them; the soak runs just-bash's own cases."""

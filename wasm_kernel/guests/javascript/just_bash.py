@@ -21,6 +21,7 @@ import {filledIn} from "wasm-kernel:pieces";
 import {exactOf, inverted, negated, numberOf} from "wasm-kernel:numbers";
 import {printed, reckon, whole} from "wasm-kernel:numbers";
 import {changed, entriesOf, nextPlace, once, ownAttributes, replaceFile} from "wasm-kernel:pieces";
+import {pathsOf, removed, updated} from "wasm-kernel:paths";
 import {runJob, runWithTrap, substituted, waited} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 
@@ -213,6 +214,16 @@ _UNIQUE_VALUES = b"""case"unique":
 return s(e,{type:"Call",name:"unique_by",args:[{type:"Identity"}]},r);"""
 _INDEXED = b"""case"INDEX":{if(n.length===0)return[Object.create(null)];
 if(n.length===1)n=[{type:"Iterate"},n[0]];"""
+_UPDATED = b"""case"UpdateOp":return updated(e,t,(v,f)=>te(v,f,n),Va,Ga)"""
+_PATHS = (
+    b"""case"path":{if(n.length===0)return[[]];let u=pathsOf(e,n[0],(v,f)=>s(v,f,r));return u;"""
+)
+_DELETED = b"[e]:[removed(e,pathsOf(e,n[0],(v,f)=>s(v,f,r),true),a)];case"
+_ESCAPES = rb"""case"(":f+="\\(",d=1;break;
+case"b":f+="\b";break;case"f":f+="\f";break;
+case"u":{let q="";for(;q.length<4&&!i();)q+=s();f+=String.fromCharCode(parseInt(q,16));break}"""
+_SPLIT = b"""case"split":{
+if(n.length>1)return[s(e,{type:"Call",name:"splits",args:n},r)];"""
 _ENTRIES = b"""case"to_entries":{let i=Je(e);if(Array.isArray(e))return[
 e.map((v,k)=>Object.assign(Object.create(null),{key:k,value:v}))];if(i){"""
 _FOR_SHELL = rb"""case"@sh":return[(Array.isArray(e)?e:[e]).map(x=>{
@@ -396,6 +407,12 @@ _PARTS = (
     (b"?r&&l>=0?(i.push(o.slice(0,l+1))", b"}return o.length>0&&i.push(o)", _FOLDED),
     # `jq`: sorted `unique`, entries of arrays, `INDEX` of all values, arrays for a shell
     (b'case"unique":', b'case"tojson"', _UNIQUE_VALUES),
+    (b'case"UpdateOp":return[MS(e,t.path,t.op,t.value,n)]', _UPDATED),
+    (b'case"path":{if(n.length===0)return[[]];let u=[];', b"return c(e,n[0]", _PATHS),
+    (b"[e]:[l(e,n[0],r)];case", _DELETED),
+    (b"d=e;for(let p of f.sort((h,m)=>m.length-h.length))d=a(d,p);", b"d=removed(e,f,a);"),
+    (rb'case"(":f+="\\(",d=1;break;', _ESCAPES),
+    (b'case"split":{', _SPLIT),
     (b'case"to_entries":{let i=Je(e);if(i){', _ENTRIES),
     (b'case"INDEX":{if(n.length===0)return[Object.create(null)];', _INDEXED),
     (b'case"@sh":', b'case"@text"', _FOR_SHELL),
