@@ -43,7 +43,7 @@ def test_a_name_stands_for_a_list_of_rules(folder: Path, tmp_path: Path) -> None
     [
         (None, "data", "no network.toml in wasm-kernel of your folder for configuration"),
         (PRESETS, "other", r"@other, but network.toml has no list of that name .pypi, wrong, data"),
-        (PRESETS, "wrong", "has the host ''"),
+        (PRESETS, "wrong", "takes https://HOST"),
         ("data = 1", "data", "no list of that name"),
         ("data = [", "data", "is not a TOML file"),
         ('data = ["@data"]', "data", "has the host '@data'|takes https"),
