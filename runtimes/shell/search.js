@@ -3,14 +3,14 @@
 import { defineCommand } from "just-bash";
 import { optionsOf, refused } from "wasm-kernel:options";
 
-const LETTERS = "abcEFGhHilLnoPqrRsUvwxyZe:f:m:A:B:C:I:X:D:k";
+const LETTERS = "abcEFGhHiIlLnoPqrRsUvwxyZe:f:m:A:B:C:+:%:@:~";
 const LONG = {
   text: "a", count: "c", "extended-regexp": "E", "fixed-strings": "F", "perl-regexp": "P", "basic-regexp": "G", "no-filename": "h", "with-filename": "H",
   "ignore-case": "i", "files-with-matches": "l", "files-without-match": "L", "line-number": "n", "only-matching": "o", quiet: "q", silent: "q", recursive: "r",
   "dereference-recursive": "R", "no-messages": "s", "line-buffered": "U", "invert-match": "v", "word-regexp": "w", "line-regexp": "x", null: "Z", regexp: "e",
-  file: "f", "max-count": "m", "after-context": "A", "before-context": "B", context: "C", include: "I", exclude: "X", "exclude-dir": "D", color: "k", colour: "k",
+  file: "f", "max-count": "m", "after-context": "A", "before-context": "B", context: "C", include: "+", exclude: "%", "exclude-dir": "@", color: "~", colour: "~",
 };
-const NAMED = { I: "include", X: "exclude", D: "exclude-dir" };
+const NAMED = { "+": "include", "%": "exclude", "@": "exclude-dir" };
 const EDGES = { "<": "\\b", ">": "\\b" }, BASIC = { ...EDGES, "+": "\\{1,\\}", "?": "\\{0,1\\}" }; // which just-bash knows
 
 const search = defineCommand("grep", async (args, context) => {
@@ -37,10 +37,11 @@ const search = defineCommand("grep", async (args, context) => {
   const known = (pattern) => pattern.replace(/\\([^])/g, (all, letter) => signs[letter] ?? all);
   if ((flags.has("r") || flags.has("R")) && names.length === 0) names.push(""); // this folder
   if (flags.has("H")) names.push(...(names.length === 0 ? ["-"] : []), "/dev/null"); // with several files, grep names the one with a match
-  const kept = [...flags].filter((flag) => !"aHsUZkG".includes(flag)).map((flag) => `-${flag}`);
+  const kept = [...flags].filter((flag) => !"aHIsUZ~G".includes(flag)).map((flag) => `-${flag}`);
   const sought = patterns.length > 0 ? ["-e", patterns.map(known).join("\n")] : [];
   const found = await context.origCommand([...kept, ...words, ...sought, "--", ...names]);
   if (flags.has("s")) found.stderr = "";
+  if (flags.has("I")) found.stdout = found.stdout.replace(/^[^\n]*\0[^\n]*\n/gm, ""); // lines of no text
   if (ends === "\0") found.stdout = isOfNames ? found.stdout.replaceAll("\n", ends) : found.stdout.replace(/^([^:\n]*):/gm, `$1${ends}`);
   return found;
 });

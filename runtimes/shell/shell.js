@@ -161,7 +161,10 @@ const withVariables = defineCommand("env", async (args, context) => {
     if (name) own[name] = value;
     else if (/^(-|-i|--ignore-environment)$/.test(words[0])) Object.keys(own).forEach((each) => delete own[each]);
     else if (isUnset) delete own[unset || (words.shift(), words[0])];
-    else return refused("env", `the option ${words[0]} is not known here`, 125);
+    else if (words[0] === "--") {
+      words.shift();
+      break;
+    } else return refused("env", `the option ${words[0]} is not known here`, 125);
   }
   if (words.length === 0) return listed(own, Object.keys(own));
   const { cwd, stdin, signal } = context, env = { PATH, IFS, OPTIND: "1", ...own };

@@ -291,5 +291,11 @@ SCRIPTS = {
         '[["a",0,"n"],["a",1,"n"]]\n["a","b"]\n'
         "jq: parse error: a part of an array is not known here as a part of a path\n"
     ),
+    r"""sed -nE '/^(a|c)\.(c|t)/p' *; sed -E '/b{1}|x/!d' *; sed -E '/(a)/,/(c)/s/\./-/' a.csv
+    sed -E 's/a/(a)/;/\(a/s//X/' a.csv; printf 'a\0\nab\n' > f; grep -I a f *.csv; grep -Ihc c c.txt
+    env -- printf '%s\n' x; grep -D a b.csv 2>&1""": (
+        "a.csv\nc.txt\nb.csv\nc.txt\na-csv\nX).csv\nf:ab\na.csv:a.csv\n1\nx\n"
+        "grep: invalid option -- 'D'\n"
+    ),
 }
 """Scripts, and what bash prints for them; the soak runs just-bash's own cases."""

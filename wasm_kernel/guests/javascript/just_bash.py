@@ -263,6 +263,9 @@ _PARTS = (
     (b"function fu(e){", b"var fu=once(fuOf);function fuOf(e){"),
     (b"function du(e){", b"var du=once(t=>longestFirst(duOf(t)));function duOf(e){"),
     (rb'`,this.advance()):o+="\\"):l', rb'`,this.advance()):o+="\\\\"):l'),
+    # `sed -E`: patterns that choose lines
+    (b"{pattern:t.pattern||t.value}", b"{pattern:t.pattern||t.value,isLong:this.extendedRegex}"),
+    (b"let o=du(fu(i));return ie(o)", b"let o=du(e.isLong?i:fu(i));return ie(o)"),
     (b"function hu(e,t,n){", b"function sm(e,t,n)", b"var hu=filledIn;"),
     # `sed -i`: a full disk
     (b"t.fs.writeFile(g,w.output))}catch(b){", _FULL),
