@@ -23,6 +23,8 @@ import wasm_kernel
 from tests.faces import ends, error_of, fall_asleep, open_files, process_of, says, wait_for
 from tests.private import private_folders, private_of
 from wasm_kernel.errors import PolicyError, SandboxClosed
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.locks import FileLock
 from wasm_kernel.policy import ExecutionPolicy, Mount
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.service import fork_process
@@ -209,6 +211,21 @@ def test_an_open_session_is_not_taken_away(make: Making, tmp_path: Path) -> None
     for call in (sandbox.execute, lambda _: sandbox.reconfigure(ExecutionPolicy(), None)):
         with pytest.raises(SandboxClosed, match="session was about to be deleted"):
             call("1")
+
+
+def test_after_a_change_of_limits_a_session_that_another_program_took_is_not_waited_for(
+    make: Making, tmp_path: Path
+) -> None:
+    sandbox = make(ID)
+    says(sandbox, "1")
+    sandbox.reconfigure(ExecutionPolicy(cell_timeout=50), None)
+    fall_asleep(sandbox)
+    with Folder.open(private_of(tmp_path / "root" / ID)) as private:
+        other = FileLock("lock", private)
+        assert other.acquire()
+        result = sandbox.submit("1").result(timeout=60)  # it waited for 170 s
+        other.release()
+    assert "already open, in another process" in result.stderr
 
 
 def test_a_sandbox_that_was_not_closed_warns_and_ends(make: Making, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ class ProgramHome(SandboxHome[Sandbox]):
     def mounted(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
         """Opens the policy's mounts; returns the folders for the worker."""
         self.hooks.folders.mounted(policy.mounts)
-        return {"folders": self.hooks.folders.opened}
+        return {"folders": replace(self.hooks.folders.opened, is_left=False)}  # it is in use
 
     def closed(self, sandbox: Sandbox) -> None:
         """Closes the session and its folders."""

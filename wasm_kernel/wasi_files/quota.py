@@ -178,9 +178,10 @@ class Quota:
                 self._count(entry, linked)
 
     def _count(self, entry: walks.Entry, linked: set[Inode]) -> None:
-        status = None
-        with contextlib.suppress(OSError):  # its disk fails: the other files count all the same
+        try:
             status = entry.status
+        except OSError:  # its disk fails: the other files count all the same
+            return
         if status is None or not stat.S_ISREG(status.st_mode):
             return
         if status.st_nlink > 1:
