@@ -1,7 +1,7 @@
 // The paths of `jq`, and what changes by them: just-bash's own know but few kinds of expressions, and pass over others.
 
 const IDENTITY = { type: "Identity" }, KINDS = ["arrays", "objects", "iterables", "booleans", "numbers", "strings", "nulls", "values", "scalars"];
-const kindOf = (value) => (value === null ? "null" : Array.isArray(value) ? "array" : typeof value);
+export const kindOf = (value) => (value === null ? "null" : Array.isArray(value) ? "array" : typeof value);
 const isTrue = (value) => value !== null && value !== undefined && value !== false;
 
 /** Returns the value behind a key; `null` if there is none. */

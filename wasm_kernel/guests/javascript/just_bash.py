@@ -21,7 +21,8 @@ import {filledIn} from "wasm-kernel:pieces";
 import {exactOf, inverted, negated, numberOf} from "wasm-kernel:numbers";
 import {printed, reckon, whole} from "wasm-kernel:numbers";
 import {changed, entriesOf, nextPlace, once, ownAttributes, replaceFile} from "wasm-kernel:pieces";
-import {pathsOf, removed, updated} from "wasm-kernel:paths";
+import {kindOf, pathsOf, removed, updated} from "wasm-kernel:paths";
+import {remainder, unfit} from "wasm-kernel:operators";
 import {runJob, runWithTrap, substituted, waited} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 
@@ -219,6 +220,12 @@ _PATHS = (
     b"""case"path":{if(n.length===0)return[[]];let u=pathsOf(e,n[0],(v,f)=>s(v,f,r));return u;"""
 )
 _DELETED = b"[e]:[removed(e,pathsOf(e,n[0],(v,f)=>s(v,f,r),true),a)];case"
+_EQUAL = b"function wi(e,t){return Wa(e,t)===0}function bo(e,t){return Wa(e,t)}"
+_NUMBERS = b"""typeof t=="number")
+return Number.isNaN(e)?-1:Number.isNaN(t)?1:e-t;if(typeof e=="string"&&typeof t=="string")
+return e.localeCompare(t);if(typeof e=="boolean\""""
+_ADDED = b"""vs(...d):d.length===1?d[0]:
+unfit("added",d[0],d.find(p=>kindOf(p)!==kindOf(d[0]))??d[1])};"""
 _ESCAPES = rb"""case"(":f+="\\(",d=1;break;
 case"b":f+="\b";break;case"f":f+="\f";break;
 case"u":{let q="";for(;q.length<4&&!i();)q+=s();f+=String.fromCharCode(parseInt(q,16));break}"""
@@ -410,6 +417,18 @@ _PARTS = (
     (b"?r&&l>=0?(i.push(o.slice(0,l+1))", b"}return o.length>0&&i.push(o)", _FOLDED),
     # `jq`: sorted `unique`, entries of arrays, `INDEX` of all values, arrays for a shell
     (b'case"unique":', b'case"tojson"', _UNIQUE_VALUES),
+    # `jq`: operators on values that they do not take, the order of values of different kinds
+    (b"function wi(e,t){", b"function Ag(", _EQUAL),
+    (b'typeof t=="number")return e-t;if(typeof e=="string"', b'&&typeof t=="boolean")', _NUMBERS),
+    (b'ou(l,c):null;case"-":', b'ou(l,c):unfit("added",l,c);case"-":'),
+    (b"subtracted`)}return null;", b'subtracted`)}return unfit("subtracted",l,c);'),
+    (b"vs(...d):null};", _ADDED),
+    (b'[u(e)]:[null]}case"any"', b'[u(e)]:[u(Object.values(Je(e)??[]))]}case"any"'),
+    (b"if(u<0)return null;", b"if(u<1)return null;"),
+    (b"visit:()=>mn(s)})}return null;", b'visit:()=>mn(s)})}return unfit("multiplied",l,c);'),
+    (b"l.split(c):null;", b'l.split(c):unfit("divided",l,c);'),
+    (b"-1:0:l%c}return null;", b'-1:0:remainder(l,c)}return unfit("divided",l,c);'),
+    (b"cannot be negated`)}return null}", b'cannot be negated`)}return unfit("negated",s)}'),
     (b'case"UpdateOp":return[MS(e,t.path,t.op,t.value,n)]', _UPDATED),
     (b'case"path":{if(n.length===0)return[[]];let u=[];', b"return c(e,n[0]", _PATHS),
     (b"[e]:[l(e,n[0],r)];case", _DELETED),
