@@ -109,6 +109,12 @@ def test_a_connection_says_at_once_that_there_is_no_network(module_sandbox: Base
         )
 
 
+def test_a_socket_says_that_there_is_no_network(module_sandbox: BaseSandbox) -> None:
+    for call in ("socket.socket()", "socketserver.TCPServer(('', 80), None)"):
+        text = error_of(module_sandbox.execute(f"import socket, socketserver\n{call}"))
+        assert "no socket can listen or connect" in text
+
+
 def test_a_picture_without_a_codec_says_what_can_be_done(module_sandbox: BaseSandbox) -> None:
     opened = "from PIL import Image; open('g.avif', 'wb').write(b'    ftypavif'); "
     for code in (

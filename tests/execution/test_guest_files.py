@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 from textwrap import dedent
+from zipfile import ZipFile
 
 import pytest
 
@@ -83,6 +85,28 @@ def test_history_becomes_a_valid_notebook(opened: Opening) -> None:
     assert [cell.source for cell in book.cells] == ["x = 41", "x + 1", "1/0"]
     assert book.cells[1].outputs[0].data["text/plain"] == "42"
     assert book.cells[2].outputs[0].ename == "ZeroDivisionError"
+
+
+ARCHIVES = """
+import os, shutil, stat
+os.makedirs("given/in")
+open("given/in/f", "w").close()
+os.symlink("f", "given/in/l")
+shutil.make_archive("packed", "zip", "given")
+shutil.make_archive("packed", "tar", "given")
+print(*(stat.filemode(os.lstat(f"given/in/{name}").st_mode) for name in ("", "f", "l")))
+!ls -l given/in | tail -n 2 | cut -c-10; stat -c %a given given/in/f
+"""
+
+
+def test_files_have_modes_also_in_archives(tmp_path: Path) -> None:
+    with create_sandbox(workspace=tmp_path) as sandbox:
+        shown = "drwxr-xr-x -rw-r--r-- lrwxrwxrwx\n-rw-r--r--\nlrwxrwxrwx\n755\n644"
+        assert says(sandbox, ARCHIVES) == shown
+    with ZipFile(tmp_path / "packed.zip") as zipped:
+        assert zipped.getinfo("in/f").external_attr >> 16 == 0o100644
+    with tarfile.open(tmp_path / "packed.tar") as packed:
+        assert [packed.getmember(name).mode for name in ("./in", "./in/f")] == [0o755, 0o644]
 
 
 def test_the_null_device_takes_all_and_gives_nothing_also_after_an_undo(

@@ -16,7 +16,6 @@ from wasm_kernel_agent.shell_basics import described_time
 from wasm_kernel_agent.shell_options import Usage, number_of, options_of
 from wasm_kernel_agent.shell_text import version_of
 
-_MODE = 0o755  # the sandbox has no modes
 _USER = "user"
 _HALF_YEAR = 182 * 86400
 _BLOCK = 4096
@@ -131,7 +130,7 @@ def _row(
     row += [_size(_blocks(one), letters, 1024)] * ("s" in letters)
     if "l" in letters:
         owner = str(os.getuid()) if "n" in letters and hasattr(os, "getuid") else _USER
-        row += [stat.filemode(stat.S_IFMT(one.st_mode) | _MODE), str(one.st_nlink or 1)]
+        row += [stat.filemode(one.st_mode), str(one.st_nlink or 1)]
         row += [owner] * (2 - ("g" in letters) - bool({"o", "G"} & letters))
         row += [_size(one.st_size, letters, 1), _time(one.st_mtime, letters, values)]
         if stat.S_ISLNK(one.st_mode):
@@ -222,9 +221,9 @@ def _known(name: str, one: os.stat_result) -> dict[str, str]:
         "N": f"'{name}'{target}",
         "s": str(one.st_size),
         "F": kind.replace("regular file", f"regular{empty} file"),
-        "a": f"{_MODE:o}",
-        "A": stat.filemode(stat.S_IFMT(one.st_mode) | _MODE),
-        "f": f"{stat.S_IFMT(one.st_mode) | _MODE:x}",
+        "a": f"{stat.S_IMODE(one.st_mode):o}",
+        "A": stat.filemode(one.st_mode),
+        "f": f"{one.st_mode:x}",
         "b": str(_blocks(one) // 512),
         "B": "512",
         "o": str(_BLOCK),

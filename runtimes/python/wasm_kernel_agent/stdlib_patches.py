@@ -115,7 +115,7 @@ def _refuse_what_is_missing() -> None:
         (BaseProcess, "start", _no_process("multiprocessing.Process")),
         (socket, "getaddrinfo", _no_network),
         (socket, "gethostbyname", _no_network),
-        (socket.socket, "connect", lambda _, address: _no_network(address)),
+        (socket.socket, "__init__", _no_socket),
     ]
     for name in _SHARED_BY_PROCESSES:
         refusal = _no_process(f"multiprocessing.{name}")
@@ -136,6 +136,11 @@ def _no_network(address: Any = None, *_: Any, **named: Any) -> NoReturn:
     __tracebackhide__ = True
     host = named.get("host", address[0] if isinstance(address, tuple) else address)
     raise OSError(errno.ENETUNREACH, NO_NETWORK.format(what=host or "another machine"))
+
+
+def _no_socket(*_: Any, **__: Any) -> NoReturn:
+    __tracebackhide__ = True
+    raise OSError(errno.ENOTSUP, "the sandbox has no network: no socket can listen or connect")
 
 
 def _no_thread(start: Any) -> Any:
