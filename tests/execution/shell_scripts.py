@@ -28,6 +28,9 @@ SCRIPTS = {
     "python -c 'import sys; print(sys.argv[1:], __name__)' a 'b c'": "['a', 'b c'] __main__\n",
     "echo 'import sys; sys.exit(4)' > s.py; python s.py; echo $?": "4\n",
     "echo '[1, 2]' | python -m json.tool --compact": "[1,2]\n",
+    "python -m no 2>&1; python3 -m no.thing x 2>&1 | sed s/no/its/": (
+        "/usr/bin/python3: No module named no\n/usr/bin/python3: No module named its.thing\n"
+    ),
     "cd /tmp; FOO=1 python -c 'import os; print(os.getcwd(), os.environ[\"FOO\"])'": "/tmp 1\n",
     "tar czf x.tgz *.csv && rm *.csv && tar xvf x.tgz && cat b.csv": "a.csv\nb.csv\nb.csv\n",
     "zip -qr x.zip a.csv c.txt; rm a.csv; unzip -q x.zip; cat a.csv": "a.csv\n",

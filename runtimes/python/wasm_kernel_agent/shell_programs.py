@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import importlib.util
 import os
 import platform
 import re
@@ -101,6 +102,8 @@ def _python(words: list[str]) -> None:
             _pip(words[2:])
         case ["-m", module, *rest]:
             sys.argv, sys.path[0:0] = [module, *rest], [""]
+            if not _is_there(module):
+                raise SystemExit(f"{sys.executable}: No module named {module}")
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         case [] | ["-", *_]:
             _run_text(sys.stdin.read(), "<stdin>", words or [""])
@@ -108,6 +111,13 @@ def _python(words: list[str]) -> None:
             raise Usage(f"the option {flag} is not known here")
         case [path, *_]:
             _run_file(path, words)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that would have it
+        return False
 
 
 def _run_file(path: str, argv: list[str]) -> None:
