@@ -19,3 +19,8 @@ export function remainder(one, other) {
   const by = Math.trunc(other);
   return by === 0 ? unfit("divided (remainder) because the divisor is zero", one, other) : Math.trunc(one) % by;
 }
+
+const inOrder = (_, value) => (kindOf(value) === "object" ? Object.fromEntries(Object.entries(value).sort()) : value);
+
+/** Returns a text that is the same for equal values. */
+export const keyOf = (value) => JSON.stringify(value, inOrder);

@@ -13,7 +13,7 @@ function valueAt(value, key) {
 }
 
 /** Returns the pairs of keys and values in a value. */
-function inside(value, isStrict = true) {
+export function inside(value, isStrict = true) {
   if (Array.isArray(value)) return [...value.entries()];
   if (value !== null && typeof value === "object") return Object.entries(value);
   if (isStrict) throw new Error(`Cannot iterate over ${kindOf(value)}`);

@@ -303,12 +303,14 @@ SCRIPTS = {
     r"""j() { jq -nc "$1" 2>&1; }; j '1 + "a"'; j 'null * 2'; j '[1, "a"] | add'
     j '7.9 % 3.9, 5 % -2'; j 'null < false, [1] < [2], {"b": 1, "a": 2} == {"a": 2, "b": 1}
     , nan < 1'; j 'try ({} - 1) catch .'; j '{"a": 1, "b": 2} | add'
-    j '"ab" * 2, [true] | add? // 0'""": (
+    j '"ab" * 2, [true] | add? // 0'; j 'null | add'
+    j '[{"a": 1, "b": 2}, {"b": 2, "a": 1}] | unique, (group_by(.) | length)'""": (
         'jq: parse error: number (1) and string ("a") cannot be added\n'
         "jq: parse error: null (null) and number (2) cannot be multiplied\n"
         'jq: parse error: number (1) and string ("a") cannot be added\n'
         '1\n1\ntrue\ntrue\ntrue\ntrue\n"object ({}) and number (1) cannot be subtracted"\n'
-        "3\n0\ntrue\n"
+        "3\n0\ntrue\njq: parse error: Cannot iterate over null\n"
+        '[{"a":1,"b":2}]\n1\n'
     ),
 }
 """Scripts, and what bash prints for them; the soak runs just-bash's own cases."""

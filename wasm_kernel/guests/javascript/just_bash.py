@@ -21,8 +21,8 @@ import {filledIn} from "wasm-kernel:pieces";
 import {exactOf, inverted, negated, numberOf} from "wasm-kernel:numbers";
 import {printed, reckon, whole} from "wasm-kernel:numbers";
 import {changed, entriesOf, nextPlace, once, ownAttributes, replaceFile} from "wasm-kernel:pieces";
-import {kindOf, pathsOf, removed, updated} from "wasm-kernel:paths";
-import {remainder, unfit} from "wasm-kernel:operators";
+import {inside as pairsIn, kindOf, pathsOf, removed, updated} from "wasm-kernel:paths";
+import {keyOf, remainder, unfit} from "wasm-kernel:operators";
 import {runJob, runWithTrap, substituted, waited} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 
@@ -128,10 +128,10 @@ _NTH = b"""if(t.substitutionMade=!0,o.nthOccurrence>1||o.nthOccurrence&&!o.globa
 _SORTED = b"""case"sort_by":return!Array.isArray(e)||n.length===0?[null]:
 [[...e].sort((f,d)=>{let p=s(f,n[0],r),h=s(d,n[0],r);"""
 _UNIQUE = b"""case"unique_by":{if(!Array.isArray(e)||n.length===0)return[null];
-let u=new Map;for(let d of e){let p=s(d,n[0],r)"""
+let u=new Map;for(let d of e){let p=s(d,n[0],r),h=keyOf(p)"""
 _SHORT = b"""(s[0]==="$"?(n=s.slice(1),r={type:"VarRef",name:s}):(n=s,r={type:"Field",name:s}))"""
 _GROUPS = b"""{if(!Array.isArray(e)||n.length===0)return[null];let u=new Map;
-for(let f of e){let k=s(f,n[0],r),d=JSON.stringify(k);
+for(let f of e){let k=s(f,n[0],r),d=keyOf(k);
 u.has(d)||u.set(d,{k,v:[]});u.get(d).v.push(f)}
 return[[...u.values()].sort((a,b)=>o(a.k,b.k)).map(a=>a.v)]}"""
 _INDEX = b"""if(s!==null&&(typeof o=="string"&&!Je(s)||typeof o=="number"))
@@ -346,7 +346,7 @@ _PARTS = (
     (b"m=t.name.parts.every(", b"m=names.length===0||t.name.parts.every("),
     # `jq`: groups in order, keys of several values, wrong indexes, `walk`, all matches, {$x}
     (b'case"sort_by":return!Array.isArray(e)', b"return o(p,h)})]", _SORTED),
-    (b'case"unique_by":{if(!Array.isArray(e)', b",h=JSON.stringify(p)", _UNIQUE),
+    (b'case"unique_by":{if(!Array.isArray(e)', b";u.has(h)||u.set(h,{item", _UNIQUE),
     (b'case"group_by":', b'case"max":return', b'case"group_by":' + _GROUPS),
     (b'if(typeof o=="string"){let a=Je(s);', _INDEX),
     (b"let l=bi(r),c=new WeakSet,u=new WeakMap", b'case"transpose":', _WALK),
@@ -423,8 +423,8 @@ _PARTS = (
     (b'ou(l,c):null;case"-":', b'ou(l,c):unfit("added",l,c);case"-":'),
     (b"subtracted`)}return null;", b'subtracted`)}return unfit("subtracted",l,c);'),
     (b"vs(...d):null};", _ADDED),
-    (b'[u(e)]:[null]}case"any"', b'[u(e)]:[u(Object.values(Je(e)??[]))]}case"any"'),
-    (b"if(u<0)return null;", b"if(u<1)return null;"),
+    (b'[u(e)]:[null]}case"any"', b'[u(e)]:[u(pairsIn(e).map(p=>p[1]))]}case"any"'),
+    (b"let u=Math.trunc(c);if(u<0)return", b"let u=Math.max(1,Math.trunc(c));if(c<=0)return"),
     (b"visit:()=>mn(s)})}return null;", b'visit:()=>mn(s)})}return unfit("multiplied",l,c);'),
     (b"l.split(c):null;", b'l.split(c):unfit("divided",l,c);'),
     (b"-1:0:l%c}return null;", b'-1:0:remainder(l,c)}return unfit("divided",l,c);'),
