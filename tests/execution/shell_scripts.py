@@ -15,7 +15,9 @@ SCRIPTS = {
     ),
     "bash --login -c 'echo $1' - a; sh -lc 'echo b'; bash -euc 'false; echo c'": "a\nb\n",
     "bash -euo pipefail -c 'false | true; echo a'; echo false > s; bash -e s": "",
-    "/bin/sh -c '/usr/bin/env A=b printenv A'; cd /usr/bin; ls sed; which sqlite3": "b\nsed\n",
+    "/bin/sh -c '/usr/bin/env A=b printenv A'; cd /usr/bin; ls sed; which sqlite3; sqlite3 2>&1": (
+        "b\nsed\nbash: sqlite3: command not found\n"
+    ),
     "echo 'import sys; print(sys.argv)' > p.py; if true; then ./p.py a 'b c'; fi": (
         "['./p.py', 'a', 'b c']\n"
     ),

@@ -258,6 +258,8 @@ _PARTS = (
     (b",this.totalBytes+=r}", b"}"),
     (b"let i;try{i=this.scope.appendOutput(t,n", b"prependTo(t){t instanceof yt", _KEPT),
     (b'let r=t.stdoutKind==="bytes"||t.stdout', b"build(t,n){return{stdout", _APPENDED),
+    # the advice to use its build for Node, about commands that this one lacks
+    (b"if(!c)return n4(t)?", b"if(!c)return false?"),
     # ranges such as {1..20000}
     (b"var Uo=1e4", b"var Uo=1/0"),
     (b"maxStringBytes:10*1024*1024};function Ll(", b"maxStringBytes:1/0};function Ll("),
