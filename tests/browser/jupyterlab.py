@@ -74,6 +74,7 @@ class Server:
         options = {
             "ServerApp.port": self.port,
             "ServerApp.port_retries": 0,
+            "ZMQChannelsWebsocketConnection.iopub_data_rate_limit": 1e9,  # states of all widgets
             "ServerApp.ip": "127.0.0.1",
             "ServerApp.root_dir": self.work,
             "IdentityProvider.token": TOKEN,
