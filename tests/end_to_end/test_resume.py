@@ -11,7 +11,7 @@ import pytest
 from tests.end_to_end.conftest import Starting
 from tests.end_to_end.real_kernel import RealKernel
 from tests.end_to_end.test_forker import children_of, process_of
-from tests.faces import wait_for
+from tests.faces import ends, wait_for
 from tests.linux.inside import needs_walls
 from tests.private import private_of
 from wasm_kernel.folders.locks import LOCK
@@ -42,7 +42,9 @@ def killed_in_a_cell(kernel: RealKernel, root: Path) -> None:
     kernel.send("x = 2\nwhile True: pass")
     while kernel.client.get_iopub_msg(timeout=60)["content"].get("code", "")[:5] != "x = 2":
         pass
+    process = process_of(kernel)
     kernel.kill()
+    ends(process)  # a restart interrupts the cell of a kernel that has not ended with its launcher
     kernel.autorestart()
 
 
