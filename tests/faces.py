@@ -139,7 +139,7 @@ def tells_of_start(text: str) -> bool:
 
 
 def without_waits(text: str) -> str:
-    """Standard error of a program, without what it says of waits on a busy machine."""
+    """The standard error of a program, without the lines about waits on a busy machine."""
     return _WAITS.sub("", text)
 
 

@@ -245,9 +245,9 @@ class Instance:
         return self._store.get_fuel() if self._flavour.fuel else None
 
     def lower_fuel(self, most: int | None) -> int:
-        """Lowers the running turn's fuel to `most`; returns how much was taken away.
+        """Lowers the running turn's fuel to `most`; returns the fuel taken away.
 
-        Nothing happens if code is unmetered, or `most` is None.
+        Does nothing if code is unmetered, or `most` is None.
         """
         left = self.fuel_left
         if left is None or most is None or left <= most:

@@ -66,7 +66,7 @@ class OverflowFiles:
         self._cell = cell
 
     def open(self, name: str) -> str:
-        """Begins the file of a stream; returns its name, or an empty string if there is none."""
+        """Begins the file of a stream; returns its name, or an empty string without a file."""
         for number in range(1, _TRIES) if self.most else ():
             again = f"-{number}" if number > 1 else ""
             file = f"output-{self._cell}-{name}{again}.txt"

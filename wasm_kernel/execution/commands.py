@@ -125,7 +125,7 @@ class HostCommands:
     def handler(self, name: str) -> tuple[CommandHandler, bool]:
         """Returns a command's handler, and whether it may be asked for `from_anywhere`.
 
-        Raises `CommandRefused` if there is none.
+        Raises `CommandRefused` if there is no such command.
         """
         if name in self._handlers:
             return self._handlers[name]

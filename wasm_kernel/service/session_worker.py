@@ -159,7 +159,7 @@ class SessionWorker:
         return bool(self._calls.changes)
 
     def interrupt(self, call: int = 0) -> bool:
-        """Interrupts a cell (0: the running one, or all that wait); False if there is none."""
+        """Interrupts a cell (0: the running one, or all that wait); False without a cell."""
         with self._changed:
             has_worker = self._line is not None and not self._calls.is_held(call)
             waits = self._thread is not None and not has_worker

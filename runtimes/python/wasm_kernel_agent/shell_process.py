@@ -69,10 +69,10 @@ class Process:
 
 
 class PythonProcess(Process):
-    """What a program of Python has besides: modules, arguments and the rest of an interpreter.
+    """A program of Python, which also has modules and arguments of its own.
 
-    These are its loggers, built-in names, hooks, finders of modules, random numbers, filters of
-    warnings and functions at exit; its interrupts and limits end with it.
+    It has its own loggers, built-in names, hooks, finders of modules, random numbers, filters of
+    warnings and functions at exit, too. Its interrupts and limits end with it.
     """
 
     def __init__(self) -> None:
