@@ -35,7 +35,7 @@ def test_a_missing_file_says_how_files_come_in(module_sandbox: BaseSandbox) -> N
 
 
 def test_an_error_names_the_bracket_that_was_never_closed(module_sandbox: BaseSandbox) -> None:
-    text = shown(module_sandbox.execute("x = [1,\ny = 3"))
+    text = shown(module_sandbox.execute("x = [1,\n"))
     assert "x = [1,\n        ^\nSyntaxError: '[' was never closed" in text
 
 
