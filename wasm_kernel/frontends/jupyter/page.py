@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 import uuid
 from typing import Any
 
@@ -35,6 +36,8 @@ _NOT_ADMITTED = (
 _UNDELIVERED = "[wasm-kernel] What the page sent to a widget was not delivered: {why}\n"
 _TIMELINE = re.compile(r"^\s*%timeline\s*$", re.MULTILINE)
 _SHOWN_HEADER = ("msg_id", "msg_type")
+_ANSWER_SECONDS = 0.2  # for a client to answer a cell's outputs in `Output` widgets
+_LOOK_SECONDS = 0.002
 _LOG = logging.getLogger("wasm_kernel")
 
 
@@ -50,6 +53,7 @@ class Page(CleanPage):
         self.timeline = KernelTimeline(self.sandbox, self.send)
         self.stdin = StdinChannel(sockets.stdin, session)
         self.ident = str(uuid.uuid4())
+        self.offered = 0  # comm messages that came while a cell ran
         self.session = session
         self._iopub: Any = sockets.iopub
 
@@ -117,8 +121,19 @@ class Page(CleanPage):
         if message is None or self.timeline.takes(message) or not self._gate.admits(message):
             return None
         offered = PageMessage(message, KernelListener(self, parent), cell)
+        self.offered += 1
         self.sandbox.offer(offered)
         return offered
+
+    async def await_answers(self, listener: KernelListener) -> None:
+        """Waits until the client has answered the outputs that a cell put into `Output` widgets.
+
+        nbclient answers each by a comm message. jupyter_client sends past its event loop, so that
+        a cell's reply that came at that moment would wait for the cell's time-out, or for ever.
+        """
+        end = time.monotonic() + _ANSWER_SECONDS
+        while self.offered < listener.answers_due and time.monotonic() < end:
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def deliver(self, parent: Content) -> None:
         """Passes a message of the page to the guest; closes a comm that the guest can't answer."""
@@ -161,6 +176,7 @@ class KernelListener(CleanListener):
     """A listener that may ask the user for input.
 
     `ident` is the front end that sent the message; `may_ask` says whether it takes input.
+    `answers_due` is the `Page.offered` at which the front end has answered all outputs so far.
     """
 
     def __init__(
@@ -170,6 +186,8 @@ class KernelListener(CleanListener):
         self.page = page
         self._ident = ident
         self._may_ask = may_ask
+        self._is_captured = False  # an `Output` widget takes the cell's outputs
+        self.answers_due = page.offered
 
     def comm(self, message: CommMessage) -> None:
         """Passes on a comm message, unless it pretends to be the front end's own."""
@@ -179,10 +197,14 @@ class KernelListener(CleanListener):
     def _show(self, output: Output) -> None:
         shown = output.data.get(WIDGET_VIEW) if isinstance(output, Display | Result) else None
         if not self.page.timeline.is_named_in(shown):
+            self.answers_due += self._is_captured
             super()._show(output)
 
     def _pass(self, message: CommMessage) -> None:
         if not self.page.timeline.is_named_in(message.data):
+            state = message.data.get("state")
+            if isinstance(state, dict) and "msg_id" in state:
+                self._is_captured = bool(state["msg_id"])
             super()._pass(message)
 
     def ask(self, prompt: str, password: bool) -> str:
