@@ -206,7 +206,7 @@ def test_widgets_survive_a_crash_of_the_kernels_process(page: RealKernel) -> Non
 
 
 def test_a_reply_waits_for_the_answer_to_an_output_in_a_widget(page: RealKernel) -> None:
-    # nbclient answers, and would miss a reply that comes meanwhile; this client never answers
+    # nbclient answers, and would miss a reply that comes at that moment; this client never answers
     shown = page.run("import ipywidgets as w\nwith w.Output(): print('inside')")
     sent = {message["msg_type"]: message["header"]["date"] for message in shown.messages}
     assert (sent["status"] - sent["stream"]).total_seconds() > 0.15
