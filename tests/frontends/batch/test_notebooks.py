@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,23 @@ def test_a_link_in_a_notebooks_place_is_not_followed(make: Making, tmp_path: Pat
         read_notebook(read["out.ipynb"])
     with pytest.raises(NotebookError, match="no file"):
         read_notebook(read["pipe.ipynb"])
+
+
+def test_a_hostile_notebook_is_read_in_time_that_grows_with_its_size() -> None:
+    """Before, three cells kept a run from ending for ever, and 2,000 tags for 20 s."""
+    cell: dict[str, object] = {"cell_type": "code", "source": "", "metadata": {}, "outputs": []}
+    cell["execution_count"] = None
+    book: dict[str, object] = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}}
+    named = [cell | {"id": name} for name in ("a", "cell-3-2", "a")]
+    read = parse_notebook(json.dumps(book | {"cells": named}).encode())
+    assert len({each.id for each in read.cells}) == len(named)
+    tagged = {"cells": [cell | {"metadata": {"tags": [{"": n} for n in range(100_000)]}}]}
+    old = {"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [tagged]}
+    began = time.process_time()
+    for each in (book | tagged, old):
+        with pytest.raises(NotebookError, match="the tags of a cell are not texts"):
+            parse_notebook(json.dumps(each).encode())
+    assert time.process_time() - began < 20.0
 
 
 @pytest.mark.parametrize("values", ['{"":{}},', "[],", "1,"])

@@ -16,7 +16,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +213,7 @@ def parse_notebook(data: bytes) -> NotebookNode:
         found = json.loads(data)  # also in UTF-16, or with the mark that Windows puts first
         if not isinstance(found, dict):
             raise TypeError("it is JSON of another kind")
+        _check_tags(found)
         if found.get("nbformat") == _VERSION:
             _name_cells(found["cells"])
             found["nbformat_minor"] = max(5, int(found["nbformat_minor"]))
@@ -240,13 +241,22 @@ def parse_notebook(data: bytes) -> NotebookNode:
     return book
 
 
+def _check_tags(found: Mapping[str, Any]) -> None:
+    """Raises `TypeError` for tags that are not texts: nbformat compares each with all."""
+    sheets = [found, *(found.get("worksheets") or [])]
+    for cell in (each for sheet in sheets for each in sheet.get("cells") or []):
+        tags = (cell.get("metadata") or {}).get("tags") or []
+        if not all(isinstance(tag, str) for tag in tags):
+            raise TypeError("the tags of a cell are not texts")
+
+
 def _name_cells(cells: Sequence[Any]) -> None:
     """Gives an id to each cell without a unique one; nbformat would draw one at random."""
     taken: set[Any] = set()
     for number, cell in enumerate(cells, start=1):
-        name = cell.get("id", f"cell-{number}")
+        name, more = cell.get("id", f"cell-{number}"), count(len(taken))
         while name in taken:
-            name = f"cell-{number}-{len(taken)}"
+            name = f"cell-{number}-{next(more)}"
         cell["id"] = name
         taken.add(name)
 
