@@ -205,11 +205,24 @@ def test_widgets_survive_a_crash_of_the_kernels_process(page: RealKernel) -> Non
 # -- nbclient
 
 
-def test_a_reply_waits_for_the_answer_to_an_output_in_a_widget(page: RealKernel) -> None:
+@pytest.mark.parametrize(
+    ("inside", "may_ask", "waits"),
+    [
+        ("print('a')", False, True),
+        ("print('a')", True, False),
+        ("with b: pass\n  print('a')", False, True),
+        ("clear_output()", False, True),
+        ("clear_output(wait=True)", False, False),
+    ],
+)
+def test_a_reply_waits_for_the_answers_to_outputs_in_widgets(
+    page: RealKernel, inside: str, may_ask: bool, waits: bool
+) -> None:
     # nbclient answers, and would miss a reply that comes at that moment; this client never answers
-    shown = page.run("import ipywidgets as w\nwith w.Output(): print('inside')")
+    page.run("import ipywidgets as w\nfrom IPython.display import clear_output\nb = w.Output()")
+    shown = page.run(f"with w.Output():\n  {inside}", allow_stdin=may_ask)
     sent = {message["msg_type"]: message["header"]["date"] for message in shown.messages}
-    assert (sent["status"] - sent["stream"]).total_seconds() > 0.15
+    assert ((sent["status"] - sent["comm_msg"]).total_seconds() > 0.9) is waits
 
 
 CELLS = [

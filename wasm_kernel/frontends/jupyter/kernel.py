@@ -134,7 +134,8 @@ class WasmKernel(Kernel):
                 self.log.exception("a fault of the kernel's own")
             return self._failed(listener, messages.of_problem(problem))
         listener.finish()
-        await self._page.await_answers(listener)
+        if not allow_stdin:  # nbclient's cells may not ask; a person's reply need not wait
+            await self._page.await_answers(listener)
         self._usage.note(result)
         self._page.timeline.cell_ended(sent, result)
         if self._page.is_ending:

@@ -18,7 +18,14 @@ from wasm_kernel.frontends.jupyter.channels import StdinChannel
 from wasm_kernel.frontends.jupyter.connection import KernelSockets
 from wasm_kernel.frontends.jupyter.startup import StartProgress
 from wasm_kernel.frontends.jupyter.timeline import KernelTimeline
-from wasm_kernel.guests.protocol import Display, Output, Result, Stream
+from wasm_kernel.guests.protocol import (
+    ClearOutput,
+    Display,
+    Output,
+    Result,
+    Stream,
+    UpdateDisplay,
+)
 from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.page import CleanListener, CleanPage
 from wasm_kernel.outputs import terminal
@@ -36,7 +43,7 @@ _NOT_ADMITTED = (
 _UNDELIVERED = "[wasm-kernel] What the page sent to a widget was not delivered: {why}\n"
 _TIMELINE = re.compile(r"^\s*%timeline\s*$", re.MULTILINE)
 _SHOWN_HEADER = ("msg_id", "msg_type")
-_ANSWER_SECONDS = 0.2  # for a client to answer a cell's outputs in `Output` widgets
+_ANSWER_SECONDS = 1  # for a client to answer an output in an `Output` widget, also under load
 _LOOK_SECONDS = 0.002
 _LOG = logging.getLogger("wasm_kernel")
 
@@ -126,14 +133,17 @@ class Page(CleanPage):
         return offered
 
     async def await_answers(self, listener: KernelListener) -> None:
-        """Waits until the client has answered the outputs that a cell put into `Output` widgets.
+        """Waits until nbclient has answered the outputs that a cell put into `Output` widgets.
 
-        nbclient answers each by a comm message. jupyter_client sends past its event loop, so that
-        a cell's reply that came at that moment would wait for the cell's time-out, or for ever.
+        It answers each by a comm message. jupyter_client sends past its event loop, so that a
+        cell's reply that came at that moment would wait for the cell's time-out, or for ever.
+        Ends when no answer came for `_ANSWER_SECONDS`, as other clients never answer.
         """
-        end = time.monotonic() + _ANSWER_SECONDS
+        seen, end = self.offered, time.monotonic() + _ANSWER_SECONDS
         while self.offered < listener.answers_due and time.monotonic() < end:
             await asyncio.sleep(_LOOK_SECONDS)
+            if self.offered > seen:
+                seen, end = self.offered, time.monotonic() + _ANSWER_SECONDS
 
     async def deliver(self, parent: Content) -> None:
         """Passes a message of the page to the guest; closes a comm that the guest can't answer."""
@@ -176,7 +186,7 @@ class KernelListener(CleanListener):
     """A listener that may ask the user for input.
 
     `ident` is the front end that sent the message; `may_ask` says whether it takes input.
-    `answers_due` is the `Page.offered` at which the front end has answered all outputs so far.
+    `answers_due` is the `Page.offered` at which nbclient has answered all outputs so far.
     """
 
     def __init__(
@@ -186,7 +196,7 @@ class KernelListener(CleanListener):
         self.page = page
         self._ident = ident
         self._may_ask = may_ask
-        self._is_captured = False  # an `Output` widget takes the cell's outputs
+        self._captors: set[str] = set()  # `Output` widgets that take the cell's outputs
         self.answers_due = page.offered
 
     def comm(self, message: CommMessage) -> None:
@@ -197,14 +207,15 @@ class KernelListener(CleanListener):
     def _show(self, output: Output) -> None:
         shown = output.data.get(WIDGET_VIEW) if isinstance(output, Display | Result) else None
         if not self.page.timeline.is_named_in(shown):
-            self.answers_due += self._is_captured
+            self.answers_due += bool(self._captors) and _is_answered(output)
             super()._show(output)
 
     def _pass(self, message: CommMessage) -> None:
         if not self.page.timeline.is_named_in(message.data):
             state = message.data.get("state")
             if isinstance(state, dict) and "msg_id" in state:
-                self._is_captured = bool(state["msg_id"])
+                change = self._captors.add if state["msg_id"] else self._captors.discard
+                change(message.comm_id)
             super()._pass(message)
 
     def ask(self, prompt: str, password: bool) -> str:
@@ -239,6 +250,13 @@ class PageMessage(OfferedMessage):
 
     def _publish_state(self, state: str, parent: Content) -> None:
         self._listener.page.publish(parent, "status", {"execution_state": state})
+
+
+def _is_answered(output: Output) -> bool:
+    """Returns whether nbclient tells an `Output` widget of this output at once."""
+    if isinstance(output, ClearOutput):
+        return not output.wait
+    return not isinstance(output, UpdateDisplay)
 
 
 def message_of(parent: Content) -> CommMessage | None:
