@@ -20,6 +20,7 @@ from pathlib import PurePosixPath
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
 
+from wasm_kernel_agent import threads
 from wasm_kernel_agent.host import note
 
 _SLICE = 0.05  # seconds of sleep between two looks for messages
@@ -92,8 +93,11 @@ class _SleepingSelector:
         __tracebackhide__ = True
         if take_postponed_interrupt():
             raise KeyboardInterrupt
-        if timeout is None and not (self.messages.is_open or self.calls.is_open):
-            raise NothingToWaitFor
+        if timeout is None and not threads.run_until(lambda: self._loop.has_ready_callback):
+            if threads.is_in_thread():
+                threads.refuse_to_wait()
+            if not (self.messages.is_open or self.calls.is_open):
+                raise NothingToWaitFor
         if timeout == 0 and time.monotonic() - self.looked_at < _SLICE:
             return []
         end = None if timeout is None else time.monotonic() + timeout
@@ -311,14 +315,16 @@ class Awaiter:
 
     def make_current(self) -> None:
         """Makes the loop that of `asyncio.get_event_loop()` for the coming cell; no loop runs."""
+        threads.begin_cell()
         asyncio._set_running_loop(None)
         asyncio.set_event_loop(self.loop)
 
     def run_tasks(self) -> None:
         """Runs the tasks that cells left behind, until they would have to wait.
 
-        Between cells nothing runs. If a task needs that, a note says so once.
+        Between cells nothing runs. If a task or a thread needs that, a note says so once.
         """
+        threads.end_cell()
         if self._loop is None or self._loop.is_closed():
             return
         try:

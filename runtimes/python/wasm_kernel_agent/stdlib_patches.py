@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import _thread
 import copy
 import errno
 import functools
 import multiprocessing
 import os
 import platform
-import queue
 import socket
 import sys
-import threading
-import time
-from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import PurePath
@@ -22,19 +17,10 @@ from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 
-from wasm_kernel_agent import awaited_processes, pools, processes
+from wasm_kernel_agent import awaited_processes, pools, processes, threads
 
 NO_PROCESSES = (
     "the sandbox has no processes: {what} can't run. Use Python in the notebook itself instead."
-)
-NO_THREADS = (
-    "can't start new thread: the sandbox has no threads. "
-    "Call the function directly, use asyncio for things that wait, or "
-    "concurrent.futures.ThreadPoolExecutor, which makes its calls one after another here."
-)
-NO_OTHER_THREAD = (
-    "this would wait for ever: only another thread could end the wait, and the sandbox has none. "
-    "Wait with a timeout, or use asyncio, whose tasks can wait for each other."
 )
 NO_NETWORK = (
     "the sandbox has no network, so {what} can't be reached. Download the data with another "
@@ -101,17 +87,15 @@ def install() -> None:
     awaited_processes.install()
     _refuse_what_is_missing()
     pools.install()
-    _wait_for_nobody()
-    _lock_for_nobody()
+    threads.install()
     _keep_working_folder_plain()
     _refuse_empty_paths()
     _hide_the_missing_installation()
 
 
 def _refuse_what_is_missing() -> None:
-    """Says in plain words why processes, threads and the network can't be used."""
+    """Says in plain words why processes and the network can't be used."""
     refusals: list[tuple[Any, str, Any]] = [
-        (threading.Thread, "start", _no_thread(threading.Thread.start)),
         (BaseProcess, "start", _no_process("multiprocessing.Process")),
         (socket, "getaddrinfo", _no_network),
         (socket, "gethostbyname", _no_network),
@@ -141,92 +125,6 @@ def _no_network(address: Any = None, *_: Any, **named: Any) -> NoReturn:
 def _no_socket(*_: Any, **__: Any) -> NoReturn:
     __tracebackhide__ = True
     raise OSError(errno.ENOTSUP, "the sandbox has no network: no socket can listen or connect")
-
-
-def _no_thread(start: Any) -> Any:
-    def refuse(self: Any) -> None:
-        __tracebackhide__ = True
-        try:
-            start(self)
-        except RuntimeError as problem:
-            if "already" in str(problem) or "once" in str(problem):
-                raise
-            raise RuntimeError(NO_THREADS) from None
-
-    return refuse
-
-
-def _wait_for_nobody() -> None:
-    """Ends waits for other threads, such as those of events, queues, semaphores and futures.
-
-    A wait with a timeout takes the whole timeout. CPython without threads would crash in both
-    cases.
-    """
-
-    def wait(self: threading.Condition, timeout: float | None = None) -> bool:
-        """Waits until the timeout is over, as no other thread can notify; returns False."""
-        __tracebackhide__ = True
-        condition: Any = self
-        if not condition._is_owned():
-            raise RuntimeError("cannot wait on un-acquired lock")
-        if timeout is None:
-            raise RuntimeError(NO_OTHER_THREAD)
-        time.sleep(max(timeout, 0))
-        return False
-
-    threading.Condition.wait = wait  # type: ignore[method-assign]
-    module: Any = queue
-    module.SimpleQueue = module._PySimpleQueue  # it waits by a condition
-
-
-_make_lock = _thread.allocate_lock
-
-
-class _Lock:
-    """A lock that refuses to wait for another thread; CPython's own would end the guest there."""
-
-    __slots__ = ("__weakref__", "_lock")
-
-    def __init__(self) -> None:
-        self._lock = _make_lock()
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Takes the lock; False if it is still taken when the timeout is over."""
-        __tracebackhide__ = True
-        if not (blocking and self._lock.locked()) or -1 != timeout < 0:
-            return self._lock.acquire(blocking, timeout)
-        if timeout == -1:
-            raise RuntimeError(NO_OTHER_THREAD)
-        time.sleep(timeout)
-        return False
-
-    @property
-    def __enter__(self) -> Callable[[], bool]:
-        # no code of ours may run once it is taken: an interrupt there would leave it so
-        return self.acquire if self._lock.locked() else self._lock.acquire
-
-    @property
-    def __exit__(self) -> Callable[..., None]:  # noqa: PLE0302 - it returns the method
-        return self._lock.__exit__
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._lock, name)
-
-    def __repr__(self) -> str:
-        state = "locked" if self._lock.locked() else "unlocked"
-        return f"<{state} _thread.lock object at {id(self):#x}>"
-
-    def __reduce_ex__(self, _: Any) -> NoReturn:
-        raise TypeError("cannot pickle '_thread.lock' object")
-
-
-def _lock_for_nobody() -> None:
-    """Makes locks refuse a wait that can have no end."""
-    _Lock.__module__, _Lock.__qualname__, _Lock.__name__ = "_thread", "lock", "lock"
-    module: Any = _thread
-    module.allocate_lock = module.allocate = module.LockType = module.lock = _Lock
-    module = threading
-    module.Lock = module._allocate_lock = _Lock
 
 
 def _keep_working_folder_plain() -> None:

@@ -48,10 +48,10 @@ last: name another one by its `language`, or by `session`, a handle as results s
   you can try variants. get_workspace_info shows variables, files, history and limits.
 - pandas reads and writes Parquet and Feather, though pyarrow is not there. It reads no ORC.
 """
-_NO_NETWORK = """There is no network, there are no threads, processes or sockets. Do not try
-  requests, urllib or subprocess: put data in with write_file."""
+_NO_NETWORK = """There is no network, there are no processes or sockets; threads run one after
+  another. Do not try requests, urllib or subprocess: put data in with write_file."""
 _NETWORK = """Cells may send HTTP requests, with urllib, requests or httpx, to these hosts alone:
-  {rules}. There are no threads or processes."""
+  {rules}. There are no processes; threads run one after another."""
 _NO_MOUNTS = "Nothing else of the machine is there."
 _MOUNTS = """Of the machine there is also {mounts}: cells, list_files and
   read_file take such paths."""
