@@ -38,7 +38,6 @@ _idle: list[_Handle] = []  # event loops of threads; they run again at the next 
 _running: list[_Handle] = []
 _active: dict[int, Any] = vars(threading)["_active"]
 _ident_of_guest = threading.get_ident
-_swap_task: Any = vars(asyncio.tasks)["_swap_current_task"]
 _idents = itertools.count(1)
 _said: set[str] = set()
 
@@ -93,7 +92,7 @@ class _Handle:
         _waiting.remove(self)
         called = self.thread._target, self.thread._args, self.thread._kwargs
         loop, self._is_done = asyncio._get_running_loop(), True
-        task = None if loop is None else _swap_task(loop, None)
+        task = _swap_task(loop, None)
         try:
             _running.append(self)
             asyncio._set_running_loop(None)
@@ -111,8 +110,7 @@ class _Handle:
             self.thread._invoke_excepthook(self.thread)
         finally:
             asyncio._set_running_loop(loop)
-            if loop is not None:
-                _swap_task(loop, task)
+            _swap_task(loop, task)
             _running.remove(self)
             if self._is_done:
                 _active.pop(self.ident, None)
@@ -121,6 +119,12 @@ class _Handle:
 def _wake_idle() -> None:
     _waiting.extend(_idle)
     _idle.clear()
+
+
+def _swap_task(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
+    """Makes a task the current one of a running loop; returns the one before."""
+    swap: Any = getattr(asyncio.tasks, "_swap_current_task", None)  # not in the host's Python 3.11
+    return swap(loop, task) if loop is not None else None
 
 
 def is_in_thread() -> bool:
