@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -62,6 +63,18 @@ def test_a_root_that_cannot_be_made_is_an_error_in_words(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     with pytest.raises(WorkspaceError, match="Set workspace_root"):
         Session(SessionsRoot(tmp_path / "file"), "one")
+
+
+def test_a_pipe_in_the_place_of_a_private_file_is_named(tmp_path: Path) -> None:
+    root = SessionsRoot(tmp_path / "root", tmp_path / "private")
+    session = Session(root, "one")
+    session.closed()
+    session.folders.close()
+    [present] = (tmp_path / "private").glob("*/present")
+    present.unlink()
+    os.mkfifo(present)
+    with pytest.raises(WorkspaceError, match="present is not a regular file.* private folder"):
+        Session(root, "one")
 
 
 def test_a_fork_is_a_session_of_its_own_and_is_told(tmp_path: Path, heard: Heard) -> None:

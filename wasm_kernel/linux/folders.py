@@ -177,12 +177,12 @@ class Folder(DescriptorOwner):
             fd = os.open(plain_name(name), flags | _FILE, mode, dir_fd=self.fd)
         except OSError as problem:
             if problem.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-                raise NotRegular(problem.errno, "it is not a regular file") from None
+                raise NotRegular(problem.errno, f"{name} is not a regular file") from None
             raise
         if stat.S_ISREG(os.fstat(fd).st_mode):
             return fd
         os.close(fd)
-        raise NotRegular(errno.EINVAL, "it is not a regular file")
+        raise NotRegular(errno.EINVAL, f"{name} is not a regular file")
 
     def read(self, name: str, most: int) -> bytes:
         """Returns a regular file's content. Raises `NotRegular`; `TooLong` above `most` bytes."""

@@ -1,28 +1,25 @@
 """`create_sandbox`: a sandbox on a workspace folder."""
 
+# The package loads the types of the annotations when a program asks for them, and `create_sandbox`
+# imports the rest once the fork server's process is starting.
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # `create_sandbox` imports the rest once the fork server's process is starting
-    from collections.abc import Iterable
-    from pathlib import Path
+import os
+from _collections_abc import Callable, Iterable
 
-    from wasm_kernel.events import SandboxLogger
-    from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-    from wasm_kernel.service.host_function import Function, HostFunction
-    from wasm_kernel.service.sandbox import Sandbox
+import wasm_kernel
 
 
 def create_sandbox(
-    runtime: RuntimeType | str = "python",
-    workspace: Path | str = "workspace",
-    policy: ExecutionPolicy | None = None,
-    logger: SandboxLogger | None = None,
+    runtime: wasm_kernel.RuntimeType | str = "python",
+    workspace: os.PathLike[str] | str = "workspace",
+    policy: wasm_kernel.ExecutionPolicy | None = None,
+    logger: wasm_kernel.SandboxLogger | None = None,
     *,
-    private_root: Path | str | None = None,
+    private_root: os.PathLike[str] | str | None = None,
     pip: bool = False,
-    functions: Iterable[Function | HostFunction] = (),
-) -> Sandbox:
+    functions: Iterable[Callable[..., object] | wasm_kernel.HostFunction] = (),
+) -> wasm_kernel.Sandbox:
     """Makes a sandbox on a workspace folder, and the folder if it is not there.
 
     Its guest lives in a process of its own, a worker, behind both walls. The files stay when the

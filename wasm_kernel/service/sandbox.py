@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from msgspec.structs import replace
 
+import wasm_kernel
 from wasm_kernel.errors import GuestClosed, SandboxClosed, WasmKernelError, WorkerLost
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import (
@@ -37,9 +38,6 @@ from wasm_kernel.service.open_message import plain_policy
 from wasm_kernel.service.page_offers import PendingOffer
 from wasm_kernel.service.sandbox_home import SandboxHome
 from wasm_kernel.service.session_worker import SessionWorker
-
-if TYPE_CHECKING:  # few programs offer functions
-    from wasm_kernel.service.host_function import Function, HostFunction
 
 CLOSED = "this sandbox is closed; a session can be opened again"
 _COPY = "this process was forked from the one whose sandbox it is; make another one"
@@ -373,7 +371,9 @@ class Sandbox:
         """
         self.worker.change(pip=True)
 
-    def offer_functions(self, functions: Iterable[Function | HostFunction]) -> None:
+    def offer_functions(
+        self, functions: Iterable[Callable[..., Any] | wasm_kernel.HostFunction]
+    ) -> None:
         """Lets cells call functions of this program, not earlier ones, from the next cell on.
 
         They are builtins in cells. Arguments and results are plain data; `HostFunction` sets limits

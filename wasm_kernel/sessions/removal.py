@@ -32,7 +32,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from wasm_kernel import events
-from wasm_kernel.errors import SessionInUse, WasmKernelError
+from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders import orphans
 from wasm_kernel.folders.hiding import ASIDE
@@ -239,8 +239,8 @@ def delete_session_workspace(
         return
     except OSError as problem:
         raise WorkspaceError(
-            f"Session {name} can't be deleted ({os.strerror(problem.errno or 0)}). Files that were "
-            "deleted before are gone. Look at the permissions of its folder, and try again."
+            f"Session {name} can't be deleted ({describe(problem)}). Files that were deleted "
+            "before are gone. Look at that, and at the permissions of its folder, and try again."
         ) from problem
     log.log_event(events.SESSION_DELETED, session_id=name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from wasm_kernel.folders.places import notes
 from wasm_kernel.folders.private import Owner, discard, is_seen_whole, lies_in_session
 from wasm_kernel.guests.base import runtimes_folder
 from wasm_kernel.linux.confinement import KeptPaths
-from wasm_kernel.linux.folders import Folder, making_folder, open_named
+from wasm_kernel.linux.folders import Folder, NotRegular, making_folder, open_named
 from wasm_kernel.policy import ExecutionPolicy, Mount
 from wasm_kernel.sessions import entries, ids, metadata
 from wasm_kernel.sessions.last_use import LastUse
@@ -38,6 +37,8 @@ _SEEN = (
     "A sandbox is open on a folder that this one lies in, so its cells may see it. "
     "Nothing was opened. Close that sandbox first, or choose another session id."
 )
+_UNBLOCK = "Remove that from the session's private folder."
+_WRITABLE = "Set workspace_root to a folder that you can write to."
 DELETED = (
     "Another program has deleted or moved this session's folder: its variables and files are gone. "
     "Nothing was run. Create another session."
@@ -106,10 +107,10 @@ class Session(LastUse):
                 self.workspace = root.named / self.id
                 self.folders = self._opened(guards)
         except OSError as problem:
+            is_blocked = isinstance(problem, NotRegular)
             raise WorkspaceError(
-                f"The folder of session {self.id} can't be opened "
-                f"({os.strerror(problem.errno or 0)}). Nothing was changed. "
-                "Set workspace_root to a folder that you can write to."
+                f"The folder of session {self.id} can't be opened ({describe(problem)}). "
+                f"Nothing was changed. {_UNBLOCK if is_blocked else _WRITABLE}"
             ) from problem
         if self.made:
             self._log(events.SESSION_CREATED, workspace_path=self.folders.real)

@@ -13,7 +13,7 @@ from wasm_kernel.state.index import Commit, place_of
 from wasm_kernel.state.stored import RecoveredHistory
 from wasm_kernel.wasi_files.preopens import covered_by
 
-FILES_KEPT = "The files in /app are as the cell left them."
+FILES_KEPT = "The files in /app are as the cell left them, unless the session was deleted."
 KEPT = (
     "The variables are as they were before this cell, without what it imported; the files in /app "
     "are as the cell left them."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wasm_kernel.frontends.batch.local_run import check, locked, run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
@@ -14,11 +14,9 @@ from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.policy import NetworkMode
 from wasm_kernel.service.functions import Functions
+from wasm_kernel.service.host_function import Function, HostFunction
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
-
-if TYPE_CHECKING:
-    from wasm_kernel.service.host_function import Function, HostFunction
 
 
 def run_notebooks(
