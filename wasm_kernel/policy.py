@@ -78,7 +78,8 @@ class Mount:
             PolicyError: It describes none.
         """
         if isinstance(given, Mount):
-            return given
+            is_path = isinstance(given.host, str | Path) and str(given.host)  # or `check` refuses
+            return replace(given, host=user_path(given.host)) if is_path else given
         return cls._of_text(given) if isinstance(given, str) else cls._of_table(given)
 
     @classmethod
@@ -87,7 +88,7 @@ class Mount:
         host, colon, guest = text.removesuffix(":rw" if writable else ":ro").rpartition(":")
         if not (colon and host and guest):
             raise PolicyError("mounts", f"takes HOST:GUEST or HOST:GUEST:rw, not {text!r}")
-        return cls(_expanded(host), guest, writable)
+        return cls(user_path(host), guest, writable)
 
     @classmethod
     def _of_table(cls, table: Any) -> Mount:
@@ -100,7 +101,7 @@ class Mount:
                 raise PolicyError("mounts", f"has an unknown key {key!r}{_hint(key, _MOUNT_KEYS)}")
             if not isinstance(value, _MOUNT_KEYS[key]) or value == "":
                 raise PolicyError("mounts", f"has a {key} that is {value!r}")
-        return cls(_expanded(table["host"]), table["guest"], table.get("writable", False))
+        return cls(user_path(table["host"]), table["guest"], table.get("writable", False))
 
     def check(self) -> None:
         """Checks the mount.
@@ -120,8 +121,9 @@ class Mount:
             raise PolicyError("mounts", f"names a host folder for {self.guest} that is not there")
 
 
-def _expanded(host: str) -> Path:
-    return Path(os.path.expanduser(host))  # noqa: PTH111 - a `Path`'s raises for an unknown user
+def user_path(path: os.PathLike[str] | str) -> Path:
+    """Returns a path that the user named; a `~` at its beginning stands for the home folder."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - a `Path`'s raises for an unknown user
 
 
 class _Mounts:
@@ -351,7 +353,7 @@ class ExecutionPolicy:
             PolicyError: The file can't be read, a key is unknown, or a value breaks its rule; the
                 error names the file and the key.
         """
-        path = Path(path)
+        path = user_path(path)
         values = read_toml(path)
         try:
             return cls.from_values(values, path.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import uuid
 from types import SimpleNamespace
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from wasm_kernel.errors import SessionInUse
+from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.messages import NewSandbox
 from wasm_kernel.frontends.e2b.sandbox import ClientSandbox
 from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
@@ -119,3 +122,29 @@ async def test_a_sandbox_whose_end_failed_half_way_is_killed_by_the_next_request
     service.fails_after = 99
     await sandboxes.kill(await sandboxes.of(ANN, sandbox.name))
     assert {*service.deleted} == {*service.made}
+
+
+async def test_a_cell_whose_guest_is_not_ready_says_so_on_standard_error() -> None:
+    class Slow:
+        async def execute(self, _: str, *, progress: Any, **__: Any) -> None:
+            for left in (60, 59, 58):
+                progress(f"compiling, once: {left} s left")
+            raise SessionInUse
+
+    lease = SimpleNamespace(reserve=lambda size: True, give_back=lambda size: None)
+    sandbox: Any = SimpleNamespace(is_gone=False)
+    call: Any = SimpleNamespace(sandbox=sandbox, lease=lease, metrics=None)
+    context: Any = SimpleNamespace(session=Slow())
+    sent, stays = list[bytes](), asyncio.Event()
+
+    async def receive() -> Any:
+        await stays.wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    await CellStream(call, context, "1")({}, receive, send)
+    told = [json.loads(line) for line in b"".join(sent).splitlines()]
+    assert [(line["type"], line.get("text")) for line in told[:-1]] == [
+        ("stderr", "[wasm-kernel] compiling, once: 60 s left\n")
+    ]

@@ -180,6 +180,7 @@ def test_pages_for_administrators(closed: HttpServer, agents: Agents) -> None:
         ["--token-file", "x"],
         ["--admin", "--http", "127.0.0.1:0"],
         ["--sessions", "0"],
+        ["--memory", "1"],
         ["--workspace", "/dev/null"],
         ["--expire-seconds", "inf"],
         ["--mount", "/nowhere:/data"],

@@ -218,7 +218,8 @@ async def test_the_event_loop_goes_on_beside_each_call_while_a_cell_runs(
         await session.checkpoint("one")
         await session.execute("x = 2")
         await session.undo()
-        options = {"timeout_seconds": PATIENCE, "store_history": False}  # `undo` may be redone
+        options: dict[str, Any] = {"timeout_seconds": PATIENCE}
+        options["store_history"] = False  # `undo` may be redone
         running = asyncio.create_task(
             session.execute(WAITS, on_output=lambda _: begun.set(), **options)
         )

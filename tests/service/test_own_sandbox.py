@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import gc
 import logging
@@ -22,6 +23,7 @@ import pytest
 import wasm_kernel
 from tests.faces import ends, error_of, fall_asleep, open_files, process_of, says, wait_for
 from tests.private import private_folders, private_of
+from wasm_kernel import BatchError
 from wasm_kernel.errors import PolicyError, SandboxClosed
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import FileLock
@@ -82,6 +84,40 @@ def test_what_is_wrong_is_said_before_anything_is_made(make: Making, tmp_path: P
     with pytest.raises(PolicyError, match="is record, which needs a session"):
         make(policy=ExecutionPolicy(network_mode="record"))
     assert not [*tmp_path.iterdir()]
+    sandbox = make()
+    with pytest.raises(PolicyError, match="is replay, which needs a session"):
+        sandbox.reconfigure(ExecutionPolicy(network_mode="replay"), None)
+    assert sandbox.policy == ExecutionPolicy()
+
+
+def test_a_tilde_is_the_users_home_in_all_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, it was a folder of that name, but for mounts in texts and `private_root`."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    for folder in (home / "data", here):
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    (home / "limits.toml").write_text("cell_timeout = 9")
+    limits = ExecutionPolicy.from_toml("~/limits.toml")
+    policy = dataclasses.replace(limits, mounts=[Mount(Path("~/data"), "/data")])
+    with wasm_kernel.create_sandbox(workspace="~/work", policy=policy) as sandbox:
+        assert sandbox.workspace == home / "work"
+    roots: Any = {"workspace_root": Path("~/root")}
+    session_id, session = wasm_kernel.create_session_sandbox(**roots)
+    session.close()
+    wasm_kernel.write_session_file(session_id, "f", "1", **roots)
+    wasm_kernel.export_session(session_id, "~/archive", **roots)
+    wasm_kernel.delete_session_workspace(session_id, **roots)
+    assert wasm_kernel.import_session("~/archive", **roots, same_id=True).session_id == session_id
+    wasm_kernel.delete_session_path(session_id, "f", **roots)
+    assert wasm_kernel.list_session_files(session_id, home / "root") == []
+    with wasm_kernel.Service("~/root") as service:
+        assert service.root == home / "root"
+    with pytest.raises(BatchError, match=f"no notebook in the folder {home}/data"):
+        wasm_kernel.run_notebooks(["~/data"], "~/out")
+    assert not [*here.iterdir()]
 
 
 LEFT_OPEN = """

@@ -111,10 +111,10 @@ def test_the_worker_of_a_killed_program_writes_its_state_however_slow_the_disk(
             writes()
             other.kill()
             sandbox = ending.enter_context(closing(get_session_sandbox(ID, workspace_root=root)))
-            starting = sandbox.start(told.append)
+            cell = sandbox.submit("print(x)", progress=told.append)
             wait_for(lambda: told, "a sentence about the wait")
-            assert not happens(starting.done, 1.0)
-        assert says(sandbox, "print(x)") == "1"
+            assert not happens(cell.done, 1.0)
+        assert cell.result().stdout == "1\n"
     assert told == ["an earlier process still saves: 170 s at most"]
     assert f"waiting for a session: {told[0]}" in caplog.text
 

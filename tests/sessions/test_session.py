@@ -73,7 +73,7 @@ def test_a_pipe_in_the_place_of_a_private_file_is_named(tmp_path: Path) -> None:
     [present] = (tmp_path / "private").glob("*/present")
     present.unlink()
     os.mkfifo(present)
-    with pytest.raises(WorkspaceError, match="present is not a regular file.* private folder"):
+    with pytest.raises(WorkspaceError, match=r"present is not a regular file.* private folder"):
         Session(root, "one")
 
 

@@ -91,7 +91,12 @@ class AsyncSession(Async[Sandbox]):
         self.files = SessionFiles(sync.session_id, opened.root, opened.private_root)
 
     async def execute(
-        self, code: str, *, on_output: Callable[[Output], object] | None = None, **options: Any
+        self,
+        code: str,
+        *,
+        on_output: Callable[[Output], object] | None = None,
+        progress: Callable[[str], object] | None = None,
+        **options: Any,
     ) -> SandboxResult:
         """Runs a cell, and returns its result, whatever the code does.
 
@@ -101,6 +106,7 @@ class AsyncSession(Async[Sandbox]):
         Args:
             code: The cell's source, with its magics.
             on_output: Called in the event loop with each output of the cell, as it happens.
+            progress: Called in the event loop with sentences about slow steps before it begins.
             options: Those of `Sandbox.submit`, such as `timeout_seconds`.
 
         Raises:
@@ -109,8 +115,11 @@ class AsyncSession(Async[Sandbox]):
         """
         import asyncio
 
+        loop = asyncio.get_running_loop()
         if on_output is not None:
-            options["listener"] = _LoopListener(asyncio.get_running_loop(), on_output)
+            options["listener"] = _LoopListener(loop, on_output)
+        if progress is not None:
+            options["progress"] = lambda text: loop.call_soon_threadsafe(progress, text)
         async with self._submitting:
             submitting = on_thread(self.sync.submit, code, **options)
             try:

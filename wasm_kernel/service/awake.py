@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable
 
 from wasm_kernel.errors import LimitReached
-from wasm_kernel.policy import MIB
 from wasm_kernel.result import readable
+from wasm_kernel.service.limits import WORKER_BYTES
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.service.worker_line import SLOW_SECONDS
 
-_WORKER_BYTES = 64 * MIB  # the most that a worker takes beside its guest's memory
 _LOOK_SECONDS = 0.25
 ROOM_SECONDS = 30.0
 """The time that a call waits for room while all awake sessions are busy."""
@@ -35,14 +34,14 @@ class AwakeSessions:
         """Returns whether a session with this policy's `memory_bytes` finds room at once."""
         with self._changed:
             taken = sum(self._awake.values()) + sum(self._waiting.values())
-            return self._most is None or taken + memory_bytes + _WORKER_BYTES <= self._most
+            return self._most is None or taken + memory_bytes + WORKER_BYTES <= self._most
 
     def admit(self, session: SessionWorker) -> None:
         """Makes room for a session's worker, if need be by putting idle sessions to sleep.
 
         Raises `LimitReached` if all of them stay busy for `ROOM_SECONDS`.
         """
-        need = int(session.opened.policy["memory_bytes"]) + _WORKER_BYTES
+        need = int(session.opened.policy["memory_bytes"]) + WORKER_BYTES
         until = time.monotonic() + ROOM_SECONDS
         with self._changed:
             self._waiting[session] = need

@@ -268,10 +268,12 @@ class PendingCell(PendingCall):
         cell: Cell,
         future: CellFuture,
         policy: ExecutionPolicy,
-        listener: Listener | None,
         opened: Open,
+        listener: Listener | None,
+        *,
+        progress: Callable[[str], None] | None,
     ) -> None:
-        super().__init__(messages.Execute(cell), policy, listener)
+        super().__init__(messages.Execute(cell), policy, listener, progress)
         self.future = future
         self._output = CellOutput(wanted=self.listener.collects)
         self._outputs_left = policy.display_count + _MARGIN_OUTPUTS

@@ -28,7 +28,7 @@ def create_sandbox(
 
     Args:
         runtime: The guest's language, or its name.
-        workspace: The host folder that the guest sees as `/app`.
+        workspace: The host folder that the guest sees as `/app`; `~` is the user's home.
         policy: The limits; the defaults fit a notebook.
         logger: Gets events; silent by default.
         private_root: The folder that holds private state, such as variables; one of the user's by
@@ -61,5 +61,6 @@ def create_sandbox(
 
     bound, limits = get_ready(runtime, policy, logger), policy or ExecutionPolicy()
     checked = Functions(functions)
-    opened = open_workspace(workspace, limits, private_root)
+    private = None if private_root is None else os.fspath(private_root)
+    opened = open_workspace(os.fspath(workspace), limits, private)
     return create_in(opened, runtime, limits, bound, pip=pip, functions=checked)

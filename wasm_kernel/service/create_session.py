@@ -41,7 +41,8 @@ def create_session_sandbox(
     Args:
         runtime: The guest's language, or its name.
         policy: The limits; the defaults fit a notebook.
-        workspace_root: The folder that holds the sessions' folders, made if it is not there.
+        workspace_root: The folder that holds the sessions' folders, made if it is not there; `~`
+            is the user's home.
         logger: Gets the events, each with the session's id; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
         pip: Whether cells may install packages, as `Sandbox.offer_pip` says.

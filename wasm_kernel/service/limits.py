@@ -11,6 +11,8 @@ from wasm_kernel.errors import LimitReached, PolicyError
 from wasm_kernel.policy import MIB
 from wasm_kernel.result import readable
 
+WORKER_BYTES = 64 * MIB
+"""The most memory that a worker takes beside its guest's."""
 _NEEDED = ("queue", "answer_seconds")
 _FREE_BYTES = 256 * MIB  # left on a disk for existing sessions; no new one is made in them
 

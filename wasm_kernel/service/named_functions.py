@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.errors import PolicyError, describe
+from wasm_kernel.policy import user_path
 from wasm_kernel.service.functions import Functions
 
 if TYPE_CHECKING:
@@ -63,8 +64,9 @@ def named_functions(words: Sequence[str]) -> list[Function | HostFunction]:
 def _module_of(place: str) -> ModuleType:
     try:
         with redirect_stdout(sys.stderr):  # stdout may be for a protocol, or for JSON
-            is_file = place.endswith(_SUFFIX)
-            return _run_file(Path(place).resolve()) if is_file else importlib.import_module(place)
+            if place.endswith(_SUFFIX):
+                return _run_file(user_path(place).resolve())
+            return importlib.import_module(place)
     except Exception as problem:  # the module's own code may raise anything
         raise ValueError(f"{place!r} can't be imported ({describe(problem)})") from problem
 

@@ -37,6 +37,7 @@ from wasm_kernel.service.open_message import KernelSession, Open, plain_policy
 from wasm_kernel.service.sandbox import CLOSED, Sandbox
 from wasm_kernel.service.sandbox_home import SandboxHome
 from wasm_kernel.service.session_worker import SessionWorker
+from wasm_kernel.service.workspace import check_unrecorded
 from wasm_kernel.sessions.forking import Forked, ForkSession
 
 _ROUND_SECONDS = 1.0
@@ -185,7 +186,12 @@ class ProgramHome(SandboxHome[Sandbox]):
         return opening_in(self.hooks.folders.open_private, EXCHANGES)
 
     def mounted(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
-        """Opens the policy's mounts; returns the folders for the worker."""
+        """Opens the policy's mounts; returns the folders for the worker.
+
+        Raises `PolicyError` if that fails, or if the policy needs a session and this is none.
+        """
+        if not self.hooks.id:
+            check_unrecorded(policy)
         self.hooks.folders.mounted(policy.mounts)
         return {"folders": replace(self.hooks.folders.opened, is_left=False)}  # it is in use
 

@@ -98,6 +98,7 @@ class Sandbox:
         listener: Listener | None = None,
         timeout_seconds: float | None = None,
         env: Mapping[str, str] | None = None,
+        progress: Callable[[str], None] | None = None,
     ) -> CellFuture:
         """Queues a cell; its future ends with a result, whatever the code does.
 
@@ -115,6 +116,7 @@ class Sandbox:
             listener: Gets its output while it runs.
             timeout_seconds: How long it may run, if `policy.cell_timeout` does not allow less.
             env: Environment variables for this cell alone.
+            progress: Gets plain sentences about slow steps before it begins, from any thread.
 
         Raises:
             SandboxClosed: the sandbox is closed.
@@ -133,13 +135,16 @@ class Sandbox:
             timeout_seconds=timeout_seconds,
             env=env or {},
         )
-        return self.queue(checked_cell(cell), listener)
+        return self.queue(checked_cell(cell), listener, progress)
 
-    def queue(self, cell: Cell, listener: Listener | None = None) -> CellFuture:
+    def queue(
+        self, cell: Cell, listener: Listener | None, progress: Callable[[str], None] | None = None
+    ) -> CellFuture:
         """Queues a cell that was checked already, like `submit`."""
         sent = replace(cell, code=without_surrogates(cell.code))
         future = CellFuture(self.worker.interrupt, self.policy.grace_seconds)
-        pending = PendingCell(sent, future, self.policy, listener, self.worker.opened)
+        opened = self.worker.opened
+        pending = PendingCell(sent, future, self.policy, opened, listener, progress=progress)
         future.call = self._send(pending)
         return future
 
@@ -344,7 +349,8 @@ class Sandbox:
 
         Such cells have another worker; the variables stay. Earlier ones keep all their limits, and
         their network. With None, the current policy or logger stays. Raises `PolicyError` if a
-        folder can't be mounted, `TypeError` for another type; nothing was changed then.
+        folder can't be mounted, or requests are recorded outside of sessions; `TypeError` for
+        another type. Nothing was changed then.
         """
         bound, name = SandboxLogger.of(logger), self.session_id
         with self._changing:

@@ -25,7 +25,7 @@ from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.confinement import AUTO, OFF, REQUIRED
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.linux.task import Task
-from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType, user_path
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.async_session import Async, AsyncSession, awaited, awaited_as
 from wasm_kernel.service.awake import AwakeSessions
@@ -95,7 +95,7 @@ class Service(SandboxHome[Sandbox]):
         self._policy = ExecutionPolicy() if policy is None else policy
         check_type("limits", self.limits, ServiceLimits)
         check_type("policy", self._policy, ExecutionPolicy)
-        root = workspace_root if workspace_root == "" else real_path(workspace_root)
+        root = workspace_root if workspace_root == "" else real_path(user_path(workspace_root))
         self._sessions_root = SessionsRoot(root, private_root)  # it refuses an empty text
         self.root = self._sessions_root.path
         self._records = SessionRecords(self._sessions_root)

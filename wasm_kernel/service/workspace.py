@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from wasm_kernel.errors import ForkError, PolicyError, describe
 from wasm_kernel.execution.interfaces import SessionHooks
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.orphans import remove_due_daily
 from wasm_kernel.linux.folders import real_path, undoing
-from wasm_kernel.policy import ExecutionPolicy, NetworkMode
+from wasm_kernel.policy import ExecutionPolicy, NetworkMode, user_path
 
 _NEEDS_SESSION = (
     "is {mode}, which needs a session: outside of sessions, the record ends with the sandbox. "
-    "Nothing was opened. Use get_session_sandbox"
+    "Nothing was done. Use get_session_sandbox"
 )
 
 
-def open_workspace(
-    workspace: Path | str, policy: ExecutionPolicy, private_root: Path | str | None = None
-) -> NoSession:
+def open_workspace(workspace: str, policy: ExecutionPolicy, private_root: str | None) -> NoSession:
     """Opens a workspace outside of sessions; makes it if it does not exist.
 
     Raises the errors of `create_sandbox` that are about folders.
     """
     if workspace == "":  # often a variable that is not set; it would be the current folder
         raise ValueError("workspace is an empty text; name a folder, such as '.'")
-    if policy.network_mode != NetworkMode.LIVE:
-        raise PolicyError("network_mode", _NEEDS_SESSION.format(mode=policy.network_mode))
-    guards = check_opening(real_path(workspace), None, policy.mounts, private_root)
-    folders = SandboxFolders.of_workspace(Path(workspace), private_root, guards)
+    check_unrecorded(policy)
+    folder = user_path(workspace)
+    guards = check_opening(real_path(folder), None, policy.mounts, private_root)
+    folders = SandboxFolders.of_workspace(folder, private_root, guards)
     with undoing(folders.close):
         folders.mounted(policy.mounts)
     remove_due_daily()
     return NoSession(folders)
+
+
+def check_unrecorded(policy: ExecutionPolicy) -> None:
+    """Raises `PolicyError` for a policy that records or replays requests."""
+    if policy.network_mode != NetworkMode.LIVE:
+        raise PolicyError("network_mode", _NEEDS_SESSION.format(mode=policy.network_mode))
 
 
 class NoSession(SessionHooks):

@@ -16,6 +16,7 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.locks import exclusively
 from wasm_kernel.guests.base import languages, prepare_on_own_thread
 from wasm_kernel.linux.folders import NEW, Folder, making_folder, open_folder, undoing
+from wasm_kernel.policy import user_path
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT, SessionPathError, resolve
 from wasm_kernel.sessions.root import SessionsRoot
@@ -72,12 +73,14 @@ def export_session(
         SessionInUse: a process has the session open.
         OSError: the archive can't be written; no part of it is left.
     """
-    root, path = SessionsRoot(workspace_root, private_root), Path(target).absolute()
+    root, path = SessionsRoot(workspace_root, private_root), user_path(target).absolute()
     workspace = root.find(session_id)
     if path.resolve().is_relative_to(workspace):
         raise ArchiveError("The archive can't lie in the session that it is made of.")
     if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "There is no such folder", str(Path(target).parent))
+        raise FileNotFoundError(
+            errno.ENOENT, "There is no such folder", str(user_path(target).parent)
+        )
     with ExitStack() as held:
         own = held.enter_context(Folder(open_folder(workspace)))
         if (folders := root.folders_of(workspace.name, own)) is not None:
@@ -138,7 +141,7 @@ def import_session(
     root = SessionsRoot(workspace_root, private_root)
     with (
         making_folder(root.path, 0o700),
-        Path(source).open("rb") as file,
+        user_path(source).open("rb") as file,
         ArchiveReader.opened(file, max_bytes) as reader,
     ):
         was = ids.checked(reader.manifest.session_id)

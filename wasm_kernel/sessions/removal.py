@@ -230,7 +230,7 @@ def delete_session_workspace(
     name = root.target_of(asked)
     root.check(name)
     try:
-        with open_named(workspace_root) as top:
+        with open_named(root.named) as top:
             deleter = Deleter(root, top)
             deleter.finish_earlier()
             deleter.delete(name, ASKED)

@@ -23,7 +23,7 @@ from wasm_kernel.folders.hiding import Guards, check_opening
 from wasm_kernel.folders.locks import has_users, is_used
 from wasm_kernel.folders.private import OpenPrivate, PrivateFolder, PrivateFolders
 from wasm_kernel.linux.folders import Folder, real_path
-from wasm_kernel.policy import Mount
+from wasm_kernel.policy import Mount, user_path
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.paths import SessionPathError, resolve
@@ -44,7 +44,8 @@ class SessionsRoot:
     def __init__(self, named: Path | str, private_root: Path | str | None = None) -> None:
         if named == "":  # often a variable that is not set; it would be the current folder
             raise ValueError("workspace_root is an empty text; name a folder, such as '.'")
-        self.named, self.path = Path(named), real_path(named)
+        self.named = user_path(named)
+        self.path = real_path(self.named)
         self.privates = PrivateFolders(self.path, private_root)
         self.private_root = self.privates.named
 

@@ -8,11 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.faces import wait_for
 from tests.frontends.batch.conftest import Making, Running, code, executed
+from wasm_kernel.frontends.batch import batch_session
 from wasm_kernel.frontends.batch.notebooks import METADATA
+from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.sessions.overview import sessions_in
 from wasm_kernel.sessions.root import SessionsRoot
+from wasm_kernel.sessions.session import Session
 
 NOTE = "open('/app/log', 'a').write('{}');"
 LOG = "print(x, open('/app/log').read())"
@@ -86,6 +91,31 @@ def test_a_run_that_was_killed_goes_on_and_runs_no_cell_twice(
     outcome = run(resume=True, **roots)["a.ipynb"]
     assert (outcome.verdict, outcome.kept) == ("ok", 2)
     assert executed(out)[3][1] == "[1, 2] abc\n"
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_notebook_that_waits_for_its_session_says_so(
+    make: Making, run: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, resume: bool
+) -> None:
+    """Before, a run was silent for up to three minutes."""
+    monkeypatch.setattr(batch_session, "_TELL_SECONDS", 0.1)
+    make("a.ipynb", "x = 1", "1/0")
+    assert run()["a.ipynb"].verdict == "error"
+    session = batch_session.BatchSession(
+        SessionsRoot(tmp_path / "sessions"), tmp_path / "out" / "a.ipynb"
+    )
+    user, told = Session(session.root, session.id), list[str]()
+
+    class Heard(Progress):
+        def noted(self, text: str) -> None:
+            told.append(text)
+            user.closed()
+            user.folders.close()
+
+    make("a.ipynb", "x = 1", "x")
+    assert run(resume=resume, progress=Heard())["a.ipynb"].ok
+    [text] = told
+    assert text.startswith("a.ipynb: its session is in use")
 
 
 def test_ctrl_c_ends_what_runs_and_says_so(make: Making, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -25,7 +25,11 @@ from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 _LEAVE_SECONDS = 180.0  # for the workers of a killed run to end
-_POLL_SECONDS = 0.05
+_POLL_SECONDS, _TELL_SECONDS = 0.05, 2.0
+_WAITS = (
+    f"its session is in use, perhaps by a killed run that still saves it: {_LEAVE_SECONDS:.0f} s "
+    "at most"
+)
 _MARK = b"wasm-kernel run"
 
 
@@ -37,11 +41,13 @@ def session_id_of(output: Path) -> str:
 class BatchSession:
     """The session of one executed notebook, whose path determines the session's id.
 
-    Its methods take time: call them on a thread.
+    Its methods take time: call them on a thread. `tell` gets a sentence if one waits for long.
     """
 
-    def __init__(self, root: SessionsRoot, output: Path) -> None:
-        self.root = root
+    def __init__(
+        self, root: SessionsRoot, output: Path, tell: Callable[[str], object] = lambda text: None
+    ) -> None:
+        self.root, self._tell = root, tell
         self.id = session_id_of(output)
         self._output = output
 
@@ -97,16 +103,14 @@ class BatchSession:
         """Deletes the session, if it exists; `WasmKernelError` if that is impossible now."""
         if not self.exists:
             return
-        end = time.monotonic() + _LEAVE_SECONDS
-        while True:
+        for is_last in self._tries():
             try:
                 delete_session_workspace(
                     self.id, self.root.path, private_root=self.root.private_root
                 )
             except SessionInUse:
-                if time.monotonic() > end:
+                if is_last:
                     raise
-                time.sleep(_POLL_SECONDS)
             else:
                 return
 
@@ -117,8 +121,19 @@ class BatchSession:
 
     def wait_unused(self) -> None:
         """Waits until the session is unused: a killed run's worker ends a moment later."""
-        end = time.monotonic() + _LEAVE_SECONDS
-        while self.root.is_used(self.id):
-            if time.monotonic() > end:
+        for is_last in self._tries():
+            if not self.root.is_used(self.id):
+                return
+            if is_last:
                 raise SessionInUse("Another run works on this notebook. Nothing was changed.")
+
+    def _tries(self) -> Iterator[bool]:
+        """Yields at each moment to try again whether it is the last one."""
+        began, is_told = time.monotonic(), False
+        while (passed := time.monotonic() - began) < _LEAVE_SECONDS:
+            yield False
+            if passed > _TELL_SECONDS and not is_told:
+                self._tell(_WAITS)
+                is_told = True
             time.sleep(_POLL_SECONDS)
+        yield True

@@ -23,7 +23,7 @@ from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.probing import CleanGuest, NotJudged, SubmissionCopy
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.linux.task import QUIET
-from wasm_kernel.policy import ExecutionPolicy, NetworkMode
+from wasm_kernel.policy import ExecutionPolicy, NetworkMode, user_path
 from wasm_kernel.service.service import Service
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.forking import ForkSession, fork_session
@@ -145,7 +145,7 @@ def grade_notebooks(
         BatchError: the tests can't be read, or the run can't begin.
     """
     files = read_tests([Path(each) for each in paths_in("tests", tests)])
-    named = [str(each) for each in paths_in("submissions", submissions)]
+    named = paths_in("submissions", submissions)
     count = jobs_of(jobs)
     if not 0 < test_seconds < math.inf:
         raise BatchError(f"A test may take some seconds, not {test_seconds:g}. Nothing was run.")
@@ -157,7 +157,7 @@ def grade_notebooks(
         folder="none",
         network=tuple(network),
         network_mode=(NetworkMode.LIVE if replay is None else NetworkMode.REPLAY).value,
-        exchanges=None if replay is None else Path(replay),
+        exchanges=None if replay is None else user_path(replay),
         inputs=tuple(Path(each) for each in paths_in("inputs", inputs)),
         is_graded=True,
         keeps_session=True,
@@ -171,7 +171,7 @@ def grade_notebooks(
         closing(_Grading(service, with_packages, files, test_seconds, count)) as grading,
     ):
         notes = grading.check()
-        sources = find_sources(named, Path(out))
+        sources = find_sources(named, user_path(out))
         told = progress or Progress()
         for note in (*files.notes, *notes):
             told.noted(note)

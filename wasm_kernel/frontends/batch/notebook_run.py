@@ -163,7 +163,8 @@ class NotebookRun:
     stopping: asyncio.Event
 
     def __post_init__(self) -> None:
-        self._session = BatchSession(self.settings.root, self.source.output)
+        self._loop = asyncio.get_running_loop()
+        self._session = BatchSession(self.settings.root, self.source.output, self._tell_wait)
         self._outcome = Outcome(self.source.name, "ok", output=str(self.source.output))
         self._limits = LimitsMet()
         self._sandbox: Sandbox | None = None
@@ -240,6 +241,10 @@ class NotebookRun:
         if found.packed:
             self._add_note(f"{results.OTHERS} has {_some(found.packed)}")
         return not found.left
+
+    def _tell_wait(self, text: str) -> None:
+        """Tells on a thread why the notebook does not go on."""
+        self._loop.call_soon_threadsafe(self.progress.noted, f"{self.source.name}: {text}")
 
     def _add_note(self, text: str) -> None:
         self._note(note="; ".join(filter(None, (self._outcome.note, text))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from importlib import import_module
@@ -63,11 +64,14 @@ class BatchError(WasmKernelError):
     """A run that can't begin; nothing was run."""
 
 
-def paths_in(name: str, given: Iterable[Path | str]) -> list[Path | str]:
-    """Returns the paths in an argument; `BatchError` for one path, whose letters are no paths."""
+def paths_in(name: str, given: Iterable[Path | str]) -> list[str]:
+    """Returns the paths in an argument, with the home folder for `~`.
+
+    Raises `BatchError` for one path, whose letters are no paths.
+    """
     if isinstance(given, str | bytes | Path) or not isinstance(given, Iterable):
         raise BatchError(f"{name} is a list of paths, not {given!r}. Nothing was run.")
-    return [*given]
+    return [os.path.expanduser(str(each)) for each in given]  # noqa: PTH111 - as `user_path`
 
 
 class BatchStopped(BatchError):

@@ -25,7 +25,7 @@ class Progress:
         """Called when a notebook has its verdict."""
 
     def noted(self, text: str) -> None:
-        """Called with a note about the whole run, before it begins."""
+        """Called with a note about the run, such as a notebook that waits."""
 
 
 class Lines(Progress):

@@ -12,7 +12,7 @@ from wasm_kernel.frontends.batch.notebooks import find_sources
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, paths_in, require
 from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.reporting import Progress
-from wasm_kernel.policy import NetworkMode
+from wasm_kernel.policy import NetworkMode, user_path
 from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.host_function import Function, HostFunction
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
@@ -51,7 +51,8 @@ def run_notebooks(
     kept.
 
     Args:
-        notebooks: Files, folders, globs, or `-` for standard input.
+        notebooks: Files, folders, globs, or `-` for standard input; `~` is the user's home, as in
+            all paths here.
         out: The folder for executed notebooks, or the file for a single one.
         workspace_root: The folder that holds the sessions in which notebooks run.
         private_root: The folder that holds their private folders; one of the user's by default.
@@ -88,7 +89,7 @@ def run_notebooks(
         PolicyError: a budget is not valid.
         TypeError, ValueError: a function can't be offered.
     """
-    sources = find_sources([str(each) for each in paths_in("notebooks", notebooks)], Path(out))
+    sources = find_sources(paths_in("notebooks", notebooks), user_path(out))
     settings = RunSettings(
         root=SessionsRoot(workspace_root, private_root),
         budgets=budgets or Budgets(),
@@ -96,7 +97,7 @@ def run_notebooks(
         mounts=tuple(mounts),
         network=tuple(network),
         network_mode=_mode_of(record, replay),
-        exchanges=None if record is replay is None else Path(record or replay or ""),
+        exchanges=None if record is replay is None else user_path(record or replay or ""),
         inputs=tuple(Path(each) for each in paths_in("inputs", inputs)),
         parameters=dict(parameters or {}),
         resume=resume,
@@ -105,7 +106,7 @@ def run_notebooks(
         deterministic=deterministic,
         hooks=dict(hooks or {}),
         functions=Functions(functions),
-        shared="" if shared is None else str(shared),
+        shared="" if shared is None else str(user_path(shared)),
     )
     _check_place(settings, jobs, cluster)
     if cluster is not None:

@@ -20,6 +20,7 @@ from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
 
 _BEGIN_SECONDS = 1.0  # without an output; some clients wait a minute for the head of an answer
+_SAY_SECONDS = 10.0  # the least between two sentences about a slow start
 _KINDS = {
     "text/plain": "text",
     "text/html": "html",
@@ -62,10 +63,14 @@ class CellStream(Response):
         self._context, self._code, self._options = context, code, options
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._has_error = self._is_slow = self.is_elsewhere = False
+        self._says_from = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the cell. Raises errors that come before the first line."""
-        running = self._context.session.execute(self._code, on_output=self._heard, **self._options)
+        session = self._context.session
+        running = session.execute(
+            self._code, on_output=self._heard, progress=self._say, **self._options
+        )
         self._cell = asyncio.ensure_future(running)
         self._cell.add_done_callback(lambda _: self._lines.put_nowait(None))
         sending = asyncio.ensure_future(self._send_all(send))
@@ -146,6 +151,12 @@ class CellStream(Response):
         else:
             self._is_slow = True
             self.stop()
+
+    def _say(self, text: str) -> None:
+        """Tells the client now and then, on standard error, why its cell does not begin yet."""
+        if time.monotonic() > self._says_from:
+            self._says_from = time.monotonic() + _SAY_SECONDS
+            self._heard(protocol.Stream("stderr", f"[wasm-kernel] {text}\n"))
 
     def stop(self) -> None:
         """Interrupts the cell."""

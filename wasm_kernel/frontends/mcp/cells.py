@@ -57,15 +57,12 @@ async def run_cell(
     if the session's queue is full, or the session can't be woken.
     """
     line, sandbox = LastLine(), session.sandbox
-    waking: asyncio.Task[None] | None = None
-    if not sandbox.sync.worker.is_up:
-        waking = asyncio.ensure_future(sandbox.start(line.say))
-        waking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     # a task of its own: anyio repeats a cancellation, and each would interrupt the cell again
     cell = asyncio.ensure_future(
         sandbox.execute(
             code,
             on_output=line.heard,
+            progress=line.say,
             timeout_seconds=timeout_seconds,
             user_expressions=variables.expressions(session.language),
         )

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.errors import Door, PolicyError, WasmKernelError
-from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml, size_of
+from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml, size_of, user_path
+from wasm_kernel.result import readable
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.named_functions import add_functions, add_repeated, named_functions
@@ -69,8 +70,13 @@ _BEARERS = (
     "over HTTP, take these bearer tokens alone: a TOML file with token, admin, and a table owners; "
     "needed unless only this machine reaches the address"
 )
+_POLICY = "the limits of each session, as a TOML file"
 _MOUNT = "let cells see this folder, read-only unless it ends in :rw"
 _NETWORK = "a host that cells may send requests to, such as https://example.org"
+_NO_ROOM = (
+    "must be {least} or more, which one session may take; a smaller memory_bytes in the file of "
+    "--policy lowers that"
+)
 _NO_EXTRA = "This command needs more packages: pip install 'wasm-kernel[mcp]'."
 _BY_HAND = (
     "wasm-kernel: this speaks the Model Context Protocol over stdin and stdout, to a client that "
@@ -95,11 +101,11 @@ def add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def add_service_options(command: argparse.ArgumentParser, **defaults: float) -> None:
     """Adds the options of sessions, and of a server over HTTP; `defaults` replace some."""
     add, repeat = command.add_argument, partial(add_repeated, command)
-    add("--token-file", type=Path, metavar="FILE", help=_BEARERS)
+    add("--token-file", type=user_path, metavar="FILE", help=_BEARERS)
     repeat("--allow-host", "NAME", "over HTTP, a further name that clients reach this server by")
     add("--keep", action="store_true", help="leave sessions on disk at the end")
-    add("--workspace", type=Path, metavar="FOLDER", help="where sessions lie")
-    add("--policy", type=Path, metavar="FILE", help="the limits of each session, as a TOML file")
+    add("--workspace", type=user_path, metavar="FOLDER", help="where sessions lie")
+    add("--policy", type=user_path, metavar="FILE", help=_POLICY)
     repeat("--mount", "HOST:GUEST[:rw]", _MOUNT)
     repeat("--network", "URL", _NETWORK)
     add_functions(command)
@@ -184,17 +190,20 @@ def _run_http(
 
 def _limits(options: argparse.Namespace, policy: ExecutionPolicy) -> ServiceLimits:
     from wasm_kernel.linux.memory import available_memory
-    from wasm_kernel.service.limits import ServiceLimits
+    from wasm_kernel.service.limits import WORKER_BYTES, ServiceLimits
 
     for name in _NUMBERS:
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
             raise PolicyError(_option(name), f"must be a finite number above 0, not {value:g}")
-    memory = max(available_memory(), policy.memory_bytes + 64 * MIB)  # at least one session
+    least = policy.memory_bytes + WORKER_BYTES  # for one session
+    memory = max(available_memory(), least) if options.memory is None else options.memory
+    if memory < least:
+        raise PolicyError("--memory", _NO_ROOM.format(least=readable(least)))
     return ServiceLimits(
         sessions=options.sessions,
         owner_sessions=options.owner_sessions,
-        memory_bytes=memory if options.memory is None else options.memory,
+        memory_bytes=memory,
         disk_bytes=options.disk,
         idle_seconds=options.idle_seconds,
         expire_seconds=options.expire_seconds,
