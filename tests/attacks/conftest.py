@@ -18,12 +18,7 @@ from tests.faces import PATIENCE, process_of, put_back, says
 from tests.faults import faulty
 from tests.listening import Page
 from tests.peak import Peak
-from wasm_kernel import (
-    BaseSandbox,
-    ExecutionPolicy,
-    SandboxResult,
-    create_sandbox,
-)
+from wasm_kernel import BaseSandbox, ExecutionPolicy, SandboxResult, create_sandbox
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.file_versions import FileVersions

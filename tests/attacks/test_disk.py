@@ -286,9 +286,7 @@ def test_two_kernels_on_one_session_share_its_quota(small: Victim, tmp_path: Pat
         other.sandbox.close()
 
 
-def test_case_13_deleted_files_do_not_pile_up_in_the_history(
-    fresh_victim_of: Making,
-) -> None:
+def test_case_13_deleted_files_do_not_pile_up_in_the_history(fresh_victim_of: Making) -> None:
     """A file that only earlier cells had open is kept for travels back to them, up to a limit."""
     victim = fresh_victim_of(workspace_bytes=10 * MB, files_history_bytes=20 * MB)
     loose = private_of(victim.app) / "loose"

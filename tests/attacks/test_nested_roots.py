@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.test_places_inside import OUTER, Opening
-from wasm_kernel import (
-    ExecutionPolicy,
-    PolicyError,
-    create_sandbox,
-    create_session_sandbox,
-)
+from wasm_kernel import ExecutionPolicy, PolicyError, create_sandbox, create_session_sandbox
 from wasm_kernel.folders.hiding import OverlapError
 from wasm_kernel.policy import Mount
 

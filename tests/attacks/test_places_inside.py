@@ -10,12 +10,7 @@ import pytest
 
 from tests.beneath import over
 from tests.private import private_of
-from wasm_kernel import (
-    BaseSandbox,
-    ExecutionPolicy,
-    create_sandbox,
-    get_session_sandbox,
-)
+from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox, get_session_sandbox
 from wasm_kernel.folders import places
 from wasm_kernel.folders.hiding import OverlapError
 from wasm_kernel.linux.folders import Folder

@@ -49,13 +49,7 @@ def test_its_guest_sees_no_session(whole: BaseSandbox, root: Path) -> None:
     assert whole.execute(code).stdout == f"['/app/mine', '/app/mine/{UUID}', '/app/mine/file']\n"
 
 
-WAYS = [
-    "{}",
-    "up/{}",
-    "up/mine/../{}",
-    "link-{}",
-    "mine/link-{}",
-]
+WAYS = ["{}", "up/{}", "up/mine/../{}", "link-{}", "mine/link-{}"]
 ACTS = [
     "os.listdir({0!r})",
     "os.stat({0!r})",

@@ -94,10 +94,7 @@ class Folder:
         begun = time.perf_counter()
         running = [
             subprocess.Popen(
-                command,
-                env=self.environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
             for command in commands
         ]

@@ -14,10 +14,7 @@ from wasm_kernel.frontends.jupyter.timeline import TARGET
 
 CELLS = 100  # cells of a round: enough for the pushed trees to have their share
 VIEW = "view"
-WHAT = (
-    "tiny cell, timeline open, against none",
-    "  processor time, with pushed states",
-)
+WHAT = ("tiny cell, timeline open, against none", "  processor time, with pushed states")
 MILLION = {
     "python": (
         "big = [object() for _ in range(1_000_000)]; many = {str(n): [n] for n in range(100_000)}",

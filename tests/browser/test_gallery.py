@@ -89,10 +89,7 @@ def different(lab: Lab, first: Pictures, second: Pictures) -> list[str]:
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("other", "gallery"),
-    [
-        ("wasm-trusted", GALLERY),
-        ("native", GALLERY),
-    ],
+    [("wasm-trusted", GALLERY), ("native", GALLERY)],
     ids=["trusted", "ipykernel"],
 )
 def test_outputs_look_as_in(

@@ -31,10 +31,7 @@ from wasm_kernel.errors import (
     StackExhausted,
 )
 
-KNOWN = {
-    wasmtime.TrapCode.OUT_OF_FUEL: OutOfFuel,
-    wasmtime.TrapCode.STACK_OVERFLOW: StackExhausted,
-}
+KNOWN = {wasmtime.TrapCode.OUT_OF_FUEL: OutOfFuel, wasmtime.TrapCode.STACK_OVERFLOW: StackExhausted}
 
 
 def on_guest_thread(job: Callable[[], Any]) -> Any:

@@ -109,9 +109,7 @@ def test_files_have_modes_also_in_archives(tmp_path: Path) -> None:
         assert [packed.getmember(name).mode for name in ("./in", "./in/f")] == [0o755, 0o644]
 
 
-def test_the_null_device_takes_all_and_gives_nothing_also_after_an_undo(
-    sandbox: Sandbox,
-) -> None:
+def test_the_null_device_takes_all_and_gives_nothing_also_after_an_undo(sandbox: Sandbox) -> None:
     code = """
         import contextlib, os
         null = open(os.devnull, 'w')

@@ -275,9 +275,7 @@ WIDTHS = {
 }
 
 
-def test_an_error_about_the_width_of_positions_says_what_to_do(
-    module_sandbox: BaseSandbox,
-) -> None:
+def test_an_error_about_the_width_of_positions_says_what_to_do(module_sandbox: BaseSandbox) -> None:
     told = {code: module_sandbox.execute(IMPORT + code).error for code in WIDTHS}
     texts = {code: "\n".join(error.traceback) if error else "" for code, error in told.items()}
     assert {code: text for code, text in texts.items() if WIDTHS[code] not in text} == {}

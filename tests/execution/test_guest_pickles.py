@@ -74,10 +74,7 @@ print([tree.dtype[name].itemsize for name in tree.dtype.names])
 for each in model, pickle.loads(pickle.dumps(model)):
     print(each.dbscan_clustering(1, 2).tolist())
 """
-    assert says(module_sandbox, cell).splitlines() == [
-        "[8, 8, 8, 8]",
-        *["[0, 0, 1, 1, -1]"] * 2,
-    ]
+    assert says(module_sandbox, cell).splitlines() == ["[8, 8, 8, 8]", *["[0, 0, 1, 1, -1]"] * 2]
 
 
 def test_saved_fields_of_positions_are_wide(module_sandbox: BaseSandbox) -> None:

@@ -39,9 +39,7 @@ def test_output_is_heard_while_the_cell_runs(module_sandbox: Sandbox) -> None:
     assert result.success, result.error
 
 
-def test_the_user_time_of_a_question_does_not_count(
-    module_sandbox: Sandbox,
-) -> None:
+def test_the_user_time_of_a_question_does_not_count(module_sandbox: Sandbox) -> None:
     class Slow(Page):
         def ask(self, prompt: str, password: bool) -> str:
             time.sleep(0.8)
@@ -94,9 +92,7 @@ def test_the_environment_is_there_in_states_of_an_earlier_process(opened: Openin
     assert says(later, ask) == "red sour"
 
 
-def test_no_variable_of_the_host_reaches_the_guest(
-    module_sandbox: Sandbox,
-) -> None:
+def test_no_variable_of_the_host_reaches_the_guest(module_sandbox: Sandbox) -> None:
     worker = Path(f"/proc/{process_of(module_sandbox)}/environ").read_bytes()
     assert b"XDG_STATE_HOME=" in worker
     assert says(module_sandbox, "import os; print('XDG_STATE_HOME' in os.environ)") == "False"

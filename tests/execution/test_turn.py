@@ -17,11 +17,7 @@ from wasm_kernel.errors import TravelError, WasmKernelError
 from wasm_kernel.execution.cell_output import CellOutput
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
-from wasm_kernel.execution.interfaces import (
-    Cell,
-    InputInterrupted,
-    OfferedMessage,
-)
+from wasm_kernel.execution.interfaces import Cell, InputInterrupted, OfferedMessage
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests import protocol

@@ -59,7 +59,7 @@ _COVERAGE = "imports coverage in the kernel, where it is not built in"
 
 PAPERMILL = {
     "papermill/tests/test_execute.py::TestBrokenNotebook2::test": "fails with ipykernel, too: a "
-    "traceback of a newer IPython",
+    "traceback of a newer IPython"
 }
 
 NBVAL_OWN = {
@@ -70,7 +70,7 @@ NBVAL_OWN = {
 
 NBMAKE = {
     "tests/test_nb_run.py::TestNotebookRun::test_when_runs_then_cwd_is_nb_location": "wants the "
-    "folder's name from os.getcwd(), which is /notebook",
+    "folder's name from os.getcwd(), which is /notebook"
 }
 
 PYTEST_NOTEBOOK = {

@@ -46,8 +46,7 @@ def test_a_figure_that_nothing_draws_says_what_would(changed: Import) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [("plotly_mimetype+notebook", "plotly_mimetype"), ("png", "png")],
+    ("before", "after"), [("plotly_mimetype+notebook", "plotly_mimetype"), ("png", "png")]
 )
 def test_figures_are_sent_as_data_alone(changed: Import, before: str, after: str) -> None:
     text = f"class renderers:\n    default = {before!r}"

@@ -13,11 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.faces import error_of, says
-from wasm_kernel import (
-    ExecutionPolicy,
-    create_session_sandbox,
-    get_session_sandbox,
-)
+from wasm_kernel import ExecutionPolicy, create_session_sandbox, get_session_sandbox
 from wasm_kernel.network.exchanges import Exchange
 
 CODE = """

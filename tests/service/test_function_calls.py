@@ -13,16 +13,7 @@ from typing import Any
 import pytest
 
 from tests.faces import PATIENCE, says, wait_for
-from tests.service.offered import (
-    Door,
-    Meeting,
-    Order,
-    Sandboxes,
-    Streams,
-    echo,
-    fails,
-    put_off,
-)
+from tests.service.offered import Door, Meeting, Order, Sandboxes, Streams, echo, fails, put_off
 from wasm_kernel import ExecutionPolicy, HostFunction, SandboxLogger
 from wasm_kernel.errors import GuestClosed
 from wasm_kernel.guests.protocol import CallFunction, FinishedCalls

@@ -24,13 +24,7 @@ from tests.linux.inside import needs_walls
 from tests.service.conftest import Starting, keep, worker_of
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.engine.flavours import UNCHECKED
-from wasm_kernel.errors import (
-    FrameError,
-    SandboxClosed,
-    TravelError,
-    WasmKernelError,
-    WorkerLost,
-)
+from wasm_kernel.errors import FrameError, SandboxClosed, TravelError, WasmKernelError, WorkerLost
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process, fork_server, messages
 from wasm_kernel.service.create import create_sandbox

@@ -11,11 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.sessions.files import (
-    delete_session_path,
-    read_session_file,
-    write_session_file,
-)
+from wasm_kernel.sessions.files import delete_session_path, read_session_file, write_session_file
 from wasm_kernel.sessions.paths import SessionPathError, normalize
 
 ID = "s"

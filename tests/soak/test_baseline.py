@@ -17,12 +17,7 @@ from tests.faces import process_of, wait_for
 from tests.faults import faulty
 from wasm_kernel import create_sandbox
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.flavours import (
-    BASELINE,
-    BASELINE_SETTING,
-    UNCHECKED,
-    Flavour,
-)
+from wasm_kernel.engine.flavours import BASELINE, BASELINE_SETTING, UNCHECKED, Flavour
 from wasm_kernel.guests.base import prepare_on_own_thread
 from wasm_kernel.guests.python import background
 from wasm_kernel.guests.python.language import PythonLanguage

@@ -37,9 +37,7 @@ def lives(sandbox: BaseSandbox, number: int) -> None:
     assert result.stdout == f"{number}\n"
 
 
-def test_an_interrupt_around_the_death_of_a_guest_hurts_no_later_cell(
-    sandbox: BaseSandbox,
-) -> None:
+def test_an_interrupt_around_the_death_of_a_guest_hurts_no_later_cell(sandbox: BaseSandbox) -> None:
     dice = random.Random(4)
     for number in lasting():
         timer = threading.Timer(dice.uniform(0, 0.05), sandbox.interrupt)

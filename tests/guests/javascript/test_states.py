@@ -30,9 +30,7 @@ LOOK = (
 SEEN = "'2,1,1,2,2.5,16,held,undefined'"
 
 
-def test_undo_brings_back_closures_generators_and_pending_promises(
-    javascript: BaseSandbox,
-) -> None:
+def test_undo_brings_back_closures_generators_and_pending_promises(javascript: BaseSandbox) -> None:
     javascript.execute(STATE)
     assert value(javascript, LOOK) == SEEN
     javascript.execute("typed[1] = 9; map.clear(); settle('yes'); await woken")

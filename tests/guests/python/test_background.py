@@ -17,13 +17,7 @@ from tests.engine.test_compiler import TINY, described, silent
 from tests.tasks import LocalBroker
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiler
-from wasm_kernel.engine.flavours import (
-    BASELINE,
-    BASELINE_SETTING,
-    FUEL,
-    UNCHECKED,
-    Flavour,
-)
+from wasm_kernel.engine.flavours import BASELINE, BASELINE_SETTING, FUEL, UNCHECKED, Flavour
 from wasm_kernel.guests.python import background
 from wasm_kernel.guests.python.files import PythonFiles
 from wasm_kernel.guests.python.language import PythonLanguage

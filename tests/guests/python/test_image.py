@@ -8,9 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from wasm_kernel.guests.python.guest import (
-    HostChannel,
-)
+from wasm_kernel.guests.python.guest import HostChannel
 
 PAGE = 4096
 

@@ -19,13 +19,7 @@ from tests.state.files.workspace import Workspace
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.state import file_contents, file_journal, file_ledger
-from wasm_kernel.state.file_journal import (
-    VERSION,
-    KeptFile,
-    NotKept,
-    Reason,
-    read_journal,
-)
+from wasm_kernel.state.file_journal import VERSION, KeptFile, NotKept, Reason, read_journal
 from wasm_kernel.wasi_files.file_history import Change
 
 BEGINNING = {"record": "journal", "version": VERSION, "known_from": 1, "boot": "", "salt": ""}

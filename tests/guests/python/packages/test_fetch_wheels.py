@@ -14,11 +14,7 @@ from tests.private import folders_of
 from tests.tasks import CountedTask, LocalBroker
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests import fetcher
-from wasm_kernel.guests.broker_handlers import (
-    FetchedPackages,
-    FetchPackages,
-    broker_handlers,
-)
+from wasm_kernel.guests.broker_handlers import FetchedPackages, FetchPackages, broker_handlers
 from wasm_kernel.guests.python.packages import pip
 from wasm_kernel.guests.python.packages.pip import Pip
 from wasm_kernel.linux.broker import Broker, tied_command
