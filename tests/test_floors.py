@@ -30,8 +30,8 @@ FLOORS["outputs"] = FLOORS["sessions"]
 FLOORS["integrations"] = FLOORS["frontends"] + 1
 LANGUAGE = re.compile(r"(?<!RuntimeType\.)python|%pip", re.IGNORECASE)
 """Matches words of one guest language in identifiers, imports, sentences and comments."""
-JUPYTER = {"IPython", "ipykernel", "jupyter_client", "jupyter_core", "nbclient", "nbformat"}
-JUPYTER |= {"tornado", "traitlets", "zmq"}
+JUPYTER = "IPython ipykernel jupyter_client jupyter_core nbclient nbformat tornado traitlets zmq"
+ROOMS_OF = {"wasmtime": ("engine",), **dict.fromkeys(JUPYTER.split(), ("frontends", "kernels"))}
 DECLARED = {"ipykernel", "IPython", "jupyter_client", "nbclient", "nh3", "structlog", "traitlets"}
 DECLARED |= {"wasmtime"}
 DECLARED |= {"installer", "markdown_it", "msgspec", "tinycss2"}
@@ -74,13 +74,11 @@ class Code:
     Trees of all files, if they were kept, would let garbage collections take seconds.
 
     Attributes:
-        relative: The lines of relative imports.
         called: The names of the functions that it calls.
         bodies: The lines of each function's body, by its place and name.
     """
 
     imports: list[Import] = field(default_factory=list)
-    relative: list[int] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
     bodies: dict[str, int] = field(default_factory=dict)
 
@@ -97,8 +95,6 @@ def code_of(file: Path) -> Code:
             continue
         code.imports += [Import(file, getattr(node, "lineno", 0), name) for name in named(node)]
         match node:
-            case ast.ImportFrom(level=level, lineno=line) if level:
-                code.relative.append(line)
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
                 code.called.add(name)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -186,21 +182,6 @@ def test_rooms_without_a_language_do_not_speak_of_one() -> None:
     assert not speaks
 
 
-def test_no_import_is_relative() -> None:
-    wrong = [
-        f"{file.relative_to(ROOT)}:{line}"
-        for file in python_files(PACKAGE)
-        for line in code_of(file).relative
-    ]
-    assert not wrong
-
-
-def test_only_the_engine_imports_wasmtime() -> None:
-    engine = ROOT / PACKAGE / "engine"
-    wrong = [f for f in imports(PACKAGE) if top(f) == "wasmtime" and engine not in f.file.parents]
-    assert not wrong, told(wrong)
-
-
 def test_only_a_worker_runs_cells() -> None:
     """Its owner ends it if a guest does not stop; nothing could stop a guest elsewhere."""
     makers = [
@@ -211,23 +192,20 @@ def test_only_a_worker_runs_cells() -> None:
     assert makers == [ROOT / PACKAGE / "service" / "worker.py"]
 
 
-def test_only_the_front_ends_import_jupyter() -> None:
-    doors = {ROOT / PACKAGE / "frontends", ROOT / PACKAGE / "kernels"}
+def test_wasmtime_and_jupyter_are_imported_in_their_rooms_alone() -> None:
     wrong = [
-        found
-        for found in imports(PACKAGE)
-        if top(found) in JUPYTER and doors.isdisjoint(found.file.parents)
+        each
+        for each in imports(PACKAGE)
+        if (rooms := ROOMS_OF.get(top(each)))
+        and each.file.relative_to(ROOT / PACKAGE).parts[0] not in rooms
     ]
     assert not wrong, told(wrong)
 
 
 def test_outputs_import_nothing_of_ours_but_errors_and_results() -> None:
-    own = (f"{PACKAGE}.outputs", f"{PACKAGE}.errors", f"{PACKAGE}.result")
-    wrong = [
-        found
-        for found in imports(f"{PACKAGE}/outputs")
-        if top(found) == PACKAGE and not f"{found.target}.".startswith(tuple(f"{n}." for n in own))
-    ]
+    own = re.compile(rf"{PACKAGE}\.(outputs|errors|result)(\.|$)")
+    found = imports(f"{PACKAGE}/outputs")
+    wrong = [each for each in found if top(each) == PACKAGE and not own.match(each.target)]
     assert not wrong, told(wrong)
 
 
@@ -262,40 +240,10 @@ def test_the_guest_agent_does_not_know_the_host() -> None:
     assert not wrong, told(wrong)
 
 
-def private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
-
-
-def foreign_private_names(file: Path) -> Iterator[str]:
-    """Private names in use that are neither the file's own nor an attribute of `self` or `cls`."""
-    tree = tree_of(file)
-    own = set(names_defined(tree))
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(value=ast.Name(id="self" | "cls" | "os" | "sys" | "ctypes")):
-                continue
-            case ast.Attribute(attr=name) if private(name) and name not in own:
-                yield f"{file.relative_to(ROOT)}:{node.lineno} uses {name}"
-            case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
-                if private(name) and name not in own:
-                    yield f"{file.relative_to(ROOT)}:{node.lineno} uses {name}"
-    for found in code_of(file).imports:
-        if top(found) == "wasmtime" and any(map(private, found.target.split("."))):
-            yield str(found)
-
-
-def names_defined(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                yield name
-            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                yield name
-
-
-def test_private_names_of_wasmtime_stand_in_one_file_alone() -> None:
-    engine = [f for f in python_files(f"{PACKAGE}/engine") if f.name != "wasmtime_api.py"]
-    assert not [use for file in engine for use in foreign_private_names(file)]
+def test_private_names_of_wasmtime_are_imported_in_one_file_alone() -> None:
+    """ruff finds the private attributes that other files of the engine use."""
+    private = [each for each in imports(PACKAGE) if re.match(r"wasmtime\b.*\._[^_]", each.target)]
+    assert {each.file.name for each in private} == {"wasmtime_api.py"}
 
 
 def test_importing_the_package_itself_imports_nothing_of_it() -> None:

@@ -1,4 +1,4 @@
-"""The public names: which they are, that they are documented, and the cost of importing them."""
+"""The public names: which they are, their types at run time, and the cost of importing them."""
 
 from __future__ import annotations
 
@@ -81,16 +81,6 @@ def test_the_type_checker_sees_the_same_names() -> None:
     }
     assert set(homes) == NAMES
     assert {name: getattr(wasm_kernel, name).__module__ for name in NAMES} == homes
-
-
-def test_every_name_is_documented() -> None:
-    for name in NAMES:
-        value = getattr(wasm_kernel, name)
-        assert "__doc__" not in vars(value) or value.__doc__, name
-        for method_name, method in public_methods(value):
-            documented = inspect.getdoc(getattr(value, method_name))
-            assert documented, f"{name}.{method_name} has no docstring"
-            assert method.__module__.startswith("wasm_kernel"), f"{name}.{method_name}"
 
 
 def test_every_name_is_fully_annotated_for_tools_that_read_the_types() -> None:

@@ -158,13 +158,14 @@ class Dispatcher:
         """Returns a dispatcher for an instance with these hosts; its owner must `release` it."""
         shapes = {key: shape for host in hosts for key, shape in host.imports.items()}
         for unused in [*_unused]:
-            if unused._serves(engine, shapes):
+            if unused.serves(engine, shapes):
                 with contextlib.suppress(ValueError):  # another thread was faster
                     _unused.remove(unused)
                     return unused
         return cls(engine, shapes)
 
-    def _serves(self, engine: wasmtime.Engine, shapes: Mapping[Import, str]) -> bool:
+    def serves(self, engine: wasmtime.Engine, shapes: Mapping[Import, str]) -> bool:
+        """Returns whether an instance with these imports may have it."""
         return self._engine is engine and self._shapes == shapes
 
     def bind(self, guest: BoundGuest, hosts: Iterable[HostFunctions]) -> None:
@@ -176,7 +177,7 @@ class Dispatcher:
         """Lets go of the handlers after the store was closed; the next instance may use it."""
         self._handlers.clear()
         self.is_in_host, self.after_call = False, None
-        if not any(one._serves(self._engine, self._shapes) for one in _unused):
+        if not any(one.serves(self._engine, self._shapes) for one in _unused):
             _unused.append(self)
 
     def _define(self, linker: wasmtime.Linker, key: Import, shape: str) -> object:
