@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,20 @@ class OnOpen:
 
 
 Operation = Open | OnPath | OnTwo | Symlink | OnOpen
+CHANGES: dict[str, tuple[str, Callable[..., None]]] = {
+    "mkdir": ("path_create_directory", os.mkdir),
+    "rmdir": ("path_remove_directory", os.rmdir),
+    "unlink": ("path_unlink_file", os.unlink),
+}
+ON_OPEN: dict[str, Callable[[int, OnOpen], Any]] = {
+    "write": lambda fd, op: os.write(fd, op.data),
+    "pwrite": lambda fd, op: os.pwrite(fd, op.data, op.number),
+    "truncate": lambda fd, op: os.ftruncate(fd, op.number),
+    "seek": lambda fd, op: (os.lseek(fd, op.number, os.SEEK_SET), None)[1],
+    "read": lambda fd, _: os.read(fd, 100),
+    "list": lambda fd, _: sorted(os.listdir(fd)),  # noqa: PTH208 - a descriptor
+    "close": lambda fd, _: os.close(fd),
+}
 
 
 class GuestSide:
@@ -131,20 +145,14 @@ class GuestSide:
     def _on_path(self, op: OnPath) -> tuple[int, Any]:
         guest, fd = self.guest, self._fd(op.slot)
         at = (fd, *guest.text(op.path))
-        match op.what:
-            case "mkdir":
-                return guest.call("path_create_directory", *at), None
-            case "rmdir":
-                return guest.call("path_remove_directory", *at), None
-            case "unlink":
-                return guest.call("path_unlink_file", *at), None
-            case "readlink":
-                errno = guest.call("path_readlink", *at, 65_536, 4096, 64)
-                return errno, None if errno else guest.answer(64).decode()
-            case _:
-                errno = guest.call("path_filestat_get", fd, 0, *at[1:], 64)
-                kind, size = struct.unpack("<16xB15xQ", guest.instance.memory.read(64, 40))
-                return errno, (kind, size if kind == 4 else 0)
+        if op.what in CHANGES:
+            return guest.call(CHANGES[op.what][0], *at), None
+        if op.what == "readlink":
+            errno = guest.call("path_readlink", *at, 65_536, 4096, 64)
+            return errno, None if errno else guest.answer(64).decode()
+        errno = guest.call("path_filestat_get", fd, 0, *at[1:], 64)
+        kind, size = struct.unpack("<16xB15xQ", guest.instance.memory.read(64, 40))
+        return errno, (kind, size if kind == 4 else 0)
 
     def _on_open(self, op: OnOpen) -> tuple[int, Any]:
         guest, fd = self.guest, self._fd(op.slot)
@@ -205,12 +213,10 @@ class NativeSide:
                 return self._open(op)
             case Symlink(target, slot, path):
                 return os.symlink(target, path, dir_fd=self._fd(slot))
-            case OnTwo("rename", slot, path, slot_new, new):
-                return os.rename(
-                    path, new, src_dir_fd=self._fd(slot), dst_dir_fd=self._fd(slot_new)
-                )
-            case OnTwo(_, slot, path, slot_new, new):
+            case OnTwo(what, slot, path, slot_new, new):
                 fds = {"src_dir_fd": self._fd(slot), "dst_dir_fd": self._fd(slot_new)}
+                if what == "rename":
+                    return os.rename(path, new, **fds)  # noqa: PTH104 - by descriptors
                 return os.link(path, new, **fds, follow_symlinks=False)
             case OnPath():
                 return self._on_path(op)
@@ -234,39 +240,19 @@ class NativeSide:
 
     def _on_path(self, op: OnPath) -> Any:
         fd = self._fd(op.slot)
-        match op.what:
-            case "mkdir":
-                return os.mkdir(op.path, dir_fd=fd)
-            case "rmdir":
-                return os.rmdir(op.path, dir_fd=fd)
-            case "unlink":
-                return os.unlink(op.path, dir_fd=fd)
-            case "readlink":
-                return os.readlink(op.path, dir_fd=fd)
-            case _:
-                found = os.stat(op.path, dir_fd=fd, follow_symlinks=False)
-                kind = {stat.S_IFREG: 4, stat.S_IFDIR: 3}.get(stat.S_IFMT(found.st_mode), 7)
-                return kind, found.st_size if kind == 4 else 0
+        if op.what in CHANGES:
+            return CHANGES[op.what][1](op.path, dir_fd=fd)
+        if op.what == "readlink":
+            return os.readlink(op.path, dir_fd=fd)
+        found = os.stat(op.path, dir_fd=fd, follow_symlinks=False)
+        kind = {stat.S_IFREG: 4, stat.S_IFDIR: 3}.get(stat.S_IFMT(found.st_mode), 7)
+        return kind, found.st_size if kind == 4 else 0
 
     def _on_open(self, op: OnOpen) -> Any:
         fd = self._fd(op.slot)
-        match op.what:
-            case "write":
-                return os.write(fd, op.data)
-            case "pwrite":
-                return os.pwrite(fd, op.data, op.number)
-            case "truncate":
-                return os.ftruncate(fd, op.number)
-            case "seek":
-                os.lseek(fd, op.number, os.SEEK_SET)
-                return None
-            case "read":
-                return os.read(fd, 100)
-            case "list":
-                return sorted(os.listdir(fd))  # noqa: PTH208 - a descriptor
-            case _:
-                self.slots.pop(op.slot, None)
-                return os.close(fd)
+        if op.what == "close":
+            self.slots.pop(op.slot, None)
+        return ON_OPEN[op.what](fd, op)
 
 
 def paths_of(op: Operation) -> list[str]:
