@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -71,102 +72,96 @@ def clock() -> Clock:
     return Clock()
 
 
-def must_end(clock: Clock) -> bool:
+STORIES = {
+    "at its deadline a guest must end and is killed after its grace": "arm 5; later 5; spares; "
+    "raised 1; reason deadline 5; later 1.9; spares; later 0.1; kills; reason deadline 5",
+    # before, it was lost with the variables of its cell at the first look afterwards
+    "a guest that was suspended in its grace may still take the interrupt": "arm 5; interrupt; "
+    "watch; later 4; lives; takes; goes on; later 1; ends; later 1e6; spares",
+    "F7: a guest that does not begin is stopped long before its limit": "arm 3600 begins; "
+    "later 4.9; goes on; later 0.1; is stopped; reason begin 5",
+    "F7: a guest that gets no processor has longer to begin": "no processor; arm none begins; "
+    "later 5; goes on; waits; is stopped",
+    "F7: a guest that has begun has its whole limit": "arm 0.5 begins; later 0.9; goes on; "
+    "request_taken; later 0.4; goes on; later 0.1; ends; reason deadline 0.5",
+    "F7: a process that was suspended while its guest began is forgiven": "arm none begins; "
+    "later 1e6; lives; request_taken; later 1e6; goes on",
+    "an interrupt that came too late is taken back": "arm none; interrupt; watch; disarm; calm",
+    "an interrupt that was never put before the guest dies with its turn": "arm none; interrupt; "
+    "disarm; arm none; watch; raised 0",
+    "an interrupt reaches a guest that waits for its user": "arm 5; pause; interrupt; interrupted",
+    "the user's time does not count and all other time does": "arm 5; pause; later 100; lives; "
+    "resume; later 4.9; lives; later 0.1; ends",
+    "closing stops every later turn": "close; arm none; ends",
+    # the agent took it as a stale one
+    "an interrupt before the guest has its request is raised again": "arm none; interrupt; watch; "
+    "takes; request_taken; watch; raised 2; pending",
+    # before, the guest seemed unable to begin a cell, and the cell before was taken back
+    "an interrupt before the guest has its request waits for that": "arm none begins; interrupt; "
+    "later 3; goes on; request_taken; later 1; goes on; later 2; is stopped; reason grace 2",
+    "an interrupt that is still pending when the request comes is raised once": "arm none; "
+    "interrupt; watch; request_taken; calm; watch; takes; watch; later 100; lives",
+    "a guest that swallows the interrupt of a soft deadline is stopped": "arm 5 soft; later 5; "
+    "lives; raised 1; takes; later 1.9; lives; later 0.1; ends; reason grace 2",
+    "one interrupt is raised once": "arm none; interrupt; goes on; raised 1",
+    "an interrupt that the guest ignores stops it": "arm none; interrupt; watch; later 2; kills; "
+    "reason grace 2",
+    "a third interrupt does not take back what the second asked for": "arm none; interrupt; watch; "
+    "takes; watch; interrupt; watch; watch; interrupt; watch; takes; watch; later 2; is stopped",
+    "a cell lowers its deadline and does not raise it": "arm 100; lower_deadline 1; "
+    "lower_deadline 50; later 1; ends; reason deadline 1 own",
+    "an interrupt delivered by other means is not raised again": "arm none; interrupt; "
+    "interrupt_delivered; watch; raised 0",
+}
+"""What happens to a turn in this order; other words are methods of the clock."""
+
+
+TICKS = range(25)
+
+
+def must_end(timed: Timed) -> bool:
     """Checks the time, as the ticker does; returns whether the guest's call must end."""
-    clock.watch()
-    return clock.reason is not None
-
-
-def test_at_a_hard_deadline_the_guest_must_end_and_is_killed_after_its_grace(timed: Timed) -> None:
-    timed.arm(timed.signals, 5.0, 2.0)
-    timed.at.now += 5.0
-    assert (timed.watch(), timed.signals.raised) == (None, 1)
-    assert timed.reason == StopReason("deadline", 5.0)
-    timed.at.now += 1.9
-    assert timed.watch() is None
-    timed.at.now += 0.1
-    assert killed(timed) == StopReason("deadline", 5.0)
-
-
-def test_a_guest_that_was_suspended_in_its_grace_may_still_take_the_interrupt(timed: Timed) -> None:
-    """Before, it was lost with the variables of its cell at the first look afterwards."""
-    timed.arm(timed.signals, 5.0, 2.0)
-    timed.interrupt()
     timed.watch()
-    timed.at.now += 4.0
-    assert not must_end(timed)
-    timed.signals.is_pending = False
-    assert not overdue(timed)
-    timed.at.now += 1.0
-    assert must_end(timed)
-    timed.at.now += 1e6
-    assert timed.watch() is None
+    return timed.reason is not None
 
 
-def killed(clock: Clock) -> StopReason | None:
-    """Returns why the guest's process is ended within this number of ticks."""
-    return next((reason for _ in range(25) if (reason := clock.watch()) is not None), None)
+HAPPENS: dict[str, Callable[[Timed], object]] = {
+    "calm": lambda timed: not timed.signals.is_pending,
+    "ends": must_end,
+    "goes on": lambda timed: not any(must_end(timed) for _ in TICKS),
+    "interrupted": lambda timed: timed.interrupted,
+    "is stopped": lambda timed: any(must_end(timed) for _ in TICKS),
+    "kills": lambda timed: any(timed.watch() for _ in TICKS),
+    "lives": lambda timed: not must_end(timed),
+    "pending": lambda timed: timed.signals.is_pending,
+    "spares": lambda timed: timed.watch() is None,
+}
+"""What a story checks."""
 
 
-def overdue(clock: Clock) -> bool:
-    """Returns whether the guest is stopped within this number of ticks."""
-    return any(must_end(clock) for _ in range(25))
-
-
-def test_f7_a_guest_that_does_not_begin_is_stopped_long_before_its_limit(timed: Timed) -> None:
-    timed.arm(timed.signals, 3600.0, 2.0, begins=True)
-    timed.at.now += 4.9
-    assert not overdue(timed)
-    timed.at.now += 0.1
-    assert overdue(timed)
-    assert timed.reason == StopReason("begin", 5.0)
-
-
-def test_f7_a_guest_that_gets_no_processor_has_longer_to_begin(timed: Timed) -> None:
-    timed.at.is_busy = False
-    timed.arm(timed.signals, None, 2.0, begins=True)
-    timed.at.now += 5.0
-    assert not overdue(timed)
-    timed.wait(timed.at.now)  # now it waits by its own will
-    assert overdue(timed)
-
-
-def test_f7_a_guest_that_has_begun_has_its_whole_limit(timed: Timed) -> None:
-    timed.arm(timed.signals, 0.5, 2.0, begins=True)
-    timed.at.now += 0.9
-    assert not overdue(timed)
-    timed.request_taken()
-    timed.at.now += 0.4
-    assert not overdue(timed)
-    timed.at.now += 0.1
-    assert must_end(timed)
-    assert timed.reason == StopReason("deadline", 0.5)
-
-
-def test_f7_a_process_that_was_suspended_while_its_guest_began_is_forgiven(timed: Timed) -> None:
-    timed.arm(timed.signals, None, 2.0, begins=True)
-    timed.at.now += 1e6
-    assert not must_end(timed)
-    timed.request_taken()
-    timed.at.now += 1e6
-    assert not overdue(timed)
-
-
-def test_an_interrupt_that_came_too_late_is_taken_back(timed: Timed) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    timed.watch()
-    timed.disarm()
-    assert not timed.signals.pending()
-
-
-def test_an_interrupt_that_was_never_put_before_the_guest_dies_with_its_turn(timed: Timed) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    timed.disarm()
-    timed.arm(timed.signals, None, 2.0)
-    timed.watch()
-    assert timed.signals.raised == 0
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+def test_a_turn_ends_when_it_must_and_no_sooner(timed: Timed, story: str) -> None:
+    for step in story.split("; "):
+        match step.split():
+            case ["arm", seconds, *options]:
+                limit = None if seconds == "none" else float(seconds)
+                timed.arm(timed.signals, limit, 2.0, **dict.fromkeys(options, True))
+            case ["later", seconds]:
+                timed.at.now += float(seconds)
+            case ["reason", kind, seconds, *own]:
+                assert timed.reason == StopReason(kind, float(seconds), own=bool(own)), step
+            case ["raised", times]:
+                assert timed.signals.raised == int(times), step
+            case ["takes"]:
+                timed.signals.is_pending = False
+            case ["waits"]:
+                timed.wait(timed.at.now)
+            case ["no", "processor"]:
+                timed.at.is_busy = False
+            case [method, *numbers] if step not in HAPPENS:
+                getattr(timed, method)(*map(float, numbers))
+            case _:
+                assert HAPPENS[step](timed), step
 
 
 class Served:
@@ -187,31 +182,6 @@ def test_an_early_interrupt_is_for_one_cell_only(timed: Timed) -> None:
         assert not timed.interrupt(first)
         timed.watch()
     assert timed.signals.raised == 0
-
-
-def test_an_interrupt_reaches_a_guest_that_waits_for_its_user(timed: Timed) -> None:
-    timed.arm(timed.signals, 5.0, 2.0)
-    timed.pause()
-    timed.interrupt()
-    assert timed.interrupted
-
-
-def test_the_users_time_does_not_count_and_all_other_time_does(timed: Timed) -> None:
-    timed.arm(timed.signals, 5.0, 2.0)
-    timed.pause()
-    timed.at.now += 100
-    assert not must_end(timed)
-    timed.resume()
-    timed.at.now += 4.9
-    assert not must_end(timed)
-    timed.at.now += 0.1
-    assert must_end(timed)
-
-
-def test_closing_stops_every_later_turn(timed: Timed) -> None:
-    timed.close()
-    timed.arm(timed.signals, None, 2.0)
-    assert must_end(timed)
 
 
 def test_closing_ends_a_wait(clock: Clock, signals: Noted) -> None:
@@ -268,94 +238,6 @@ def test_a_forked_process_has_a_ticker_of_its_own() -> None:
     assert said.stdout == b"0\n"
 
 
-def test_an_interrupt_before_the_guest_has_its_request_is_raised_again(timed: Timed) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    timed.watch()
-    timed.signals.is_pending = False  # the agent took it as a stale one
-    timed.request_taken()
-    timed.watch()
-    assert (timed.signals.raised, timed.signals.pending()) == (2, True)
-
-
-def test_an_interrupt_before_the_guest_has_its_request_waits_for_that(timed: Timed) -> None:
-    """Before, the guest seemed unable to begin a cell, and the cell before was taken back."""
-    timed.arm(timed.signals, None, 2.0, begins=True)
-    timed.interrupt()
-    timed.at.now += 3.0
-    assert not overdue(timed)
-    timed.request_taken()
-    timed.at.now += 1.0
-    assert not overdue(timed)
-    timed.at.now += 2.0
-    assert overdue(timed)
-    assert timed.reason == StopReason("grace", 2.0)
-
-
-def test_an_interrupt_that_is_still_pending_when_the_request_comes_is_raised_once(
-    timed: Timed,
-) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    timed.watch()
-    timed.request_taken()
-    assert not timed.signals.pending()
-    timed.watch()
-    timed.signals.is_pending = False
-    timed.watch()
-    timed.at.now += 100
-    assert not must_end(timed)
-
-
-def test_a_guest_that_swallows_the_interrupt_of_a_soft_deadline_is_stopped(timed: Timed) -> None:
-    timed.arm(timed.signals, 5.0, 2.0, soft=True)
-    timed.at.now += 5.0
-    assert not must_end(timed)
-    assert timed.signals.raised == 1
-    timed.signals.is_pending = False
-    timed.at.now += 1.9
-    assert not must_end(timed)
-    timed.at.now += 0.1
-    assert must_end(timed)
-    assert timed.reason == StopReason("grace", 2.0)
-
-
-def test_one_interrupt_is_raised_once(timed: Timed) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    for _ in range(5):
-        timed.watch()
-    assert timed.signals.raised == 1
-
-
-def test_an_interrupt_that_the_guest_ignores_stops_it(timed: Timed) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    timed.watch()
-    timed.at.now += 2.0
-    assert killed(timed) == StopReason("grace", 2.0)
-
-
-def test_a_third_interrupt_does_not_take_back_what_the_second_asked_for(timed: Timed) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    for is_taken in (True, False, True):
-        timed.interrupt()
-        timed.watch()
-        timed.signals.is_pending = not is_taken
-        timed.watch()
-    timed.at.now += 2.0
-    assert overdue(timed)
-
-
-def test_a_cell_lowers_its_deadline_and_does_not_raise_it(timed: Timed) -> None:
-    timed.arm(timed.signals, 100.0, 2.0)
-    for seconds in (1.0, 50.0):
-        timed.lower_deadline(seconds)
-    timed.at.now += 1.0
-    assert must_end(timed)
-    assert timed.reason == StopReason("deadline", 1.0, own=True)
-
-
 def test_a_cell_that_was_interrupted_before_it_is_served_stops_at_once(timed: Timed) -> None:
     with timed.serving(Served(is_interrupted=True)):
         timed.arm(NO_SIGNALS, None, 2.0)
@@ -374,11 +256,3 @@ def test_an_interrupt_of_what_prepares_for_a_cell_stops_the_cell_as_well(timed: 
         timed.arm(timed.signals, None, 2.0, for_cell=True)
         timed.watch()
         assert timed.signals.raised == 1
-
-
-def test_an_interrupt_delivered_by_other_means_is_not_raised_again(timed: Timed) -> None:
-    timed.arm(timed.signals, None, 2.0)
-    timed.interrupt()
-    timed.interrupt_delivered()
-    timed.watch()
-    assert timed.signals.raised == 0

@@ -93,12 +93,6 @@ def spawn():
 _SPAWNED = f"{_HANDLERS}\nbroker = spawn()\n"
 
 
-def test_a_request_is_handled_and_the_handler_says_how_far_it_is(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("known outside")
-    code = f"{_SPAWNED}\nprint(broker.call(Read(sys.argv[1] + '/secret'), Text, Task()))"
-    assert said_by(code, tmp_path) == ["reading", "Text(text='known outside')"]
-
-
 @needs_walls
 def test_it_stays_outside_the_walls(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("known outside")
@@ -109,34 +103,6 @@ walls.close_calls()
 print(broker.call(Read(sys.argv[1] + '/secret'), Text))
 """
     assert said_by(code, tmp_path) == ["Text(text='known outside')"]
-
-
-def test_a_cancelled_call_does_not_cancel_the_next_one(tmp_path: Path) -> None:
-    code = f"""{_SPAWNED}
-tried(lambda: broker.call(Wait(), EmptyReply, Task(lambda: True)))
-begun = time.monotonic()
-tried(lambda: broker.call(Wait(), EmptyReply, Task(lambda: time.monotonic() > begun + 0.3)))
-print(time.monotonic() - begun >= 0.3)
-"""
-    assert said_by(code, tmp_path) == ["waiting", "Cancelled", "waiting", "Cancelled", "True"]
-
-
-def test_a_failure_comes_back_in_its_own_words_and_an_accident_without_any(tmp_path: Path) -> None:
-    code = f"""{_SPAWNED}
-for each in (Fail(), Crash()):
-    tried(lambda: broker.call(each, EmptyReply))
-"""
-    said = ["It rained. Nothing was changed.", "internal error; the kernel's log says more"]
-    assert said_by(code, tmp_path) == said
-
-
-def test_a_request_that_no_handler_can_read_is_refused(tmp_path: Path) -> None:
-    code = f"""{_SPAWNED}
-for request in (Other(), Read(3), Read(None), Read({{"a": 1}})):
-    tried(lambda: broker.call(request, Text))
-"""
-    said = ["there is no handler for this request", *["this request can't be read"] * 3]
-    assert said_by(code, tmp_path) == said
 
 
 def test_an_accident_is_logged_once_with_its_traceback_where_it_happened(tmp_path: Path) -> None:
@@ -155,32 +121,54 @@ tried(lambda: spawn().call(Crash(), EmptyReply))
     assert logged == ["wasm_kernel False Crash failed unexpectedly 'a detail'"]
 
 
-def test_long_requests_and_replies_come_whole_and_too_long_ones_are_refused(tmp_path: Path) -> None:
-    code = f"""{_SPAWNED}
+_CALLS = """
+# a request is handled, and the handler says how far it is
+(folder / "secret").write_text("known outside")
+print(broker.call(Read(str(folder / "secret")), Text, Task()))
+# a cancelled call does not cancel the next one
+tried(lambda: broker.call(Wait(), EmptyReply, Task(lambda: True)))
+begun = time.monotonic()
+tried(lambda: broker.call(Wait(), EmptyReply, Task(lambda: time.monotonic() > begun + 0.3)))
+print(time.monotonic() - begun >= 0.3)
+# a failure comes back in its own words, and an accident without any
+for each in (Fail(), Crash()):
+    tried(lambda: broker.call(each, EmptyReply))
+# a request that no handler can read is refused
+for request in (Other(), Read(3), Read(None), Read({"a": 1})):
+    tried(lambda: broker.call(request, Text))
+# long requests and replies come whole, and too long ones are refused
 for size in (1, 131_072, 3_000_000):
     print(len(broker.call(Echo("x" * size), Text).text))
 (folder / "long").write_text("x" * 70_000_000)
 tried(lambda: broker.call(Read(str(folder / "long")), Text))
 tried(lambda: broker.call(Echo("x" * 70_000_000), Text))
 print(broker.call(Echo("still there"), Text).text)
-"""
-    too_long = "the request can't be sent: it is larger than 64 MiB"
-    said = ["1", "131072", "3000000", "its answer is too long", too_long]
-    assert said_by(code, tmp_path) == [*said, "still there"]
-
-
-def test_a_task_that_fails_does_not_leave_its_reply_to_the_next_call(tmp_path: Path) -> None:
-    code = f"""{_SPAWNED}
+# a task that fails does not leave its reply to the next call
 class Failing(Task):
     def report(self, text):
         raise ZeroDivisionError
-(folder / "one").write_text("one")
 try:
-    broker.call(Read(str(folder / "one")), Text, Failing())
+    broker.call(Read(str(folder / "secret")), Text, Failing())
 except ZeroDivisionError:
     print(broker.call(Echo("two"), Text).text)
+# without a broker, the answer is a sentence
+os.kill(broker._process, 9)
+os.waitpid(broker._process, 0)
+tried(lambda: broker.call(Read(""), Text))
 """
-    assert said_by(code, tmp_path) == ["two"]
+
+
+def test_calls_are_answered_cancelled_or_refused(tmp_path: Path) -> None:
+    assert said_by(_SPAWNED + _CALLS, tmp_path) == [
+        *("reading", "Text(text='known outside')"),
+        *("waiting", "Cancelled", "waiting", "Cancelled", "True"),
+        *("It rained. Nothing was changed.", "internal error; the kernel's log says more"),
+        *("there is no handler for this request", *["this request can't be read"] * 3),
+        *("1", "131072", "3000000", "its answer is too long"),
+        *("the request can't be sent: it is larger than 64 MiB", "still there"),
+        "two",
+        "the kernel's helper process has ended. Restart the kernel.",
+    ]
 
 
 @pytest.mark.parametrize("request_", ["", "Deaf", "Compute"])
@@ -221,15 +209,6 @@ os.read(watch, 1)
 print(time.monotonic() - begun < 30)
 """
     assert said_by(code) == ["True"]
-
-
-def test_without_a_broker_the_answer_is_a_sentence(tmp_path: Path) -> None:
-    code = f"""{_SPAWNED}
-os.kill(broker._process, 9)
-os.waitpid(broker._process, 0)
-tried(lambda: broker.call(Read(""), Text))
-"""
-    assert said_by(code, tmp_path) == ["the kernel's helper process has ended. Restart the kernel."]
 
 
 @pytest.mark.parametrize(

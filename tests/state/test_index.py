@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -74,6 +75,14 @@ def written(folder: Folder, tmp_path: Path) -> Path:
     index.append(*RECORDS[3:])
     index.close()
     return tmp_path / "index"
+
+
+@pytest.fixture
+def index(folder: Folder, written: Path) -> Iterator[Index]:
+    """The same index, to which a later process adds."""
+    with contextlib.closing(Index(folder, "image")) as opened:
+        opened.go_on(read_index(folder))
+        yield opened
 
 
 def entries(folder: Folder) -> list[Record | None]:
@@ -157,10 +166,8 @@ def test_an_index_without_its_header_is_refused(folder: Folder, written: Path, h
 
 
 def test_a_record_that_can_not_be_added_leaves_nothing_of_itself(
-    folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index = Index(folder, "image")
-    index.go_on(read_index(folder))
     write = os.write
     for part in (0, 10):
         with monkeypatch.context() as patch:
@@ -174,30 +181,26 @@ def test_a_record_that_can_not_be_added_leaves_nothing_of_itself(
         with pytest.raises(OSError, match="No space"):
             index.append(Name("lost", 7))
     index.append(Name("kept", 7))
-    index.close()
     assert entries(folder) == [*RECORDS, Name("kept", 7)]
 
 
 _fail = raising(OSError(errno.EIO, "the disk failed"))
 
 
-def test_an_index_that_was_removed_is_made_again(folder: Folder, written: Path) -> None:
-    index = Index(folder, "image")
-    index.go_on(read_index(folder))
+def test_an_index_that_was_removed_is_made_again(
+    folder: Folder, written: Path, index: Index
+) -> None:
     written.unlink()
     with pytest.raises(RewriteNeeded):
         index.append(Name("x", 7))
     index.rewrite(RECORDS[:2])
     index.append(Name("x", 7))
-    index.close()
     assert entries(folder) == [*RECORDS[:2], Name("x", 7)]
 
 
 def test_a_failed_rewriting_leaves_the_old_one(
-    folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, written: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index = Index(folder, "image")
-    index.go_on(read_index(folder))
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", _fail)
         with pytest.raises(OSError, match="the disk failed"):
@@ -207,7 +210,6 @@ def test_a_failed_rewriting_leaves_the_old_one(
         with pytest.raises(OSError, match="too long"):  # no later process could read it
             index.rewrite([*RECORDS, *RECORDS])
     index.append(Name("x", 7))
-    index.close()
     assert entries(folder) == [*RECORDS, Name("x", 7)]
     assert [path.name for path in written.parent.iterdir()] == ["index"]
 
@@ -252,30 +254,28 @@ IMPOSSIBLE: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("fields", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_a_commit_that_can_not_be_is_refused(fields: dict[str, object]) -> None:
+INVALID = {name: changed(**fields) for name, fields in IMPOSSIBLE.items()} | {
+    "nothing": b"",
+    "deep": b"[" * 100_000,
+    "infinite": b'{"type":"commit","id":1e999}',
+    "no text": b"\xff",
+    "deep objects": b"{" * 200_000,
+}
+
+
+@pytest.mark.parametrize("text", INVALID.values(), ids=INVALID)
+def test_a_record_that_can_not_be_is_refused(text: bytes) -> None:
     assert decode(changed()) == COMMIT
-    with pytest.raises(HistoryError):
-        decode(changed(**fields))
-
-
-@pytest.mark.parametrize(
-    "text", [b"", b"[" * 100_000, b'{"type":"commit","id":1e999}', b"\xff", b"{" * 200_000]
-)
-def test_an_invalid_record_is_refused(text: bytes) -> None:
     with pytest.raises(HistoryError):
         decode(text)
 
 
 def test_a_record_in_too_many_pieces_is_refused_in_words(
-    folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
+    index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index = Index(folder, "image")
-    index.go_on(read_index(folder))
     monkeypatch.setattr(module, "RECORD_MOST_BYTES", 100)
     with pytest.raises(OSError, match="too many pieces"):
         index.append(COMMIT)
-    index.close()
 
 
 # -- contents
