@@ -22,7 +22,7 @@ from wasm_kernel import get_session_sandbox
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = ("1-tour", "2-limits", "3-files", "4-time-travel")
-ORDERS = "5-orders"  # a folder with an analysis and its data; see test_analysis.py
+ORDERS = "5-orders"  # a folder with an analysis and its data; see test_pages.py
 CELL_SECONDS = 300  # for a slow machine; the slowest cell takes about ten
 
 SPEAK_ON_STDERR = {

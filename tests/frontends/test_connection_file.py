@@ -7,6 +7,7 @@ import json
 import stat
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +19,7 @@ from jupyter_client.session import Session
 
 from tests.faces import PATIENCE
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.frontends.jupyter.channels import Publisher, ShellChannel
+from wasm_kernel.frontends.jupyter.channels import Publisher, ShellChannel, StdinChannel
 from wasm_kernel.frontends.jupyter.connection import KernelConnection, KernelSockets
 from wasm_kernel.frontends.jupyter.ports import Ports, listen
 from wasm_kernel.kernels.settings import connection_path, session_of_file
@@ -198,3 +199,29 @@ def test_a_port_that_is_free_a_moment_later_is_listened_on(tmp_path: Path) -> No
     """A restarted kernel has the ports of the last one, which other processes may have taken."""
     command = [sys.executable, "-c", TAKEN_PORT, str(tmp_path / "k.json")]
     assert subprocess.run(command, timeout=60, check=False).returncode == 0
+
+
+def test_a_question_waits_for_a_client_that_connects_late() -> None:
+    session = Session(key=b"secret")
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        answered = threading.Thread(target=_answer_late, args=(context, port, session))
+        answered.start()
+        channel = StdinChannel(router, session)
+        until = time.monotonic() + PATIENCE
+        said = channel.ask(
+            "name?", False, parent={}, ident=b"me", interrupted=lambda: time.monotonic() > until
+        )
+        answered.join()
+    assert said == "Ada"
+
+
+def _answer_late(context: zmq.Context[Any], port: int, session: Session) -> None:
+    time.sleep(0.2)
+    with context.socket(zmq.DEALER) as client:
+        client.linger = int(PATIENCE * 1000)
+        client.identity = b"me"
+        client.connect(f"tcp://127.0.0.1:{port}")
+        if client.poll(PATIENCE * 1000):
+            session.recv(client, 0)
+            session.send(client, "input_reply", {"value": "Ada"})

@@ -1,7 +1,8 @@
-"""The kernel's traits: one for each limit, checked where they are set."""
+"""The kernel's traits: one for each limit, checked where they are set; the notebook of a kernel."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from contextlib import closing
@@ -12,7 +13,7 @@ import pytest
 from traitlets.config import Config
 
 from wasm_kernel.errors import Door, PolicyError
-from wasm_kernel.kernels.settings import KernelSettings
+from wasm_kernel.kernels.settings import LAUNCHER, SESSION_NAME, KernelSettings, notebook_of
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
 from wasm_kernel.sessions.ids import SessionIdError
 
@@ -131,3 +132,30 @@ def test_variables_of_the_host_are_passed_by_name(monkeypatch: pytest.MonkeyPatc
     for name in ("JPY_API_TOKEN", "JUPYTERHUB_API_TOKEN", "JUPYTER_TOKEN"):
         with pytest.raises(PolicyError, match=rf"WasmKernel\.pass_env can't hold {name}"):
             settings(pass_env=["STAGE", name]).policy()
+
+
+HANDING_ON = """
+import os
+from wasm_kernel.kernels.settings import LAUNCHER, notebook_of
+print(notebook_of(os.environ | {LAUNCHER: str(os.getpid())}))
+"""
+
+
+def test_the_notebook_is_the_one_that_the_server_names(tmp_path: Path) -> None:
+    path = tmp_path / "\udcff.ipynb"
+    assert notebook_of({SESSION_NAME: str(path)}) == path
+    assert notebook_of({SESSION_NAME: str(path), LAUNCHER: str(os.getpid())}) == path
+
+
+@pytest.mark.parametrize("name", ["", "a.ipynb", "console-1-1b4e28ba"])
+def test_a_name_that_is_not_a_path_names_no_notebook(name: str) -> None:
+    assert notebook_of({SESSION_NAME: name}) is None
+    assert notebook_of({}) is None
+
+
+def test_a_batch_run_that_a_notebook_starts_does_not_run_that_notebook(tmp_path: Path) -> None:
+    env = os.environ | {SESSION_NAME: str(tmp_path / "outer.ipynb")}
+    done = subprocess.run(
+        [sys.executable, "-c", HANDING_ON], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "None\n"

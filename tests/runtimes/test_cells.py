@@ -1,4 +1,4 @@
-"""Cells through the agent: results, errors, input, payloads."""
+"""Cells through the agent: results, errors, input, payloads, limits, and what cells break."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
+from wasm_kernel_agent.magics.basics import limit_in_place, parse_limits
 
 Serve = Callable[..., list[Any]]
 Cell = Callable[..., dict[str, Any]]
@@ -139,3 +141,51 @@ def test_the_reply_holds_the_error_that_is_shown(serve: Serve) -> None:
 def test_exit_asks_the_front_end(serve: Serve, code: str, kept: bool) -> None:
     payload = {"source": "ask_exit", "keepkernel": kept}
     assert serve(code)[0].reply["payload"] == [payload]
+
+
+def test_both_limits_are_read() -> None:
+    assert parse_limits("seconds=0.5 fuel=2_000") == {"seconds": 0.5, "fuel": 2000}
+
+
+@pytest.mark.parametrize(
+    "line", ["", "5", "seconds", "seconds=x", "seconds=0", "fuel=-1", "seconds=nan", "memory=1",
+             "fuel=1 fuel=2", "seconds=inf"]
+)  # fmt: skip
+def test_a_wrong_line_is_a_usage_error(line: str) -> None:
+    with pytest.raises(UsageError, match="takes seconds"):
+        parse_limits(line)
+
+
+def test_the_cell_stays_in_its_lines() -> None:
+    assert limit_in_place(["%%limit seconds=1\n", "x\n"]) == ["%limit seconds=1\n", "x\n"]
+
+
+def test_a_second_cell_magic_keeps_its_meaning() -> None:
+    first, second = limit_in_place(["%%limit seconds=1\n", "%%time\n", "x\n"])
+    assert first == "%limit seconds=1\n"
+    assert "run_cell_magic('time'" in second
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "__builtins__ = None",
+        "import builtins; builtins.len = lambda *_: 1/0",
+        "import sys; sys.modules.clear()",
+        "import sys; del sys.modules['__main__']",
+        "get_ipython()._user_ns = {}",
+        "get_ipython().run_line_magic = None",
+        "type(get_ipython()).run_cell = None",
+        "import asyncio; asyncio.get_event_loop().close()",
+    ],
+)
+def test_the_cell_after_the_next_runs_as_before(serve: Serve, code: str) -> None:
+    last = "import __main__\nhere = %pwd\nprint(x)\nawait __import__('asyncio').sleep(0, 2)"
+    turns = serve("x = 41", code, "None", "x + 1", last)
+    assert [turn.text for turn in turns[3:]] == ["42", "2"]
+
+
+def test_a_cleared_namespace_works_again_and_a_print_of_the_users_own_stays(serve: Serve) -> None:
+    mine = "import builtins; builtins.print = mine = lambda *_: 5"
+    turns = serve("globals().clear()", "1 + 1", "_ + 1", mine, "print is mine")
+    assert (turns[2].text, turns[4].text) == ("3", "True")

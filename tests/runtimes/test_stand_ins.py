@@ -1,4 +1,4 @@
-"""The stand-ins for compiled modules, compared with the real modules."""
+"""The stand-ins for compiled modules, compared with the real modules; those for other packages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import rpds
 from wasm_kernel_agent.stand_ins import _ssl as our_ssl
 from wasm_kernel_agent.stand_ins import jiter
 from wasm_kernel_agent.stand_ins import rpds as ours
+from wasm_kernel_agent.unavailable import PACKAGES, STAND_INS, advice_on_packages
 
 KINDS = ("OP_", "SSL_ERROR_", "VERIFY_", "PROTOCOL_", "PROTO_", "CERT_")
 DIFFERENT = {"OP_ALL", "OP_NO_SSLv2", "PROTO_MAXIMUM_SUPPORTED", "PROTO_MINIMUM_SUPPORTED"}
@@ -80,3 +81,24 @@ def test_json_that_is_not_json_is_refused() -> None:
     for data, mode in ((b"[1, 2", False), (b"[1 2", True), (b"", True), (b"[x, 2", True)):
         with pytest.raises(ValueError, match="line 1"):
             jiter.from_json(data, partial_mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("text", "module"),
+    [
+        ("install torch>=2", "torch"),
+        ("install 'Opencv_Python'", "cv2"),
+        ("polars-runtime-32 needs compiled code. It is needed by polars 1.3.", "polars"),
+    ],
+)
+def test_what_pip_can_not_install_has_a_stand_in(text: str, module: str) -> None:
+    assert advice_on_packages(text) == f" In place of {module}: {STAND_INS[module]}."
+
+
+def test_nothing_is_said_of_others() -> None:
+    assert advice_on_packages("install rich needs compiled code") == ""
+
+
+def test_names_are_of_known_modules() -> None:
+    assert not [text for text in STAND_INS.values() if text.endswith(".")]
+    assert {"cv2", "skimage", "umap"} <= STAND_INS.keys() & PACKAGES.keys()

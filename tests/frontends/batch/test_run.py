@@ -480,3 +480,31 @@ def test_a_report_must_have_a_place_before_anything_is_run(
     assert main(["grade", *named, "--tests", str(tmp_path / "tests.py")]) == 2
     assert capsys.readouterr().err.count("can't be written (") == 3
     assert not (tmp_path / "out" / "a.ipynb").exists()
+
+
+DETERMINISTIC = (
+    "import datetime, os, random, sys, time, uuid\nprint(random.random(), uuid.uuid4())",
+    "print(os.urandom(4), datetime.datetime.now(), time.monotonic())",
+    "import numpy as np, pandas as pd\npd.DataFrame({'a': np.random.rand(2)})",
+    "np.random.default_rng().random(2)",
+    "import sqlite3\nsqlite3.connect(':memory:').execute('select random()').fetchall()",
+    "for name in 'zaqb': open(f'/app/{name}', 'w').close()\nos.listdir('/app')",
+    "began = time.time()\ntime.sleep(3600)\nprint(time.time() - began > 3600, object())",
+    "import matplotlib.pyplot as plt\nplt.plot(np.random.rand(3));",
+    "%undo",
+    "print(random.random())\nprint('said', file=sys.stderr)\nprint(uuid.uuid1())\n1/0",
+)
+
+
+def test_two_runs_are_alike(make: Making, run: Running, tmp_path: Path) -> None:
+    make("a.ipynb", *DETERMINISTIC)
+    out = tmp_path / "out" / "a.ipynb"
+    found = []
+    for _ in range(2):
+        assert run(deterministic=True)["a.ipynb"].cell == len(DETERMINISTIC)
+        found.append(out.read_bytes())
+    assert found[0] == found[1]
+    cells = executed(out)
+    assert "2000-01-01 00:00:00" in cells[1][1]
+    assert cells[5][1] == "['a', 'b', 'q', 'z']"
+    assert cells[6][1].startswith("True")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.engine.tiny import MIB, Guest
 from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.errors import GuestCrashed
-from wasm_kernel.guests.python.guest import PythonAddresses, PythonGuest
+from wasm_kernel.guests.python.guest import HostChannel, PythonAddresses, PythonGuest
 
 
 def test_a_guest_without_memory_left_says_so(guest: Guest) -> None:
@@ -50,3 +53,18 @@ def test_an_answer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         assert guest.call("host_call", *guest.text("hi"), 2048, 2052) != 0
     finally:
         guest.close()
+
+
+PAGE = 4096
+
+
+@pytest.mark.parametrize("request_of_guest", [b"\0{}", b"\1{}"], ids=["codec", "shell"])
+def test_while_an_image_is_built_codecs_and_scripts_are_refused_in_silence(
+    request_of_guest: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, matplotlib's search for fonts had `wasm-kernel warm` print a traceback."""
+    channel = HostChannel(lambda data: json.dumps(json.loads(data)).encode())
+    memory = SimpleNamespace(read=lambda at, length: request_of_guest)
+    call = channel.bind(cast(Any, SimpleNamespace(memory=memory)))["host", "call"]
+    assert call(0, 3, PAGE, PAGE + 4) != 0
+    assert not caplog.records
