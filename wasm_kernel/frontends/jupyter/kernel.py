@@ -23,7 +23,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import Cell
 from wasm_kernel.frontends.jupyter.page import COMM_MESSAGES, KernelListener, Page, header_of
 from wasm_kernel.frontends.jupyter.usage import KernelUsage
-from wasm_kernel.guests.protocol import Error, without_surrogates
+from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.settings import SECTION
 from wasm_kernel.policy import RuntimeType
@@ -130,9 +130,7 @@ class WasmKernel(Kernel):
             elif allow_stdin and not silent and result.error is None:
                 await self._page.show_timeline(code, parent)
         except Exception as problem:  # without a reply the cell would never end
-            if not isinstance(problem, (WasmKernelError, OSError)):
-                self.log.exception("a fault of the kernel's own")
-            return self._failed(listener, messages.of_problem(problem))
+            return self._failed(listener, problem)
         listener.finish()
         if not allow_stdin:  # nbclient's cells may not ask; a person's reply need not wait
             await self._page.await_answers(listener)
@@ -155,7 +153,10 @@ class WasmKernel(Kernel):
             self.sandbox.interrupt()
         return future
 
-    def _failed(self, listener: KernelListener, error: Error) -> Content:
+    def _failed(self, listener: KernelListener, problem: Exception) -> Content:
+        if not isinstance(problem, (WasmKernelError, OSError)):
+            self.log.error("a fault of the kernel's own", exc_info=problem)
+        error = messages.of_problem(problem)
         listener.emit(error)
         return messages.error_reply(error, self.sandbox.next_count)
 
