@@ -37,13 +37,17 @@ for each in threads: each.start()
 for each in threads: each.join()
 """,
     "daemons without an end": """
-import queue, threading
+import queue, threading, time
 q = queue.Queue()
 def serve():
     while True:
         print(q.get() * 2)
         q.task_done()
-threading.Thread(target=serve, daemon=True).start()
+def poll():
+    while True: time.sleep(0.01)
+def tick(never=threading.Event()):
+    while not never.wait(0.01): pass
+for f in (poll, tick, serve): threading.Thread(target=f, daemon=True).start()
 for item in range(3): q.put(item)
 q.join()
 """,

@@ -36,6 +36,8 @@ _LEFT = (
 _waiting: list[_Handle] = []
 _idle: list[_Handle] = []  # event loops of threads; they run again at the next wait
 _running: list[_Handle] = []
+_waits: list[_Wait] = []  # of code that goes on after the running threads
+_pause = time.sleep
 _active: dict[int, Any] = vars(threading)["_active"]
 _ident_of_guest = threading.get_ident
 _idents = itertools.count(1)
@@ -44,6 +46,18 @@ _said: set[str] = set()
 
 class _Ended(BaseException):
     """Ends a daemon thread that waits for something which can't come any more."""
+
+
+class _Wait:
+    """A wait for something that happens once: `is_over` may take it away."""
+
+    def __init__(self, is_over: Callable[[], bool]) -> None:
+        self._look, self._is_over = is_over, False
+
+    def is_over(self) -> bool:
+        """Returns whether it has happened."""
+        self._is_over = self._is_over or self._look()
+        return self._is_over
 
 
 class _Handle:
@@ -138,11 +152,16 @@ def run_until(is_over: Callable[[], bool], *, timers: bool = True) -> bool:
     Daemons, which may have no end, come late, and timers last: they take their whole time.
     """
     _wake_idle()
-    while not is_over():
-        ready = [each for each in _waiting if timers or not _is_timer(each)]
-        if not ready:
-            return False
-        min(ready, key=lambda each: (_is_timer(each), each.thread.daemon)).run()
+    wait = _Wait(is_over)
+    _waits.append(wait)
+    try:
+        while not wait.is_over():
+            ready = [each for each in _waiting if timers or not _is_timer(each)]
+            if not ready:
+                return False
+            min(ready, key=lambda each: (_is_timer(each), each.thread.daemon)).run()
+    finally:
+        _waits.remove(wait)
     return True
 
 
@@ -157,8 +176,18 @@ def _wait(is_over: Callable[[], bool], timeout: float | None) -> bool:
         return True
     if timeout is None:
         refuse_to_wait()
-    time.sleep(max(timeout, 0))
+    _sleep(max(timeout, 0))
     return False
+
+
+def _sleep(seconds: float, /) -> None:
+    """Waits. A daemon lets others run first, and ends once code that waits for it can go on."""
+    __tracebackhide__ = True
+    if _waits and _running and _running[-1].thread.daemon:
+        waits = _waits.copy()
+        if run_until(lambda: any(wait.is_over() for wait in waits), timers=False):
+            raise _Ended
+    _pause(seconds)
 
 
 def refuse_to_wait() -> NoReturn:
@@ -177,6 +206,7 @@ def get_ident() -> int:
 def begin_cell() -> None:
     """Forgets threads that ran when memory was restored, and whose frames are gone."""
     _running.clear()
+    _waits.clear()
 
 
 def end_cell() -> None:
@@ -203,6 +233,8 @@ def install() -> None:
     module = threading
     module.Lock = module._allocate_lock = _Lock
     module.get_ident = get_ident
+    _sleep.__module__, _sleep.__qualname__, _sleep.__name__ = "time", "sleep", "sleep"
+    time.sleep = _sleep
     module.local = _threading_local.local  # it asks for the current thread
 
 
