@@ -234,7 +234,7 @@ def install() -> None:
     module.Lock = module._allocate_lock = _Lock
     module.get_ident = get_ident
     _sleep.__module__, _sleep.__qualname__, _sleep.__name__ = "time", "sleep", "sleep"
-    time.sleep = _sleep
+    time.sleep = _sleep  # type: ignore[assignment]
     module.local = _threading_local.local  # it asks for the current thread
 
 
