@@ -1,4 +1,4 @@
-"""Codecs in the life of a session: interrupts, undo, forks, and states in new processes."""
+"""Codecs in the life of a session: interrupts and undo."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ import pytest
 
 from tests.codecs.as_pyarrow import said
 from tests.faces import put_back
-from wasm_kernel import (
-    ExecutionPolicy,
-    Sandbox,
-    SandboxResult,
-    create_session_sandbox,
-    get_session_sandbox,
-)
+from wasm_kernel import ExecutionPolicy, Sandbox, SandboxResult, create_sandbox
 
 PICTURES = Path(__file__).parent / "pictures"
 SETUP = """
@@ -43,32 +37,18 @@ pixels = np.random.default_rng(1).integers(0, 255, (4000, 4000, 4), "u1")  # sec
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("sessions")
-
-
-@pytest.fixture(scope="module")
-def opened(root: Path) -> Iterator[Sandbox]:
-    """The file's only session, with tables and pictures."""
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """The file's only sandbox, with tables and pictures."""
     policy = ExecutionPolicy(memory_bytes=2 << 30, cell_timeout=300, grace_seconds=0.3)
-    _, session = create_session_sandbox(policy=policy, workspace_root=root)
-    with session as made:
-        shutil.copy(PICTURES / "baseline.jpg", made.execute("1").workspace_path)
-        result = made.execute(SETUP)
-        assert result.error is None, result.error
+    with create_sandbox(workspace=tmp_path_factory.mktemp("app"), policy=policy) as made:
+        shutil.copy(PICTURES / "baseline.jpg", made.workspace)
+        said(made, SETUP)
         yield made
 
 
 @pytest.fixture
 def sandbox(opened: Sandbox) -> Sandbox:
     return put_back(opened)
-
-
-def test_forks_go_on_with_pictures_and_tables(sandbox: Sandbox) -> None:
-    for fork in sandbox.fork(2):
-        with fork:
-            assert said(fork, USE) == WORKS
-    assert said(sandbox, USE) == WORKS
 
 
 def test_undo_takes_back_tables_and_with_files_pictures(sandbox: Sandbox) -> None:
@@ -99,11 +79,3 @@ def test_an_interrupt_ends_a_codec_and_keeps_the_variables(sandbox: Sandbox) -> 
     # the codec does not hear it: the call is ended with the worker, if it goes on beyond the grace
     assert error is not None and error.ename in ("Interrupted", "KeyboardInterrupt")
     assert said(sandbox, USE) == WORKS
-
-
-def test_a_state_comes_back_in_a_new_process(sandbox: Sandbox, root: Path) -> None:
-    """Stands last, as it closes the file's session."""
-    assert sandbox.session_id is not None
-    sandbox.close()
-    with get_session_sandbox(sandbox.session_id, workspace_root=root) as again:
-        assert said(again, USE) == WORKS

@@ -193,15 +193,20 @@ class Guest:
         return at, len(data)
 
     def open(
-        self, path: str | bytes, how: int = 0, *, fd: int = APP, follow: int = FOLLOW
+        self,
+        path: str | bytes,
+        how: int = 0,
+        *,
+        fd: int = APP,
+        follow: int = FOLLOW,
+        rights: int | None = None,
     ) -> tuple[int, int]:
         """The error number and the descriptor."""
-        rights = RIGHTS if fd != READ_ONLY and not how & abi.O_DIRECTORY else 0x4002
-        if how & abi.O_DIRECTORY:
-            rights = RIGHTS & ~0x42
-        errno = self.call(
-            "path_open", fd, follow, *self.text(path), how, rights, RIGHTS, 0, _ANSWER_AT
-        )
+        if rights is None:
+            rights = RIGHTS if fd != READ_ONLY else 0x4002
+            rights = RIGHTS & ~0x42 if how & abi.O_DIRECTORY else rights
+        at = (fd, follow, *self.text(path))
+        errno = self.call("path_open", *at, how, rights, RIGHTS, 0, _ANSWER_AT)
         return errno, self.instance.memory.read_word(_ANSWER_AT)
 
     def make(self, path: str, data: bytes = b"") -> int:
@@ -221,14 +226,14 @@ class Guest:
     def stat(self, path: str | bytes, *, fd: int = APP, follow: int = FOLLOW) -> int:
         return self.call("path_filestat_get", fd, follow, *self.text(path), _ANSWER_AT)
 
-    def rename(self, old: str, new: str, *, to: int = APP) -> int:
-        return self.call("path_rename", APP, *self.text(old), to, *self.text(new))
+    def rename(self, old: str, new: str, *, fd: int = APP, to: int = APP) -> int:
+        return self.call("path_rename", fd, *self.text(old), to, *self.text(new))
 
     def link(self, old: str, new: str, *, fd: int = APP, to: int = APP, follow: int = 0) -> int:
         return self.call("path_link", fd, follow, *self.text(old), to, *self.text(new))
 
-    def symlink(self, target: str, new: str) -> int:
-        return self.call("path_symlink", *self.text(target), APP, *self.text(new))
+    def symlink(self, target: str, new: str, *, fd: int = APP) -> int:
+        return self.call("path_symlink", *self.text(target), fd, *self.text(new))
 
     def one_path(self, name: str, path: str | bytes, *, fd: int = APP) -> int:
         """A call whose arguments are a descriptor and a path."""

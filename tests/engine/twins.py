@@ -119,14 +119,11 @@ class GuestSide:
             case Open():
                 return self._open(op)
             case Symlink(target, slot, path):
-                at = guest.text(target)
-                return guest.call("path_symlink", *at, self._fd(slot), *guest.text(path)), None
+                return guest.symlink(target, path, fd=self._fd(slot)), None
             case OnTwo("rename", slot, path, slot_new, new):
-                old = (self._fd(slot), *guest.text(path))
-                return guest.call("path_rename", *old, self._fd(slot_new), *guest.text(new)), None
+                return guest.rename(path, new, fd=self._fd(slot), to=self._fd(slot_new)), None
             case OnTwo(_, slot, path, slot_new, new):
-                file = (self._fd(slot), 0, *guest.text(path))
-                return guest.call("path_link", *file, self._fd(slot_new), *guest.text(new)), None
+                return guest.link(path, new, fd=self._fd(slot), to=self._fd(slot_new)), None
             case OnPath():
                 return self._on_path(op)
         return self._on_open(op)

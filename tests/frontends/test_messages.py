@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.faces import PATIENCE
 from wasm_kernel.errors import CompileError
 from wasm_kernel.frontends.jupyter.page import header_of
+from wasm_kernel.frontends.jupyter.timeline import TARGET, KernelTimeline
 from wasm_kernel.kernels import messages
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.cleaner import Cleaner
-from wasm_kernel.result import CellError, SandboxResult
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import CellError, Checkpoint, CommMessage, Ran, SandboxResult
+from wasm_kernel.service.messages import States
 
 SAFELY = Cleaner(Mode.SAFE)
 
@@ -87,3 +95,32 @@ def test_the_guest_is_told_a_messages_name_and_not_who_sent_it() -> None:
     header = {"msg_id": "m", "msg_type": "comm_msg", "username": "ada", "session": "s", "date": 1}
     assert header_of({"header": header}) == {"msg_id": "m", "msg_type": "comm_msg"}
     assert header_of({}) == {}
+
+
+def state(one: int, parent: int) -> Checkpoint:
+    return Checkpoint("", one, f"cell {one}", 0.0, 1, one == 1, one, parent)
+
+
+def test_a_circle_of_states_holds_up_no_kernel() -> None:
+    told: asyncio.Queue[CommMessage] = asyncio.Queue()
+
+    def call(request: object) -> Future[Any]:
+        future: Future[Any] = Future()
+        states = [state(1, 2), state(2, 1), state(3, 99)]
+        future.set_result(States(states, 77, {1: Ran(sent=True), 5: Ran()}, saved=True))
+        return future
+
+    async def tree() -> Any:
+        sandbox: Any = SimpleNamespace(call=call, policy=ExecutionPolicy())
+        timeline = KernelTimeline(sandbox, lambda parent, message: told.put_nowait(message))
+        timeline.answer({}, CommMessage("open", "view", target_name=TARGET))
+        return (await asyncio.wait_for(told.get(), PATIENCE)).data
+
+    trees: list[Any] = []
+    thread = threading.Thread(target=lambda: trees.append(asyncio.run(tree())), daemon=True)
+    thread.start()  # a loop without an end fails this test alone
+    thread.join(PATIENCE)
+    [found] = trees
+    assert [each["id"] for each in found["states"]] == [1, 2, 3]
+    assert (found["here"], found["redo"]) == (1, 0)
+    assert [each["sent"] for each in found["states"]] == [True, False, False]

@@ -15,6 +15,15 @@ needs_walls = pytest.mark.skipif(
     not confinement.possible().is_complete, reason=f"this machine can't: {confinement.possible()}"
 )
 
+TRIED = """
+def tried(what):
+    try:
+        what()
+    except OSError as problem:
+        return type(problem).__name__
+    return "done"
+"""
+
 
 def said_by(code: str, *arguments: object) -> list[str]:
     """The output of a new process, line by line."""

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.linux.inside import needs_walls, said_by
+from tests.linux.inside import TRIED, needs_walls, said_by
 
 pytestmark = needs_walls
 
-_SHUT = """
+_SHUT = f"""{TRIED}
 import os, socket, sys, threading
 from pathlib import Path
 from wasm_kernel.linux.confinement import Confinement, KeptPaths
-
-def tried(what):
-    try:
-        what()
-    except OSError as problem:
-        return type(problem).__name__
-    return "done"
 
 kept, other, secret = map(Path, sys.argv[1:4])
 listening = socket.create_server(("127.0.0.1", 0))

@@ -6,19 +6,12 @@ import struct
 
 import pytest
 
-from tests.linux.inside import needs_walls, said_by
+from tests.linux.inside import TRIED, needs_walls, said_by
 from wasm_kernel.linux import seccomp
 
-_SHUT = """
+_SHUT = f"""{TRIED}
 import ctypes, os, socket, subprocess, sys, tempfile, threading
 from wasm_kernel.linux.confinement import Confinement
-
-def tried(what):
-    try:
-        what()
-    except OSError as problem:
-        return type(problem).__name__
-    return "done"
 
 def shared():
     if ctypes.CDLL(None, use_errno=True).shmget(0, 4096, 0o1600) == -1:

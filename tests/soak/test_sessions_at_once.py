@@ -1,9 +1,11 @@
-"""Several processes open, fill, delete and prune the same sessions: no state is lost or left."""
+"""Processes open, fill, delete, prune and make room at once: no variable is lost unheard."""
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,50 @@ def test_sessions_that_come_and_go_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert sessions <= {"a", "b"}
     left = list((tmp_path / "state" / "wasm-kernel" / "private").iterdir())
     assert len(left) <= len(sessions) + 4
+
+
+CLEANS = """
+import sys
+from wasm_kernel.sessions import upkeep
+from wasm_kernel.sessions.root import SessionsRoot
+upkeep.IDLE_SECONDS = 1e-4
+while True:
+    upkeep.Upkeep(SessionsRoot(sys.argv[1]), most_bytes=3_000_000, days=0).round()
+"""
+USES = """
+import random, sys, time
+from wasm_kernel import get_session_sandbox
+end, values, seen = time.monotonic() + float(sys.argv[2]), {}, set()
+while time.monotonic() < end:
+    name = random.choice("abcd") + sys.argv[3]
+    with get_session_sandbox(name, workspace_root=sys.argv[1]) as sandbox:
+        found = sandbox.execute("print(globals().get('x'))")
+        if name in values:
+            told = "removed to make room" in found.stderr
+            assert found.stdout.strip() == ("None" if told else str(values[name])), found
+            assert told or not found.stderr, found
+            seen.add(told)
+        values[name] = random.random()
+        assert sandbox.execute(f"x = {values[name]}").success
+    time.sleep(random.random() / 5)
+assert seen == {True, False}
+"""
+
+
+@pytest.mark.soak
+def test_making_room_that_is_killed_loses_nothing_unheard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    root = str(tmp_path / "root")
+    users = [
+        subprocess.Popen([sys.executable, "-c", USES, root, str(SOAK_SECONDS), str(number)])
+        for number in range(2)
+    ]
+    while any(user.poll() is None for user in users):
+        both = [subprocess.Popen([sys.executable, "-c", CLEANS, root]) for _ in range(2)]
+        time.sleep(0.5 + random.random())
+        for each in both:
+            each.kill()
+            each.wait()
+    assert [user.returncode for user in users] == [0, 0]

@@ -53,9 +53,7 @@ class Overlaid:
 
     def open(self, path: str, how: int = 0, rights: int = READ, follow: int = 1) -> tuple[int, int]:
         """The error number and the descriptor."""
-        at = self.guest.text(f"notebook/{path}")
-        errno = self.guest.call("path_open", ROOT, follow, *at, how, rights, RIGHTS, 0, 64)
-        return errno, self.guest.instance.memory.read_word(64)
+        return self.guest.open(f"notebook/{path}", how, fd=ROOT, follow=follow, rights=rights)
 
     def read_open(self, fd: int) -> bytes:
         self.guest.instance.memory.write(_AT, struct.pack("<II", _AT + 64, 8192))
@@ -98,15 +96,14 @@ class Overlaid:
         return self.guest.stat(f"notebook/{path}", fd=ROOT, follow=follow)
 
     def rename(self, old: str, new: str) -> int:
-        texts = self.guest.text(f"notebook/{old}"), self.guest.text(f"notebook/{new}")
-        return self.guest.call("path_rename", ROOT, *texts[0], ROOT, *texts[1])
+        old, new = f"notebook/{old}", f"notebook/{new}"
+        return self.guest.rename(old, new, fd=ROOT, to=ROOT)
 
     def link(self, old: str, new: str) -> int:
         return self.guest.link(f"notebook/{old}", f"notebook/{new}", fd=ROOT, to=ROOT)
 
     def symlink(self, target: str, new: str) -> int:
-        texts = self.guest.text(target), self.guest.text(f"notebook/{new}")
-        return self.guest.call("path_symlink", *texts[0], ROOT, *texts[1])
+        return self.guest.symlink(target, f"notebook/{new}", fd=ROOT)
 
     def tree(self) -> dict[str, bytes | None]:
         """Everything in the overlay: contents of files, None for folders."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.tiny import APP, FOLLOW, OTHER, ROOT, Guest
+from tests.engine.tiny import APP, OTHER, ROOT, Guest
 from wasm_kernel.engine import abi
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder, closing_fd
@@ -158,15 +158,13 @@ def test_folders_do_not_nest_deeper_than_the_host_can_look(guest: Guest) -> None
     fd = deep(guest, "L" * 200, (abi.PATH_MAX - 1) // 201)
     assert guest.one_path("path_create_directory", "L" * 200, fd=fd) == abi.ENAMETOOLONG
     assert guest.open("L" * 200, abi.O_CREAT, fd=fd)[0] == abi.ENAMETOOLONG
-    at = guest.text("x")
-    assert guest.call("path_symlink", *at, fd, *guest.text("L" * 200)) == abi.ENAMETOOLONG
+    assert guest.symlink("x", "L" * 200, fd=fd) == abi.ENAMETOOLONG
 
 
 def test_no_rename_takes_a_folder_deeper_than_the_host_can_look(guest: Guest) -> None:
     one, two = deep(guest, "a" * 200, 11), deep(guest, "b" * 200, 11)
     assert guest.open("file", abi.O_CREAT, fd=two)[0] == abi.SUCCESS
-    at = guest.text("b" * 200)
-    assert guest.call("path_rename", APP, *at, one, *guest.text("in")) == abi.ENAMETOOLONG
+    assert guest.rename("b" * 200, "in", to=one) == abi.ENAMETOOLONG
     assert guest.stat("/".join(["b" * 200] * 11)) == abi.SUCCESS
 
 
@@ -174,9 +172,8 @@ def test_an_interrupt_ends_the_look_at_a_renamed_folder(guest: Guest, tmp_path: 
     (tmp_path / "other" / "big").mkdir()
     for number in range(300):
         (tmp_path / "other" / "big" / f"{number}").touch()
-    at = guest.text("big")
     guest.is_to_stop = True
-    assert guest.call("path_rename", OTHER, *at, OTHER, *guest.text("new")) == abi.EINTR
+    assert guest.rename("big", "new", fd=OTHER, to=OTHER) == abi.EINTR
     assert (tmp_path / "other" / "big" / "0").exists()
 
 
@@ -210,8 +207,7 @@ def test_files_that_the_guest_can_write_to_run_with_no_other_rights(
 def test_reading_leaves_a_files_mode_alone(guest: Guest) -> None:
     (guest.app / "tool").touch()
     (guest.app / "tool").chmod(0o4755)
-    at = guest.text("tool")
-    assert guest.call("path_open", APP, FOLLOW, *at, 0, 2, 2, 0, 64) == abi.SUCCESS
+    assert guest.open("tool", rights=2)[0] == abi.SUCCESS
     assert mode(guest.app / "tool") == 0o4755
 
 
@@ -222,7 +218,7 @@ def test_other_folders_are_not_told(guest: Guest) -> None:
 
 def test_a_file_that_comes_in_from_another_folder_is_created(guest: Guest) -> None:
     guest.open("a", abi.O_CREAT, fd=OTHER)
-    guest.call("path_rename", OTHER, *guest.text("a"), APP, *guest.text("b"))
+    guest.rename("a", "b", fd=OTHER)
     assert guest.told[0] == {"b"}
 
 

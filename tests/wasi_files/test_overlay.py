@@ -388,8 +388,7 @@ def test_an_open_folder_beneath_is_not_one_that_moves(real: Overlaid, by_overlay
             assert real.call("path_remove_directory", name) == abi.SUCCESS
         for name in ("data", "data/deep"):
             assert real.call("path_create_directory", name) == abi.SUCCESS
-        at, to = real.guest.text("notebook/data"), real.guest.text("moved")
-        assert real.guest.call("path_rename", ROOT, *at, OTHER, *to) == abi.SUCCESS
+        assert real.guest.rename("notebook/data", "moved", fd=ROOT, to=OTHER) == abi.SUCCESS
     (real.lower / "data" / ".env").write_bytes(SECRET)
     try:
         for each in (fd, deep):

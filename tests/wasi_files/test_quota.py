@@ -153,8 +153,7 @@ def test_emptying_without_the_right_to_write_gives_back_as_well(limited: Making)
     guest = limited()
     guest.make("a", b"x" * 10 * KB)
     guest.changes.clear()
-    path = guest.text("a")
-    assert guest.call("path_open", APP, FOLLOW, *path, abi.O_TRUNC, 2, 2, 0, 64) == abi.SUCCESS
+    assert guest.open("a", abi.O_TRUNC, rights=2)[0] == abi.SUCCESS
     assert (total(guest), guest.told[1]) == (0, {"a"})
     assert written(guest, opened(guest, "b"), 10 * KB) == 10 * KB
 
@@ -199,12 +198,9 @@ def test_what_moves_in_from_a_mount_must_fit(limited: Making, tmp_path: Path) ->
     folder.mkdir()
     (folder / "big").write_bytes(bytes(11 * KB))
 
-    def move() -> int:
-        return guest.call("path_rename", OTHER, *guest.text("d"), APP, *guest.text("d"))
-
-    assert move() == abi.ENOSPC
+    assert guest.rename("d", "d", fd=OTHER) == abi.ENOSPC
     (folder / "big").write_bytes(bytes(9 * KB))
-    assert move() == abi.SUCCESS
+    assert guest.rename("d", "d", fd=OTHER) == abi.SUCCESS
     assert written(guest, opened(guest, "a"), 2 * KB) == KB
     assert guest.rename("d", "d", to=OTHER) == abi.SUCCESS
     assert written(guest, opened(guest, "b"), 10 * KB) == 9 * KB
