@@ -102,7 +102,7 @@ class CellRunner:
         try:
             self._signals.interruptible(self._shell.awaiter.run_tasks)
         except KeyboardInterrupt:
-            note("the tasks that this cell left were interrupted; they go on with the next cell")
+            note("tasks and threads of this cell were interrupted; tasks go on with the next one")
 
     def _expressions(self, expressions: dict[str, str]) -> Reply:
         evaluate: Callable[[], Any] = lambda: self._shell.user_expressions(expressions)  # noqa: E731
