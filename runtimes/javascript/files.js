@@ -143,11 +143,14 @@ export const truncate = (path, size = 0) => void fileCall("truncate", [absolute(
 export const copyFile = (path, target) => writeFile(target, readFile(path));
 
 export function cp(path, target, options) {
-  const { recursive = false } = optionsOf(options);
-  if (!stat(path).isDirectory()) return copyFile(path, target);
-  if (!recursive) throw Object.assign(new Error(`EISDIR: is a directory, cp '${path}'`), { code: "EISDIR" });
-  mkdir(target, { recursive: true });
-  for (const name of readDir(path)) cp(`${path}/${name}`, `${target}/${name}`, { recursive });
+  const { recursive = false, preserveTimestamps = false } = optionsOf(options), found = stat(path);
+  if (found.isDirectory() && !recursive) throw Object.assign(new Error(`EISDIR: is a directory, cp '${path}'`), { code: "EISDIR" });
+  if (!found.isDirectory()) copyFile(path, target);
+  else {
+    mkdir(target, { recursive: true });
+    for (const name of readDir(path)) cp(`${path}/${name}`, `${target}/${name}`, options);
+  }
+  if (preserveTimestamps) utimes(target, found.atime, found.mtime);
 }
 
 const moment = (time) => (typeof time === "number" ? time * 1000 : new Date(time).getTime());

@@ -3,7 +3,7 @@
 import { defineCommand } from "just-bash";
 import { bytesOf, contentOf, optionsOf, refused } from "wasm-kernel:options";
 
-const SIZES = { "": 1, b: 512, k: 1024, K: 1024, M: 1024 ** 2, G: 1024 ** 3 };
+const SIZE = /^([-+]?)(\d+)(?:(b)|([KMGTPE])(B|iB)?)?$/i;
 const LONG = { lines: "n", bytes: "c", quiet: "q", silent: "q", verbose: "v", follow: "f", "zero-terminated": "z" };
 const MOST = 500_000_000; // characters of an output
 const YES_LINES = 10_000; // for a reader that does not say how many
@@ -15,9 +15,10 @@ function asked(args) {
   const words = args.map((word, at) => (isValue(at) ? word : word.replace(/^-(\d+[bkKMG]?)$/, "-n$1")));
   const { options, names } = optionsOf(words, "n:c:qvfFz", LONG), letters = options.map(([letter]) => letter).join("");
   const [unit, number] = options.findLast(([letter]) => letter === "n" || letter === "c") ?? ["n", "10"];
-  const [, sign, digits, size] = /^([-+]?)(\d+)([bkKMG]?)B?$/.exec(number) ?? [];
+  const [, sign, digits, block, size = "", ending] = SIZE.exec(number) ?? [];
   if (digits === undefined) throw new Error(`invalid number of ${unit === "c" ? "bytes" : "lines"}: '${number}'`);
-  return { names, letters, sign, count: Number(digits) * SIZES[size], end: unit === "c" ? undefined : letters.includes("z") ? "\0" : "\n" };
+  const count = Number(digits) * (block ? 512 : (ending === "B" ? 1000 : 1024) ** ` KMGTPE`.indexOf(size.toUpperCase() || " "));
+  return { names, letters, sign, count, end: unit === "c" ? undefined : letters.includes("z") ? "\0" : "\n" };
 }
 
 /** Returns the place behind a number of lines, or of bytes without an end of lines. */

@@ -70,6 +70,9 @@ const memoryUse = defineCommand("free", async (args) => {
   );
 });
 
+/** Takes a mask, which changes nothing: there are no modes. */
+const mask = defineCommand("umask", async (args) => printed(...(args.length === 0 ? ["0022"] : [])));
+
 /** Prints files as `cat` does: there is no terminal to page through. */
 const pager = (name) =>
   defineCommand(name, (args, context) => {
@@ -77,4 +80,4 @@ const pager = (name) =>
     return context.exec("cat", { cwd, stdin, stdinKind: "bytes", signal, args: args.filter((word) => !/^[-+]./.test(word)) });
   });
 
-export const MACHINE = [system, processors, identity, space, memoryUse, pager("less"), pager("more")];
+export const MACHINE = [system, processors, identity, space, memoryUse, mask, pager("less"), pager("more")];

@@ -1,7 +1,8 @@
 // Small parts that stand in just-bash for others (just_bash.py).
 
 const MOST = 500; // results that are kept
-export const TRAP = "\0trap"; // no script has a variable of this name
+export const TRAP = "\0trap"; // begins the names of variables that hold the commands of `trap`; no script has such
+export const substitutions = { count: 0 }; // how many `$(...)` have begun
 
 /** Returns a function whose results are kept, by its argument. */
 export function once(make) {
@@ -72,6 +73,36 @@ export async function replaceFile(fs, path, text) {
   }
 }
 
+/** Returns the reason of an error of the files, as bash words it. */
+export function reasonOf({ message }) {
+  const reason = /^E[A-Z]+: ([^,]+)/.exec(message)?.[1] ?? message;
+  return reason[0].toUpperCase() + reason.slice(1);
+}
+
+const OWN = /^(SimpleCommand|Subshell|ArithmeticCommand|ConditionalCommand)$/; // others fail by commands inside of them
+
+/** Runs the command of `trap COMMAND ERR` after commands that failed; in functions, `(...)` and `$(...)` only with `set -E`. */
+export async function runErrorTrap(interpreter, { commands }, parse, textOf) {
+  const { state } = interpreter.ctx, { env, lastExitCode } = state, name = `${TRAP}ERR`, command = env.get(name);
+  const isOwn = commands.length > 1 || OWN.test(commands[0].type), isIn = state.options.errtrace || !state.funcNameStack?.length;
+  if (!command || !isOwn || !isIn) return { stdout: "", stderr: "", exitCode: 0 };
+  const line = commands[0].line ?? Number(/"line":(\d+)/.exec(JSON.stringify(commands[0]))?.[1]);
+  env.delete(name); // what fails in it does not run it again
+  env.set("BASH_COMMAND", commands.map(textOf).join(" | "));
+  const script = JSON.parse(JSON.stringify(parse(command)), (key, value) => (key === "line" ? line : value));
+  const result = await interpreter.executeScript(script);
+  if (!state.env.has(name)) state.env.set(name, command);
+  state.lastExitCode = lastExitCode;
+  state.env.set("?", String(lastExitCode));
+  return result;
+}
+
+/** Forgets the commands of `trap` in a shell in another. */
+function resetTraps({ env, options }) {
+  env.delete(`${TRAP}EXIT`);
+  if (!options.errtrace) env.delete(`${TRAP}ERR`);
+}
+
 /** Runs a script's body, and the command that it has set for its end. */
 export async function runWithTrap(interpreter, state, body, parse, Exit) {
   const run = async (execute) => {
@@ -82,10 +113,10 @@ export async function runWithTrap(interpreter, state, body, parse, Exit) {
       return { stdout: problem.stdout, stderr: problem.stderr, exitCode: problem.exitCode, env: Object.fromEntries(state.env), hasExited: true };
     }
   };
-  state.env.delete(TRAP); // of the shell around it
-  const { hasExited, ...result } = await run(body), command = state.env.get(TRAP);
+  resetTraps(state);
+  const { hasExited, ...result } = await run(body), command = state.env.get(`${TRAP}EXIT`);
   if (!command) return result;
-  state.env.delete(TRAP);
+  state.env.delete(`${TRAP}EXIT`);
   state.lastExitCode = result.exitCode;
   state.env.set("?", String(result.exitCode));
   const last = await run(() => interpreter.executeScript(parse(command)));
@@ -96,6 +127,7 @@ export async function runWithTrap(interpreter, state, body, parse, Exit) {
 /** Runs the script of `$(...)`: `set -e` does not end it, and options that it sets end with it. */
 export async function substituted(context, script) {
   const { state } = context, { options, shoptOptions } = state;
+  resetTraps(state);
   state.options = { ...options, errexit: false };
   state.shoptOptions = { ...shoptOptions };
   try {

@@ -23,7 +23,7 @@ const UNLIMITED = [
   "OutputSize", "BraceExpansionResults", "CsvRows", "CsvCells", "HeredocSize", "SourceBytes",
 ]; // the cell's own limits hold instead
 const BY_PYTHON = [
-  "python", "python3", "pip", "pip3", "gzip", "gunzip", "zcat", "tar", "zip", "unzip",
+  "python", "python3", "pip", "pip3", "gzip", "gunzip", "zcat", "bzip2", "bunzip2", "bzcat", "xz", "unxz", "xzcat", "tar", "zip", "unzip",
   "md5sum", "sha1sum", "sha256sum", "sha512sum", "sort", "tr", "cut", "diff", "uniq", "join", "du", "ls", "stat", "awk", "gawk", "mawk", "date", "od", "shuf", "bc", "realpath", "mktemp", "install",
 ];
 const isOfSession = (args, { cwd, fs }) =>
@@ -64,18 +64,31 @@ const byPython = (name) =>
     return found;
   });
 
+/** Says whether scripts can be read: `bash -n`. */
+async function checked(context, names, isText) {
+  try {
+    bash.transform(isText ? names[0] : textOfLatin1(await contentOf(context, names[0] ?? "-")));
+    return { stdout: "", stderr: "", exitCode: 0 };
+  } catch ({ message }) {
+    return refused("bash", /^E[A-Z]+:/.test(message) ? `${names[0]}: No such file or directory` : `syntax error: ${message}`, 2);
+  }
+}
+
 /** Takes options of `bash` and `sh`: those of `set`, and those about startup files, of which there are none. */
 const shell = (name) =>
   defineCommand(name, async (args, context) => {
     const words = [...args], settings = [];
-    let hasText = false;
-    while (!hasText && /^(-[celux]*o?|--(login|noprofile|norc))$/.test(words[0])) {
+    let hasText = false, isChecked = false;
+    while (!hasText && /^(-[celnsux]*o?|--(login|noprofile|norc))$/.test(words[0])) {
       const flags = words.shift();
       if (flags.startsWith("--")) continue;
-      hasText = flags.includes("c");
-      const kept = flags.replace(/[cl]/g, "");
+      hasText = /[cs]/.test(flags);
+      isChecked ||= flags.includes("n");
+      if (flags.includes("s")) words.splice(0, Number(words[0] === "--"), textOfLatin1(context.stdin), name);
+      const kept = flags.replace(/[clns]/g, "");
       if (kept !== "-") settings.push(kept, ...(kept.endsWith("o") ? [words.shift()] : []));
     }
+    if (isChecked) return checked(context, words, hasText);
     if (settings.length > 0 && words.length > 0) {
       words.unshift(`set ${settings.join(" ")}\n${hasText ? words.shift() : '. "$0" "$@"'}`);
       hasText = true;
@@ -95,15 +108,33 @@ const print = (name) =>
     return found.stdout.isWellFormed() ? found : { ...found, stdout: textOfBytes(bytesOfText(found.stdout)) };
   });
 
+const COPY = { recursive: "r", archive: "a", force: "f", "no-clobber": "n", preserve: "p", verbose: "v", "target-directory": "t" };
+
 /** Takes options of `cp` that just-bash does not know. */
-const copy = defineCommand("cp", (args, context) => {
-  const short = (word) => word.replace(/f/g, "").replace(/a/g, "rp");
-  const words = args.map((word) => (/^-[a-zA-Z]+$/.test(word) ? short(word) : word === "--archive" ? "-rp" : word));
-  return context.origCommand(words.filter((word) => word !== "-" && word !== "--force"));
+const copy = defineCommand("cp", async (args, context) => {
+  let found;
+  try {
+    found = optionsOf(args, "rRafnpvdTt:", COPY);
+  } catch (problem) {
+    return refused("cp", problem.message);
+  }
+  const { options, names } = found, [, folder] = options.findLast(([letter]) => letter === "t") ?? [], { cwd, fs } = context;
+  if (folder !== undefined) names.push(folder);
+  const flags = options.map(([letter]) => ({ a: "-rp", r: "-r", R: "-r", n: "-n", p: "-p", v: "-v" })[letter]).filter(Boolean), target = names.at(-1);
+  const isInFolder = names.length !== 2 || (await fs.exists(fs.resolvePath(cwd, `${target}/..`)));
+  return isInFolder ? context.origCommand([...flags, "--", ...names]) : refused("cp", `cannot create regular file '${target}': No such file or directory`);
+});
+
+/** Escapes what is not ASCII for `jq -a`. */
+const query = defineCommand("jq", async (args, context) => {
+  const words = args.map((word) => (word === "--ascii-output" ? "-a" : word)), found = await context.origCommand(words);
+  const escaped = (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return words.some((word) => /^-\w*a\w*$/.test(word)) ? { ...found, stdout: found.stdout.replace(/[^\0-\x7f]/g, escaped) } : found;
 });
 
 const compare = defineCommand("cmp", async (args, context) => {
-  const isQuiet = args.some((word) => /^-s$|^--(silent|quiet)$/.test(word));
+  const isQuiet = args.some((word) => /^-s$|^--(silent|quiet)$/.test(word)), wrong = args.find((word) => /^-./.test(word));
+  if (wrong && !isQuiet) return refused("cmp", `the option ${wrong} is not known here`, 2);
   const [first, second = "-"] = args.filter((word) => !/^-./.test(word)), contents = [];
   for (const name of [first, second]) {
     try {
@@ -153,6 +184,17 @@ function rewrite(node) {
 /** Takes parts of a second without a zero, such as `.3`. */
 const rest = defineCommand("sleep", (args, context) => context.origCommand(args.map((word) => word.replace(/^\./, "0."))));
 
+/** Runs a command as it is: there are no priorities, and no terminal that closes. */
+const plain = (name) =>
+  defineCommand(name, async (args, context) => {
+    try {
+      const { names: [command, ...words] } = optionsOf(args, "n:i:o:e:", { adjustment: "n" }, { stops: true }), { cwd, stdin, signal } = context;
+      return command === undefined ? refused(name, "missing operand", 125) : await context.exec("command", { cwd, stdin, stdinKind: "bytes", signal, args: [command, ...words] });
+    } catch (problem) {
+      return refused(name, problem.message, 125);
+    }
+  });
+
 /** Runs a command with other variables, or prints them: those that are exported, where just-bash's own has all. */
 const withVariables = defineCommand("env", async (args, context) => {
   const words = [...args], own = { ...context.exportedEnv }, { exportedVars } = bash.state, kept = [...exportedVars];
@@ -185,14 +227,19 @@ const printVariables = defineCommand("printenv", async (names, { exportedEnv }) 
   return { stdout: found.map((name) => `${exportedEnv[name]}\n`).join(""), stderr: "", exitCode: Number(found.length < names.length) };
 });
 
-const SIGNALS = /^(SIG)?(HUP|INT|QUIT|PIPE|TERM|USR1|USR2)$|^([1-9]|1[0-5])$/; // none of which comes
+const SIGNALS = ["EXIT", ..."HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM".split(" "), "ERR"]; // by number
+const nameOfSignal = (word) => SIGNALS.find((name, number) => [name, `SIG${name}`, String(number)].includes(word.toUpperCase()) && word !== "16");
 
-/** Sets the command that runs at the end of a script; `just_bash.py` asks for it by its name. */
-const trap = defineCommand("trap", async (args, context) => {
-  const [command, ...signals] = args.filter((word) => word !== "--"), result = { stdout: "", stderr: "", exitCode: 0 };
-  for (const signal of signals) {
-    if (/^(EXIT|0)$/.test(signal)) context.env.set(TRAP, command === "-" ? "" : command);
-    else if (!SIGNALS.test(signal)) Object.assign(result, { stderr: `trap: ${signal} is not known here\n`, exitCode: 1 });
+/** Sets commands for the end of a script and for commands that fail, or lists them; signals do not come. `just_bash.py` asks for them by their names. */
+const trap = defineCommand("trap", async (args, { env }) => {
+  const words = args.filter((word) => word !== "--"), isList = words.length === 0 || words[0] === "-p";
+  const named = words.slice(isList || words.length > 1 ? 1 : 0), result = { stdout: "", stderr: "", exitCode: 0 };
+  for (const word of isList && named.length === 0 ? SIGNALS : named) {
+    const name = nameOfSignal(word), key = `${TRAP}${name}`, title = /^E/.test(name) ? name : `SIG${name}`;
+    if (name === undefined) Object.assign(result, { stderr: `${result.stderr}trap: ${word} is not known here\n`, exitCode: 1 });
+    else if (isList && env.has(key)) result.stdout += `trap -- '${env.get(key).replaceAll("'", "'\\''")}' ${title}\n`;
+    else if (!isList && (words.length === 1 || words[0] === "-")) env.delete(key);
+    else if (!isList) env.set(key, words[0]);
   }
   return result;
 });
@@ -236,7 +283,7 @@ const bash = new Bash({
   fs: files,
   cwd: "/",
   customCommands: [
-    ...MACHINE, ...LINES, ...ENDS, copy, compare, rest, trap, withVariables, printVariables, measure, ...SEARCH, print("printf"), print("echo"), shell("bash"), shell("sh"),
+    ...MACHINE, ...LINES, ...ENDS, copy, query, compare, rest, plain("nohup"), plain("nice"), plain("stdbuf"), trap, withVariables, printVariables, measure, ...SEARCH, print("printf"), print("echo"), shell("bash"), shell("sh"),
     ...[...BY_PYTHON, ...Object.keys(PARTLY_BY_PYTHON)].map(byPython),
   ],
   executionLimits: {

@@ -314,5 +314,63 @@ SCRIPTS = {
         "3\n0\ntrue\njq: parse error: Cannot iterate over null\n"
         '[{"a":1,"b":2}]\n1\n'
     ),
+    # statuses, redirections, traces
+    """false; x=1; echo $?; x=$(exit 3) y=2; echo $?; false; $none; echo $?; false; a=(1 2); echo $?
+    set -e; f() { for x in 1 2; do [[ $x == 1 ]] && continue; y=$x; done; echo $y; }; f
+    exec echo end; echo not""": "0\n3\n0\n0\n2\nend\n",
+    """mkdir d; (cd d; pwd) > f; { cd d; ls; } > g; cat ../f ../g; cd ..; base64 -d <<< aGk=
+    { echo 1 > no/x; } 2>&1; echo $?; cat d 2>&1; cat <<< a+=b""": (
+        "/app/d\nhibash: no/x: No such file or directory\n1\ncat: d: Is a directory\na+=b\n"
+    ),
+    """{ set -x; x=$(echo a 2>&1); echo "$x"; cat no 2> /dev/null; set +x; } 2>&1""": (
+        "a\n+ echo a\n+ x=a\n+ echo a\n+ cat no\n+ set +x\n"
+    ),
+    """trap 'echo "$? at $LINENO: $BASH_COMMAND"' ERR
+    trap "echo 'bye'" EXIT; trap 'x' 2; trap; trap - INT; trap -p INT
+    f() { false; return 4; }; f || echo or
+    f
+    if false; then :; fi; false || true; ! true; x=$(false; echo y)
+    (exit 3); [[ a == b ]]; for i in 1; do false; done; true | false
+    set -eE
+    f
+    echo not""": (
+        "trap -- 'echo '\\''bye'\\''' EXIT\ntrap -- 'x' SIGINT\n"
+        "trap -- 'echo \"$? at $LINENO: $BASH_COMMAND\"' ERR\nor\n4 at 4: f\n"
+        "3 at 6: (exit 3)\n1 at 6: [[ a == b ]]\n1 at 6: false\n1 at 6: true | false\n"
+        "1 at 3: false\nbye\n"
+    ),
+    r"""f() { local x=1; if [ $x = 1 ]; then echo "<$x>" > o; fi; }; declare -f f > l
+    unset -f f; . ./l; f; cat o; printf '%4c|%-3b|%5b|\n' xy 'a' 'b\tc'; echo $((EPOCHSECONDS >> 30))
+    [[ $EPOCHREALTIME == *.?????? ]] && echo t; trap -p DEBUG 2>&1""": (
+        "<1>\n   x|a  |  b\tc|\n1\nt\ntrap: DEBUG is not known here\n"
+    ),
+    """seq 9999 > n; for s in 1kB 1K 2KiB 1b 1MB; do head -c $s n | wc -c; done
+    head -c 1x n 2>&1; awk 'BEGIN {print 010 + 0x10}'; cut -d ab -f1 n 2>&1; cmp -l n n 2>&1""": (
+        "1000\n1024\n2048\n512\n48888\nhead: invalid number of bytes: '1x'\n24\n"
+        "cut: the delimiter must be a single character\ncmp: the option -l is not known here\n"
+    ),
+    r"""j() { jq -nrc "$@"; }; j -a '"é😀"'; j '[1, {}] | @text, @html'; j '["a\\b"] | @tsv'
+    j 'label $o | 1, break $o, 2'; j '[{"a": [1]} | tostream]'; j '1e1000'; j -j '"a", "b"'
+    j '[{}] | @csv' 2>&1""": (
+        "\\u00e9\\ud83d\\ude00\n[1,{}]\n[1,{}]\na\\\\b\n1\n"
+        '[[["a",0],1],[["a",0]],[["a"]]]\n1.7976931348623157e+308\nab'
+        "jq: parse error: object ({}) cannot be formatted for csv output\n"
+    ),
+    """touch -d @9 a.csv; mkdir d; cp -a a.csv d; cp -rp d /tmp/e; stat -c %Y d/a.csv /tmp/e/a.csv
+    rm -r /tmp/e; cp -t d b.csv c.txt; ls d; cp a.csv no/x 2>&1; umask; nohup nice echo n
+    bash -n <<< 'if' > /dev/null 2>&1; echo $?; echo 'echo $2' | bash -s -- 1 2; sha1sum a.csv > s
+    rm a.csv; sha1sum -c s 2> /dev/null""": (
+        "9\n9\na.csv\nb.csv\nc.txt\n"
+        "cp: cannot create regular file 'no/x': No such file or directory\n"
+        "0022\nn\n2\n2\na.csv: FAILED open or read\n"
+    ),
+    """TZ=Asia/Tokyo date -d '1970-01-02 09:00' '+%s %Z %:z'; date -d '2024-01-01 10:00 EST' +%T
+    TZ=No/Where date 2>&1; od -A x -t x1z <<< ab; echo '1.5 * 2.25; 1.10 * 1.10; 2^-1; sqrt(2.25)
+    123456789.123456789123 * 2' | bc; xz -k a.csv; xzcat a.csv.xz; bzip2 a.csv; bzcat *.bz2
+    mkdir d; touch d/x.pyc d/y; zip -qr z d -x '*.pyc'; unzip -l z.zip | grep -c d/""": (
+        "86400 JST +09:00\n15:00:00\ndate: the time zone 'No/Where' is not known here\n"
+        "000000 61 62 0a                                         >ab.<\n000003\n"
+        "3.37\n1.21\n0\n1.50\n246913578.246913578246\na.csv\na.csv\n2\n"
+    ),
 }
 """Scripts, and what bash prints for them; the soak runs just-bash's own cases."""

@@ -49,7 +49,10 @@ class FileAccess:
     def _pieces(self, fd: int, start: int, most: int) -> Iterator[bytes]:
         while most > 0:
             piece = bytearray(min(_PIECE_BYTES, most))
-            length = self.operations.read_at(fd, [memoryview(piece)], start)
+            try:
+                length = self.operations.read_at(fd, [memoryview(piece)], start)
+            except GuestOSError:  # as WASI has it
+                raise GuestOSError(errno.EISDIR) from None
             if length == 0:
                 return
             start, most = start + length, most - length

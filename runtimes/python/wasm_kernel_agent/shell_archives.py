@@ -1,8 +1,10 @@
-"""Archives for the shell's scripts: `tar`, `zip`, `unzip`, `gzip`, `gunzip` and `zcat`."""
+"""Archives for the shell's scripts: `tar`, `zip`, `unzip`, `gzip`, `bzip2`, `xz` and their like."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import stat
 import sys
 import tarfile
@@ -150,6 +152,11 @@ def unzip(words: list[str]) -> None:
 
 def zip_up(words: list[str]) -> None:
     """Makes a zip file."""
+    left_out: list[str] = []
+    if "-x" in words:
+        at = words.index("-x")
+        end = next((n for n, word in enumerate(words) if n > at and word[0] == "-"), len(words))
+        left_out, words = words[at + 1 : end], words[:at] + words[end:]
     options, names = options_of(words, "rqj123456789")
     if len(names) < 2:
         raise Usage("the names of a zip file and of files are needed")
@@ -157,6 +164,8 @@ def zip_up(words: list[str]) -> None:
     paths = [Path(name) for name in names[1:]]
     for path in [*paths] if "r" in options else []:
         paths += sorted(path.rglob("*"))
+    named = {path: f"{path}{'/' * path.is_dir()}" for path in paths}
+    paths = [path for path in paths if not any(fnmatch(named[path], each) for each in left_out)]
     added = {path.name if "j" in options else path.as_posix().lstrip("/") for path in paths}
     kept = {}
     if Path(target).exists():
@@ -172,22 +181,34 @@ def zip_up(words: list[str]) -> None:
                 print(f"  adding: {path}")
 
 
-def gzip_up(words: list[str]) -> None:
+_FORMATS: dict[str, tuple[Any, str]] = {
+    "gzip": (gzip, ".gz"),
+    "bzip2": (bz2, ".bz2"),
+    "xz": (lzma, ".xz"),
+}
+
+
+def pack(words: list[str], form: str = "gzip") -> None:
     """Packs files, or unpacks them with `-d`."""
-    options, names = options_of(words, "dctkfnqv123456789", "test t decompress d keep k stdout c")
+    options, names = options_of(
+        words, "dctkfnqvT:0123456789", "test t decompress d keep k stdout c"
+    )
+    packer, ending = _FORMATS[form]
     level = max((int(letter) for letter in options if letter.isdigit()), default=6)
+    more = {"preset": level} if form == "xz" else {"compresslevel": level}
     for name in names or ["-"]:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         unpacks = options.keys() & {"d", "t"}
-        found = gzip.decompress(data) if unpacks else gzip.compress(data, level, mtime=0)
+        more |= {"mtime": 0} if form == "gzip" else {}
+        found = packer.decompress(data) if unpacks else packer.compress(data, **more)
         if "t" in options:
             continue
         if name == "-" or "c" in options:
             sys.stdout.buffer.write(found)
             continue
-        target = name.removesuffix(".gz") if "d" in options else f"{name}.gz"
+        target = name.removesuffix(ending) if "d" in options else f"{name}{ending}"
         if target == name:
-            raise Usage(f"{name} does not end in .gz")
+            raise Usage(f"{name} does not end in {ending}")
         if Path(target).exists() and "f" not in options:
             raise Usage(f"{target} already exists; use -f to replace it")
         Path(target).write_bytes(found)
@@ -199,8 +220,14 @@ PROGRAMS = {
     "tar": tar,
     "zip": zip_up,
     "unzip": unzip,
-    "gzip": gzip_up,
-    "gunzip": lambda words: gzip_up(["-d", *words]),
-    "zcat": lambda words: gzip_up(["-dc", *words]),
+    "gzip": pack,
+    "gunzip": lambda words: pack(["-d", *words]),
+    "zcat": lambda words: pack(["-dc", *words]),
+    "bzip2": lambda words: pack(words, "bzip2"),
+    "bunzip2": lambda words: pack(["-d", *words], "bzip2"),
+    "bzcat": lambda words: pack(["-dc", *words], "bzip2"),
+    "xz": lambda words: pack(words, "xz"),
+    "unxz": lambda words: pack(["-d", *words], "xz"),
+    "xzcat": lambda words: pack(["-dc", *words], "xz"),
 }
 """All programs, by name."""

@@ -6,6 +6,8 @@ an array `a_x`.
 
 from __future__ import annotations
 
+import re
+
 from wasm_kernel_agent.shell_awk_tokens import (
     BUILT_IN,
     KEYWORDS,
@@ -218,7 +220,8 @@ class Expressions:
             return self._group()
         self._at += 1
         if kind == "number":
-            return Made(repr(float(int(word, 16) if word[:2] in ("0x", "0X") else word)), "n")
+            base = 16 if word[:2] in ("0x", "0X") else 8 if re.fullmatch("0[0-7]+", word) else 0
+            return Made(repr(float(int(word, base) if base else word)), "n")
         if kind == "text":
             return Made(repr(unescaped(word[1:-1])), "s")
         if kind == "pattern":

@@ -9,12 +9,14 @@ import re
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal, localcontext
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from wasm_kernel_agent.shell_options import Usage, content_of, lines_of, number_of, options_of
 
@@ -33,37 +35,51 @@ _SECONDS = {"sec": 1, "second": 1, "min": 60, "minute": 60, "hour": 3600, "day":
 _DAYS = ["mon", "tues", "wednes", "thurs", "fri", "satur", "sun"]
 
 
-_DATE = "utc u universal u date d reference r iso-8601 I rfc-email R"
+_DATE = "utc u universal u date d reference r iso-8601 I rfc-email R rfc-3339 3"
+_HOURS = {"EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7}
+_HOURS |= {"BST": 1, "CET": 1, "CEST": 2, "EET": 2, "EEST": 3, "JST": 9}
 
 
 def date(words: list[str]) -> None:
-    """Prints the time, or another one that is described, as a format has it; always in UTC."""
+    """Prints the time, or another one that is described, as a format has it."""
     words = [re.sub("^(-I|--iso-8601)$", "-Idate", word) for word in words]
-    values, formats = options_of(words, "ud:r:I:R", _DATE)
-    moment = datetime.now(UTC)
+    values, formats = options_of(words, "ud:r:I:R3:", _DATE)
+    zone = _zone("" if "u" in values else os.environ.get("TZ", ""))
+    moment = datetime.now(zone)
     if "r" in values:
-        moment = datetime.fromtimestamp(Path(values["r"]).stat().st_mtime, UTC)
+        moment = datetime.fromtimestamp(Path(values["r"]).stat().st_mtime, zone)
     elif "d" in values:
         try:
             moment = described_time(values["d"], moment)
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, RuntimeWarning):
             raise Usage(f"invalid date {values['d']!r}") from None
     if "R" in values:
         print(format_datetime(moment))
         return
     iso = {"date": "+%F", "hours": "+%FT%H%:z", "minutes": "+%FT%H:%M%:z", "seconds": "+%FT%T%:z"}
-    form = iso.get(values["I"], "") if "I" in values else [*formats, "+%a %b %e %H:%M:%S UTC %Y"][0]
+    form = [*formats, "+%a %b %e %H:%M:%S %Z %Y"][0]
+    if values.keys() & {"I", "3"}:
+        form = iso.get(values.get("I", values.get("3", "")), "")
+        form = form.replace("T", " ", 1) if "3" in values else form
     if not form.startswith("+"):
         raise Usage(f"invalid date {form!r}: the clock can't be set")
     print(formatted_time(moment, form[1:]))
 
 
+def _zone(name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name.lstrip(":")) if name else UTC
+    except (ValueError, OSError, LookupError):
+        raise Usage(f"the time zone {name!r} is not known here") from None
+
+
 def formatted_time(moment: datetime, form: str) -> str:
     """Returns a time as text, in a format of `date`."""
+    offset = moment.strftime("%z")
     own = {
         "s": str(int(moment.timestamp())),
         "N": f"{moment.microsecond:06}000",
-        ":z": "+00:00",
+        ":z": f"{offset[:3]}:{offset[3:]}",
         "n": "\n",
         "t": "\t",
         "k": f"{moment.hour:>2}",
@@ -75,6 +91,7 @@ def formatted_time(moment: datetime, form: str) -> str:
     def one(match: re.Match[str]) -> str:
         flag, width, letter = match.groups()
         text = own.get(letter) or moment.strftime(f"%{letter}")
+        text = text.swapcase() if flag == "#" else text
         if letter == "N" and width:
             return text[: int(width)]
         if flag in ("-", "_"):
@@ -82,7 +99,7 @@ def formatted_time(moment: datetime, form: str) -> str:
             return short if flag == "-" else short.rjust(int(width or len(text)))
         return text.upper() if flag == "^" else text.rjust(int(width or 0), "0")
 
-    return re.sub(r"%([-^_0]?)(\d*)(:z|[a-zA-Z%])", one, form)
+    return re.sub(r"%([-^_0#]?)(\d*)(:z|[a-zA-Z%])", one, form)
 
 
 def described_time(text: str, now: datetime) -> datetime:
@@ -90,7 +107,7 @@ def described_time(text: str, now: datetime) -> datetime:
     from dateutil import parser  # type: ignore[import-untyped]
 
     if re.fullmatch(r"\s*@-?\d+(\.\d+)?\s*", text):
-        return datetime.fromtimestamp(float(text.strip()[1:]), UTC)
+        return datetime.fromtimestamp(float(text.strip()[1:]), now.tzinfo)
     steps = [*_STEP.finditer(text)]
     rest = _STEP.sub(" ", text)
     weekday = _WEEKDAY.search(rest)
@@ -102,8 +119,9 @@ def described_time(text: str, now: datetime) -> datetime:
             rest = re.sub(rf"\b{word}\b", " ", rest, flags=re.IGNORECASE)
     if rest.strip():
         start = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        moment = parser.parse(rest, default=start)
-        moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+        zones = {name: hours * 3600 for name, hours in _HOURS.items()}
+        with warnings.catch_warnings(action="error"):  # another name of a zone
+            moment = parser.parse(rest, default=start, tzinfos=zones).astimezone(now.tzinfo)
     if weekday:
         moment = _on_weekday(moment.replace(hour=0, minute=0, second=0, microsecond=0), weekday)
     for step in steps:
@@ -151,13 +169,22 @@ def octal_dump(words: list[str]) -> None:
     radix = values.get("A", "o")
     width = number_of(values, "w") or 16
     start = number_of(values, "j") or 0
+
+    def placed(at: int) -> str:
+        return "" if radix == "n" else f"{at:0{6 if radix == 'x' else 7}{radix}}"
+
     for at in range(0, len(data), width):
-        place = "" if radix == "n" else f"{start + at:07{radix}}"
+        place = placed(start + at)
+        piece = data[at : at + width]
         for form in forms:
-            sys.stdout.write(f"{place}{_dumped(data[at : at + width], form)}\n")
+            text = _dumped(piece, form)
+            if form.endswith("z"):
+                shown = "".join(chr(each) if 32 <= each < 127 else "." for each in piece)
+                text = f"{text.ljust(len(_dumped(bytes(width), form)))}  >{shown}<"
+            sys.stdout.write(f"{place}{text}\n")
             place = " " * len(place)
     if radix != "n":
-        sys.stdout.write(f"{start + len(data):07{radix}}\n")
+        sys.stdout.write(f"{placed(start + len(data))}\n")
 
 
 _LETTERS = {0: r"\0", 7: r"\a", 8: r"\b", 9: r"\t", 10: r"\n", 11: r"\v", 12: r"\f", 13: r"\r"}
@@ -165,12 +192,13 @@ _WIDTHS = {"o": (3, 6, 0, 11), "x": (2, 4, 0, 8), "u": (3, 5, 0, 10), "d": (4, 6
 
 
 def _dumped(data: bytes, form: str) -> str:
+    form = form.rstrip("z")
     if form in ("c", "a"):
         return "".join(
             f"{_LETTERS.get(each) or (chr(each) if 32 <= each < 127 else f'{each:03o}'):>4}"
             for each in data
         )
-    kind, size = form[0], int(form[1:].rstrip("z") or 4)
+    kind, size = form[0], int(form[1:] or 4)
     if kind not in _WIDTHS or size not in (1, 2, 4):
         raise Usage(f"the type {form!r} is not known here")
     width, pad = _WIDTHS[kind][size - 1], "0" if kind in "ox" else ""
@@ -190,6 +218,8 @@ def cut(words: list[str]) -> None:
     if not kind:
         raise Usage("one of -b, -c and -f is needed")
     end = values.get("d", "\t")
+    if len(end) != 1:
+        raise Usage("the delimiter must be a single character")
     between = values.get("O", end if kind == "f" else "").encode()
     spans = [part.partition("-") for part in values[kind].split(",")]
     ranges = [(int(a or 1), int(b or sys.maxsize) if dash else int(a)) for a, dash, b in spans]
@@ -236,17 +266,31 @@ def shuffle(words: list[str]) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in chosen))
 
 
-def _quotient(a: Decimal, b: Decimal, scale: Decimal) -> Decimal:
-    return (a / b).quantize(scale, "ROUND_DOWN")
+def _cut(number: Decimal, places: int) -> Decimal:
+    return number.quantize(Decimal(1).scaleb(-places), "ROUND_DOWN")
 
 
-_SUMS: dict[type[ast.AST], Callable[[Decimal, Decimal, Decimal], Decimal | bool]] = {
+def _places(number: Decimal) -> int:
+    return max(0, -int(number.as_tuple().exponent))
+
+
+def _product(a: Decimal, b: Decimal, scale: int) -> Decimal:
+    one, other = _places(a), _places(b)
+    return _cut(a * b, min(one + other, max(scale, one, other)))
+
+
+def _power(a: Decimal, b: Decimal, scale: int) -> Decimal:
+    places = _places(a)
+    return _cut(a ** int(b), min(places * int(b), max(scale, places)) if b >= 0 else scale)
+
+
+_SUMS: dict[type[ast.AST], Callable[[Decimal, Decimal, int], Decimal | bool]] = {
     ast.Add: lambda a, b, scale: a + b,
     ast.Sub: lambda a, b, scale: a - b,
-    ast.Mult: lambda a, b, scale: a * b,
-    ast.Div: _quotient,
-    ast.Mod: lambda a, b, scale: a - _quotient(a, b, scale) * b,
-    ast.Pow: lambda a, b, scale: a ** int(b),
+    ast.Mult: _product,
+    ast.Div: lambda a, b, scale: _cut(a / b, scale),
+    ast.Mod: lambda a, b, scale: a - _cut(a / b, scale) * b,
+    ast.Pow: _power,
     ast.Lt: lambda a, b, scale: a < b,
     ast.Gt: lambda a, b, scale: a > b,
     ast.LtE: lambda a, b, scale: a <= b,
@@ -275,10 +319,8 @@ def calculate(words: list[str]) -> None:
             given = is_set and name.strip().isidentifier() and not rest.startswith("=")
             try:
                 with localcontext(prec=_DIGITS, Emax=_DIGITS, Emin=-_DIGITS):
-                    tree = ast.parse(
-                        (rest if given else text).strip().replace("^", "**"), mode="eval"
-                    )
-                    found = _calculated(tree.body, known)
+                    source = (rest if given else text).strip().replace("^", "**")
+                    found = _calculated(ast.parse(source, mode="eval").body, known, source)
             except tuple(_NO_SUMS) as problem:
                 why = next(why for kind, why in _NO_SUMS.items() if isinstance(problem, kind))
                 raise Usage(f"can't calculate {text[:100]!r}: {why}") from None
@@ -290,23 +332,26 @@ def calculate(words: list[str]) -> None:
                 print(_plain(found))
 
 
-def _calculated(node: ast.expr, known: dict[str, Decimal]) -> Decimal:
+def _calculated(node: ast.expr, known: dict[str, Decimal], source: str) -> Decimal:
     match node:
         case ast.Constant(value=int() | float()):
-            return Decimal(ast.unparse(node))
+            digits = source[node.col_offset : node.end_col_offset]  # with all its zeros
+            if not re.fullmatch(r"[\d.]+", digits):
+                raise SyntaxError
+            return Decimal(digits)
         case ast.Name(id=name):
             return known.get(name, Decimal(0))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_calculated(operand, known)
+            return -_calculated(operand, known, source)
         case ast.Call(func=ast.Name(id="sqrt"), args=[argument]):
-            root = _calculated(argument, known).sqrt()
-            return root.quantize(Decimal(1).scaleb(-int(known["scale"])), "ROUND_DOWN")
+            square = _calculated(argument, known, source)
+            return _cut(square.sqrt(), max(_places(square), int(known["scale"])))
         case (
             ast.BinOp(left=left, op=op, right=right)
             | ast.Compare(left=left, ops=[op], comparators=[right])
         ):
-            one, other = _calculated(left, known), _calculated(right, known)
-            return Decimal(_SUMS[type(op)](one, other, Decimal(1).scaleb(-int(known["scale"]))))
+            one, other = (_calculated(each, known, source) for each in (left, right))
+            return Decimal(_SUMS[type(op)](one, other, int(known["scale"])))
         case _:
             raise ValueError("this is not known here")
 

@@ -28,6 +28,22 @@ _NETWORK = "Put the data into the workspace folder. Python reaches hosts that th
 _INSTEAD = {
     **dict.fromkeys(("conda", "mamba", "uv", "apt", "apt-get", "sudo"), _PACKAGES),
     **dict.fromkeys(("curl", "wget", "git", "ssh", "scp", "kaggle"), _NETWORK),
+    **dict.fromkeys(("xxd", "hexdump"), "Use od -A x -t x1z FILE."),
+    **dict.fromkeys(
+        ("perl", "ruby", "patch", "iconv", "numfmt", "factor"), "Use sed, awk or Python."
+    ),
+    **dict.fromkeys(
+        ("ps", "top", "kill", "pkill", "pgrep", "jobs"), "No process runs beside a script."
+    ),
+    **dict.fromkeys(
+        ("make", "gcc", "cc", "docker"), "No program of the machine runs in the sandbox."
+    ),
+    "sqlite3": "Use Python's module sqlite3.",
+    "rsync": "Use cp -r.",
+    "parallel": "Use xargs.",
+    "dos2unix": r"Use sed -i 's/\r$//' FILE.",
+    "envsubst": "Use a here-document.",
+    "zgrep": "Use zcat FILE | grep.",
     "nvidia-smi": "The sandbox has no graphics processor.",
     **dict.fromkeys(("npm", "node", "npx", "yarn"), "JavaScript has a kernel of its own."),
     "jupyter": "Jupyter itself runs outside of the sandbox.",

@@ -11,12 +11,14 @@ from wasm_kernel_agent.shell_options import content_of, options_of
 
 def _print_digests(command: str, words: list[str]) -> None:
     """Prints the digests of files, or with `-c` compares files with such a list."""
-    options, names = options_of(words, "bct")
+    options, names = options_of(words, "bctQ", "check c binary b text t quiet Q")
     failed = False
     for name in names or ["-"]:
         try:
             if "c" in options:
-                failed |= not _agree(command, content_of(name).decode())
+                listed = content_of(name).decode().splitlines()
+                agree = [_agrees(command, each, "Q" in options) for each in listed]
+                failed |= not all(agree)
             else:
                 print(f"{_digest(command, name)}  {name}")
         except OSError as problem:
@@ -26,16 +28,18 @@ def _print_digests(command: str, words: list[str]) -> None:
         raise SystemExit(1)
 
 
-def _agree(command: str, listed: str) -> bool:
-    """Prints for each line of a list whether its file has that digest; returns whether all have."""
-    fine = True
-    for line in filter(None, listed.splitlines()):
-        digest, _, name = line.partition(" ")
-        name = name.removeprefix(" ").removeprefix("*")
-        same = _digest(command, name) == digest
-        print(f"{name}: {'OK' if same else 'FAILED'}")
-        fine &= same
-    return fine
+def _agrees(command: str, line: str, is_quiet: bool) -> bool:
+    """Prints whether the file in a line of a list has that digest, and returns it."""
+    digest, _, name = line.partition(" ")
+    name = name.removeprefix(" ").removeprefix("*")
+    try:
+        found = "OK" if _digest(command, name) == digest else "FAILED"
+    except OSError as problem:
+        sys.stderr.write(f"{command}: {name}: {problem.strerror}\n")
+        found = "FAILED open or read"
+    if found != "OK" or not is_quiet:
+        print(f"{name}: {found}")
+    return found == "OK"
 
 
 def _digest(command: str, name: str) -> str:

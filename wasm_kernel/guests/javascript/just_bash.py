@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from wasm_kernel.errors import BundleError
+from wasm_kernel.guests.javascript import just_bash_jq
 
 _BYTES = b"""
 import {utf8ByteLength as _, textOfLatin1 as ue, latin1OfText as Dn, latin1OfBytes as Q3, mixed}
@@ -20,10 +21,11 @@ import {createUserRegex as ie, longestFirst} from "wasm-kernel:regex";
 import {filledIn} from "wasm-kernel:pieces";
 import {exactOf, inverted, negated, numberOf} from "wasm-kernel:numbers";
 import {printed, reckon, whole} from "wasm-kernel:numbers";
-import {changed, entriesOf, nextPlace, once, ownAttributes, replaceFile} from "wasm-kernel:pieces";
+import {changed, entriesOf, nextPlace, once, ownAttributes} from "wasm-kernel:pieces";
+import {reasonOf, replaceFile, substitutions} from "wasm-kernel:pieces";
 import {inside as pairsIn, kindOf, pathsOf, removed, updated} from "wasm-kernel:paths";
 import {keyOf, remainder, unfit} from "wasm-kernel:operators";
-import {runJob, runWithTrap, substituted, waited} from "wasm-kernel:pieces";
+import {runErrorTrap, runJob, runWithTrap, substituted, waited} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 
 _COUNTS = b"""consumeLimited(){return 0}consumeInput(){return 0}
@@ -40,8 +42,6 @@ _LINE = (
 _LENGTH = b"i=Bt(e,s)?.elements.size||xe(e,s).length;return i>0?String(i)"
 _LENGTH_FIRST = rb"""if(s?.type==="Length"&&/\[[@*]\]$/.test(r))return q7(e,r,"");
 if(s?.type==="Length"&&/^[@*]$/.test(r))return We(e,"#");let o=s&&(s.type"""
-
-_QUOTED = b"""return'"'+i.replace(/"/g,'""')+'"'"""
 
 _SEGMENTS = b'r=t.split("/").filter((c,k,all)=>c!==""||(k>0&&k===all.length-1))'
 _LAST_SEGMENT = b'r.length===0)return[n];if(r[0]==="")return[`${n}/`];'
@@ -109,15 +109,6 @@ return{values,quoted:!0}}"""
 _CASE = rb"""case"CaseModification":{let d;if(/\[[@*]\]$/.test(r)){d=[];
 for(const[,v]of xe(e,r.slice(0,-3)))d.push(await K7(e,v,s,fr,jl));d=d.join(" ")}
 else d=await K7(e,a,s,fr,jl)"""
-_FIELD = b"""case"Field":{if(!qe(c.name))return l;
-return o(l,c.base??{type:"Identity"},f=>{if(f!=null&&!Je(f))throw new Error(
-`Cannot index ${Array.isArray(f)?"array":typeof f} with string "${c.name}"`);
-let d=f==null?Object.create(null):$t(f);
-Ze(d,c.name,u(Object.hasOwn(d,c.name)?d[c.name]:null));return d})}
-case"Index":if(c.base)return o(l,c.base,f=>o(f,{type:"Index",index:c.index},u));
-if(l==null&&typeof te(e,c.index,s)[0]=="string")l=Object.create(null);"""
-_LOOP = b"""case"Iterate":{let f=d=>{if(d==null)throw new Error("Cannot iterate over null");
-if(Array.isArray(d))"""
 _EXPR = b"""{n++;let d=c(),h=ie(`^${fu(d)}`).match(f);
 f=h?h[1]??String(h[0].length):d.includes("\\\\(")?"":"0\""""
 _CHANGE = b"""case"change":{t.deleted=!0;const q=e.address;
@@ -125,26 +116,6 @@ const isInside=q?.end===void 0||q.negated?!1:typeof q.start=="number"&&typeof q.
 ?t.lineNumber<q.end:t.lineNumber<t.totalLines&&t.rangeStates.get(pu(q))?.active;
 if(!isInside)t.changedText=e.text;break}"""
 _NTH = b"""if(t.substitutionMade=!0,o.nthOccurrence>1||o.nthOccurrence&&!o.global){"""
-_SORTED = b"""case"sort_by":return!Array.isArray(e)||n.length===0?[null]:
-[[...e].sort((f,d)=>{let p=s(f,n[0],r),h=s(d,n[0],r);"""
-_UNIQUE = b"""case"unique_by":{if(!Array.isArray(e)||n.length===0)return[null];
-let u=new Map;for(let d of e){let p=s(d,n[0],r),h=keyOf(p)"""
-_SHORT = b"""(s[0]==="$"?(n=s.slice(1),r={type:"VarRef",name:s}):(n=s,r={type:"Field",name:s}))"""
-_GROUPS = b"""{if(!Array.isArray(e)||n.length===0)return[null];let u=new Map;
-for(let f of e){let k=s(f,n[0],r),d=keyOf(k);
-u.has(d)||u.set(d,{k,v:[]});u.get(d).v.push(f)}
-return[[...u.values()].sort((a,b)=>o(a.k,b.k)).map(a=>a.v)]}"""
-_INDEX = b"""if(s!==null&&(typeof o=="string"&&!Je(s)||typeof o=="number"))
-throw new Error(`Cannot index ${Array.isArray(s)?"array":typeof s} with ${typeof o}`);
-if(typeof o=="string"){let a=Je(s);"""
-_WALK = b"""const w=v=>s(Array.isArray(v)?v.flatMap(w):Je(v)?Object.entries(v).reduce((c,[k,x])=>{
-const[y]=w(x);if(y!==void 0)Ze(c,k,y);return c},Object.create(null)):v,n[0],r);return w(e)}"""
-_MATCHES = b"""c=a.includes("g")?[...ie(o,`${a}d`).matchAll(e)]:[ie(o,`${a}d`).exec(e)];
-return c.filter(Boolean).map(c=>{const u=c.indices,q=Object.keys(c.groups??{});
-return{offset:c.index,length:c[0].length,string:c[0],captures:c.slice(1).map((f,d)=>
-({offset:u?.[d+1]?.[0]??-1,length:f?.length??0,string:f??null,
-name:q.length===c.length-1?q[d]:null}))}})}catch"""
-
 _SIZES = b"""case"size":{
 const n={c:1,k:1024,M:1048576,G:1073741824,b:512}[e.unit],u=Math.ceil(t.size/n),v=e.value,
 r=e.comparison==="more"?u>v:e.comparison==="less"?u<v:u===v;
@@ -211,31 +182,32 @@ function ip(e){return/^[\w.+\/:@%-]+$/.test(e)?e:ds(e)}"""
 _FOLDED = b"""?r&&l>=0?(i.push(o.slice(0,l+1)),o=o.slice(l+1)+u,a=a-c-1+f,l=-1,c=0)
 :(i.push(o),o=u,a=f,l=-1,c=0):(o+=u,a+=f);if(u===" "||u==="\\t")l=o.length-1,c=a-f"""
 _LONGEST = b"""default:n=T1(e),n=Zb(n);break}t.mode!=="perl"&&(n=longestFirst(n));"""
-_UNIQUE_VALUES = b"""case"unique":
-return s(e,{type:"Call",name:"unique_by",args:[{type:"Identity"}]},r);"""
-_INDEXED = b"""case"INDEX":{if(n.length===0)return[Object.create(null)];
-if(n.length===1)n=[{type:"Iterate"},n[0]];"""
-_UPDATED = b"""case"UpdateOp":return updated(e,t,(v,f)=>te(v,f,n),Va,Ga)"""
-_PATHS = (
-    b"""case"path":{if(n.length===0)return[[]];let u=pathsOf(e,n[0],(v,f)=>s(v,f,r));return u;"""
-)
-_DELETED = b"[e]:[removed(e,pathsOf(e,n[0],(v,f)=>s(v,f,r),true),a)];case"
-_EQUAL = b"function wi(e,t){return Wa(e,t)===0}function bo(e,t){return Wa(e,t)}"
-_NUMBERS = b"""typeof t=="number")
-return Number.isNaN(e)?-1:Number.isNaN(t)?1:e-t;if(typeof e=="string"&&typeof t=="string")
-return e.localeCompare(t);if(typeof e=="boolean\""""
-_ADDED = b"""vs(...d):d.length===1?d[0]:
-unfit("added",d[0],d.find(p=>kindOf(p)!==kindOf(d[0]))??d[1])};"""
-_ESCAPES = rb"""case"(":f+="\\(",d=1;break;
-case"b":f+="\b";break;case"f":f+="\f";break;
-case"u":{let q="";for(;q.length<4&&!i();)q+=s();f+=String.fromCharCode(parseInt(q,16));break}"""
-_SPLIT = b"""case"split":{
-if(n.length>1)return[s(e,{type:"Call",name:"splits",args:n},r)];"""
-_ENTRIES = b"""case"to_entries":{let i=Je(e);if(Array.isArray(e))return[
-e.map((v,k)=>Object.assign(Object.create(null),{key:k,value:v}))];if(i){"""
-_FOR_SHELL = rb"""case"@sh":return[(Array.isArray(e)?e:[e]).map(x=>{
-if(x!==null&&typeof x==="object")throw new Error("an object or array can not be escaped for shell");
-return typeof x==="string"?`'${x.replace(/'/g,"'\\''")}'`:JSON.stringify(x)}).join(" ")];"""
+_SUBSTITUTED_ONCE = b'case"CommandSubstitution":{substitutions.count+=1;let s=B7('
+_BEGUN = b'this.ctx.state.expansionStderr="";const begun=substitutions.count;let s=await t3('
+_TARGET = b'e.isWord()||e.check(v.ASSIGNMENT_WORD)||e.error("Expected redirection'
+_CAUGHT = b"""r!==0&&s===t.pipelines.length-1&&!i&&!this.ctx.state.inCondition&&!a){
+const w=await runErrorTrap(this,t.pipelines[s],or,w7).catch(x=>{n.prependTo(x);throw x});
+n.appendResult(w,w.stdout);if(!this.ctx.state.options.errexit)return n.build(r);"""
+_TRACED = b'let A=o+x,X=A&&await fs(this.ctx,Q("",A,0),[]);if('
+_ENDED = b"""g.finish(),E)throw E;
+if(A)S={...S,stdout:X.stdout+S.stdout,stderr:X.stderr+S.stderr};
+if(u==="exec")throw new he(S.exitCode,zr(S),S.stderr);"""
+_FUNCTION = rb"""function r3(e,t){
+const q=t.body.type==="Group"?t.body.body.map(y7).join(";\n"):w7(t.body);
+return`${e} is a function\n${e} () \n{ \n${q.replace(/^/gm,"    ")}\n}\n`}"""
+_FUNCTIONS = b"""let N=!0,R="";for(let I of w){const q=e.state.functions.get(I);
+if(q)R+=r3(I,q).replace(/.*\\n/,"");else N=!1}return Q(R,"",N?0:1)"""
+_OPENED = b'return{error:Q("",`bash: ${t}: ${reasonOf(a)}'
+_DELIVERED = b"""try{await(A.append?e.fs.appendFile(A.path,O,R):e.fs.writeFile(A.path,O,R))}
+catch(q){c+=`${o}: write error: ${reasonOf(q)}\n`;u=1}"""
+_SPECIAL = b"""case"BASH":return"/bin/bash";
+case"EPOCHSECONDS":return String(Math.floor(Date.now()/1e3));
+case"EPOCHREALTIME":return(Date.now()/1e3).toFixed(6);case"BASH_VERSION":return T6"""
+
+_PRESERVED = b"""async crossMountCopy(t,n,r){
+const s=await this.lstat(t);await this.copyAcross(t,n,r,s);
+if(r?.preserveTimestamps&&!s.isSymbolicLink)await this.utimes(n,s.mtime,s.mtime)}
+async copyAcross(t,n,r,s){"""
 
 # for each part: the text at its beginning; the text behind it, if the part is longer than its
 # beginning; and the code that replaces it
@@ -297,9 +269,12 @@ _PARTS = (
         b"m=Bt(e,h)?.elements.size||xe(e,h).length;return String(m)",
     ),
     (b"let o=s&&(s.type", _LENGTH_FIRST),
-    # $BASH
-    (b'case"BASH_VERSION":return T6', b'case"BASH":return"/bin/bash";case"BASH_VERSION":return T6'),
-    (b'"SECONDS","BASH_VERSION","!"', b'"SECONDS","BASH","BASH_VERSION","!"'),
+    # $BASH, $EPOCHREALTIME, $EPOCHSECONDS
+    (b'case"BASH_VERSION":return T6', _SPECIAL),
+    (
+        b'"SECONDS","BASH_VERSION","!"',
+        b'"SECONDS","BASH","EPOCHREALTIME","EPOCHSECONDS","BASH_VERSION","!"',
+    ),
     # patterns that end in a slash: folders alone
     (b'r=t.split("/").filter(c=>c!=="")', _SEGMENTS),
     (b"r.length===0)return[n];", _LAST_SEGMENT),
@@ -325,8 +300,6 @@ _PARTS = (
     (b"p.startLine=t,s.set(d,p),ci(a,t,n,r,i)&&(p.active", _SPAN),
     (b'this.peek()===r&&this.advance();let a="";for(', b"value:`s${r}", _SUBSTITUTED),
     (b"t.lineNumberOutput.push(t.patternSpace)}}catch{}break}", _PRINTED),
-    # `jq`: texts of @csv without quotes
-    (b'return i.includes(",")||i.includes', b'}).join(",")]:[null];case"@tsv"', _QUOTED),
     # `read`: a loop over the characters of a line
     (b"R=0;let F=0;for(;F<b.length;)", b"R=0;let F=0;" + _LINE + b"for(;F<b.length;)"),
     # `set -e` in functions before `||`, `&&` and behind `!`; `set -u` and "${x:-y}"
@@ -346,18 +319,6 @@ _PARTS = (
     # a command's name, as in `$command` and "$@", may be several words
     (b"let u=await _e(this.ctx,t.name),f=[],d=[]", b"{if(f.length>=this.ctx", _NAME),
     (b"m=t.name.parts.every(", b"m=names.length===0||t.name.parts.every("),
-    # `jq`: groups in order, keys of several values, wrong indexes, `walk`, all matches, {$x}
-    (b'case"sort_by":return!Array.isArray(e)', b"return o(p,h)})]", _SORTED),
-    (b'case"unique_by":{if(!Array.isArray(e)', b";u.has(h)||u.set(h,{item", _UNIQUE),
-    (b'case"group_by":', b'case"max":return', b'case"group_by":' + _GROUPS),
-    (b'if(typeof o=="string"){let a=Je(s);', _INDEX),
-    (b"let l=bi(r),c=new WeakSet,u=new WeakMap", b'case"transpose":', _WALK),
-    (b"c=ie(o,`${a}d`).exec(e);if(!c)return[];", b"{return[null]}}case", _MATCHES),
-    (b'(n=s,r={type:"Field",name:s})', _SHORT),
-    (b'E==="--join-output")c=!0', b'E==="--join-output")c=r=!0'),
-    # `jq`: paths through null
-    (b'case"Field":{if(!qe(c.name))return l;if(c.base)', b"{let d=te(e,c.index,s)[0];", _FIELD),
-    (b'case"Iterate":{let f=d=>{if(Array.isArray(d))', _LOOP),
     # `return` in a pipe and in `$(...)`, `<<` in `((...))`
     (b"C)throw p;if(p instanceof he", b"C)throw p;if(p instanceof he||p instanceof _t"),
     (b"else if(I instanceof he&&t.commands", _RETURNED),
@@ -417,29 +378,53 @@ _PARTS = (
     (b"default:n=T1(e),n=Zb(n);break}", _LONGEST),
     (b"a||(z+=at.output)}", b"a||(z+=(z&&(w||y)&&!i?'--\\n':'')+at.output)}"),
     (b"?r&&l>=0?(i.push(o.slice(0,l+1))", b"}return o.length>0&&i.push(o)", _FOLDED),
-    # `jq`: sorted `unique`, entries of arrays, `INDEX` of all values, arrays for a shell
-    (b'case"unique":', b'case"tojson"', _UNIQUE_VALUES),
-    # `jq`: operators on values that they do not take, the order of values of different kinds
-    (b"function wi(e,t){", b"function Ag(", _EQUAL),
-    (b'typeof t=="number")return e-t;if(typeof e=="string"', b'&&typeof t=="boolean")', _NUMBERS),
-    (b'ou(l,c):null;case"-":', b'ou(l,c):unfit("added",l,c);case"-":'),
-    (b"subtracted`)}return null;", b'subtracted`)}return unfit("subtracted",l,c);'),
-    (b"vs(...d):null};", _ADDED),
-    (b'[u(e)]:[null]}case"any"', b'[u(e)]:[u(pairsIn(e).map(p=>p[1]))]}case"any"'),
-    (b"let u=Math.trunc(c);if(u<0)return", b"let u=Math.max(1,Math.trunc(c));if(c<=0)return"),
-    (b"visit:()=>mn(s)})}return null;", b'visit:()=>mn(s)})}return unfit("multiplied",l,c);'),
-    (b"l.split(c):null;", b'l.split(c):unfit("divided",l,c);'),
-    (b"-1:0:l%c}return null;", b'-1:0:remainder(l,c)}return unfit("divided",l,c);'),
-    (b"cannot be negated`)}return null}", b'cannot be negated`)}return unfit("negated",s)}'),
-    (b'case"UpdateOp":return[MS(e,t.path,t.op,t.value,n)]', _UPDATED),
-    (b'case"path":{if(n.length===0)return[[]];let u=[];', b"return c(e,n[0]", _PATHS),
-    (b"[e]:[l(e,n[0],r)];case", _DELETED),
-    (b"d=e;for(let p of f.sort((h,m)=>m.length-h.length))d=a(d,p);", b"d=removed(e,f,a);"),
-    (rb'case"(":f+="\\(",d=1;break;', _ESCAPES),
-    (b'case"split":{', _SPLIT),
-    (b'case"to_entries":{let i=Je(e);if(i){', _ENTRIES),
-    (b'case"INDEX":{if(n.length===0)return[Object.create(null)];', _INDEXED),
-    (b'case"@sh":', b'case"@text"', _FOR_SHELL),
+    # the status of `x=1`, and of an empty command, is 0 without a `$(...)`
+    (b'case"CommandSubstitution":{let s=B7(', _SUBSTITUTED_ONCE),
+    (b'this.ctx.state.expansionStderr="";let s=await t3(', _BEGUN),
+    *[
+        (
+            b"this.ctx.state.lastExitCode)",
+            b'substitutions.count===begun?0:this.ctx.state["lastExitCode"])',
+        )
+    ]
+    * 2,
+    # a word such as `aGk=` behind `<<<`; a redirection that fails; the trace of `set -x`
+    (b'e.isWord()||e.error("Expected redirection', _TARGET),
+    (b"if(!s)throw a;return{error:Q(", b"\n`,1)}}return{entry:", _OPENED),
+    (b"let A=o+x;if(A&&(", b"S=await fs(this.ctx,S,", _TRACED),
+    (b"g.finish(),E)throw E;", _ENDED),
+    # `(cd FOLDER; ...) > FILE`: the file's folder is that of before; a full disk
+    (b"let d=()=>({targets:s,", b"let d=()=>({targets:Object.assign(s,{cwd:e.state.cwd}),"),
+    *[(b"e.fs.resolvePath(e.state.cwd,E)", b"e.fs.resolvePath(r.cwd,E)")] * 3,
+    (b"A.append?await e.fs.appendFile(A.path,O,R):", b"};if(h===m", _DELIVERED),
+    # `trap COMMAND ERR`, `set -E`
+    (b"this.ctx.state.options.errexit&&r!==0&&s===", b"let l=new Yt(r)", _CAUGHT),
+    (b'["E",null]', b'["E","errtrace"]'),
+    (b'["errtrace",null]', b'["errtrace","errtrace"]'),
+    # `declare -f`, `type` of a function
+    (
+        b"let N=!0;for(let I of w)e.state.functions.has(I)||(N=!1)",
+        b"}if(a&&w.length>0)",
+        _FUNCTIONS,
+    ),
+    (b"function r3(e,t){", b"async function a3(", _FUNCTION),
+    # `${x:?}`; times since 1970; the widths of `%c` and `%b`
+    (
+        b'`${t}: parameter null or not set`;throw new he(1,"",`bash: ${o}',
+        b'`parameter null or not set`;throw new he(1,"",`bash: ${t}: ${o}',
+    ),
+    (b"{value:String.fromCharCode(l),", b'{value:E8(e.slice(0,-1)+"s",String.fromCharCode(l),r),'),
+    (b"return{value:o.value,", b'return{value:E8(e.slice(0,-1)+"s",o.value,r),'),
+    # `cp -p`
+    (b"t.fs.cp(b,y,{recursive:r})", b"t.fs.cp(b,y,{recursive:r,preserveTimestamps:i})"),
+    (b"async crossMountCopy(t,n,r){let s=await this.lstat(t);", _PRESERVED),
+    # files that are not there, or are folders
+    (b"catch{o+=`tee: ${l}: No such file or directory", b"catch(q){o+=`tee: ${l}: ${reasonOf(q)}"),
+    (
+        b"catch(E){me(E),m+=`cat: ${S}: No such file or directory",
+        b"catch(E){me(E),m+=`cat: ${S}: ${reasonOf(E)}",
+    ),
+    *just_bash_jq.PARTS,
 )
 
 
