@@ -340,7 +340,7 @@ SCRIPTS = {
         "1 at 3: false\nbye\n"
     ),
     r"""f() { local x=1; if [ $x = 1 ]; then echo "<$x>" > o; fi; }; declare -f f > l
-    unset -f f; . ./l; f; cat o; printf '%4c|%-3b|%5b|\n' xy 'a' 'b\tc'; echo $((EPOCHSECONDS >> 30))
+    unset -f f; . ./l; f; cat o; printf '%4c|%-3b|%5b|\n' xy 'a' 'b\tc'; echo $((EPOCHSECONDS>>30))
     [[ $EPOCHREALTIME == *.?????? ]] && echo t; trap -p DEBUG 2>&1""": (
         "<1>\n   x|a  |  b\tc|\n1\nt\ntrap: DEBUG is not known here\n"
     ),
