@@ -214,6 +214,15 @@ class OutOfDescriptors(HostFailed):
         self.used, self.limit, self.needed = used, limit, needed
 
 
+def out_of_threads() -> HostFailed:
+    """Returns the error of a process that can't start another thread."""
+    return HostFailed(
+        "the system allows no more threads and processes",
+        "Close other programs, or allow more (ulimit -u in a shell, TasksMax= in a service, "
+        "pids.max of a control group), and try again.",
+    )
+
+
 class CacheWarning(UserWarning):
     """A file of the cache was not trusted, and was replaced."""
 

@@ -157,10 +157,11 @@ def test_f20_a_removed_workspace_costs_no_variable_and_is_told(fresh_victim_of: 
 
 
 @pytest.mark.parametrize(
-    ("limit", "low"), [(resource.RLIMIT_NOFILE, 3), (resource.RLIMIT_AS, 1 << 30)]
+    ("limit", "low", "said"),
+    [(resource.RLIMIT_NOFILE, 3, "open files"), (resource.RLIMIT_AS, 1 << 30, "ulimit -v")],
 )
 def test_f20_a_host_without_room_for_a_new_guest_says_so_and_keeps_the_variables(
-    fresh_victim_of: Making, limit: int, low: int
+    fresh_victim_of: Making, limit: int, low: int, said: str
 ) -> None:
     victim = fresh_victim_of()
     victim.says("x = 1")
@@ -177,6 +178,7 @@ def test_f20_a_host_without_room_for_a_new_guest_says_so_and_keeps_the_variables
     ):
         with pytest.raises(HostFailed, match="The variables are kept") as told:
             job()
+        assert said in str(told.value)
         assert str(victim.app.parent) not in str(told.value)
         assert "internal error" not in str(told.value)  # which any error of the worker ends in
     resource.prlimit(process, limit, before)

@@ -107,7 +107,7 @@ def test_what_no_message_can_carry_is_an_error_in_words(
         raise Silent
 
     sandbox = offering(deep, name, no_such, no_text, echo)
-    for n in (500, 900, 5000):
+    for n in (1000, 2000, 5000):
         assert "it is nested too deeply" in fails(sandbox, f"deep({n})")
     assert "surrogates not allowed" in fails(sandbox, "name()")
     assert fails(sandbox, "no_such()") == "LookupError: odd?name"

@@ -22,7 +22,7 @@ from tests.service.traitors import (
     says,
     serves,
 )
-from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError
+from wasm_kernel.errors import HostFailed, LimitReached, SandboxClosed, WasmKernelError
 from wasm_kernel.execution.interfaces import InputInterrupted, NoListener
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.linux.broker import BrokerRequest, EmptyReply
@@ -75,6 +75,27 @@ def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Makin
     home.script = lambda channel: None
     fall_asleep(sandbox)
     assert "has ended, or was killed" in lost(lambda: sandbox.query(A_QUERY).result(PATIENCE))
+
+
+def test_a_session_goes_on_after_the_system_had_no_thread_for_it(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, all of its later cells waited for ever."""
+    sent: list[int] = []
+
+    def records(channel: Channel) -> None:
+        while not isinstance(found := request(channel), messages.Close):
+            if isinstance(found, messages.Call):
+                sent.append(found.call)
+                channel.send(ended(found))
+
+    sandbox = homes(records).session()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
+        with pytest.raises(HostFailed, match="ulimit -u"):
+            sandbox.submit("x")
+    assert sandbox.submit("y").result(PATIENCE).success
+    assert sent == [2]
 
 
 def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(

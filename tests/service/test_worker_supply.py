@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from tests.faces import PATIENCE
 from wasm_kernel.engine.flavours import UNCHECKED, Flavour
+from wasm_kernel.linux.broker import BrokerError
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.fork_server import ForkServer, Worker
@@ -91,6 +92,13 @@ def test_a_front_end_that_was_taken_over_gets_workers_of_its_own_session_alone(
     assert Channel(forks.lines[-1]).is_quiet(0.1)
     assert worker.resident_bytes > 0
     worker.close()
+
+
+def test_a_broker_that_ended_before_the_session_was_named_is_told() -> None:
+    own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.close()
+    with closing(WorkerSupply(own)) as made, pytest.raises(BrokerError, match="Restart the kernel"):
+        made.begin(SESSION)
 
 
 def test_a_session_with_many_states_gets_its_next_worker(

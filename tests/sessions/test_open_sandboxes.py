@@ -27,11 +27,13 @@ from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
 ID = "abc-123"
 ROOT = Path(__file__).resolve().parents[2]
 NEVER_CLOSED = """
-import sys
+import atexit, sys, threading
 from wasm_kernel import get_session_sandbox
 sandbox = get_session_sandbox("abc-123", workspace_root=sys.argv[1])
 print(sandbox.execute("count = globals().get('count', 0) + 1; print(count)").stdout.strip())
+atexit.register(setattr, threading.Thread, "start", None)
 """
+"""A program that leaves its sandbox open; at its end no thread can start, as in Python 3.12.1."""
 
 
 @pytest.fixture

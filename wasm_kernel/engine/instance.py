@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import threading
 import time
 import warnings
@@ -107,7 +108,7 @@ class Instance:
         except BaseException as problem:
             self.close()
             if isinstance(problem, wasmtime.WasmtimeError):
-                raise HostFailed("a new interpreter finds no room in memory") from problem
+                raise _no_room() from problem
             raise
 
     def _make_store(self, options: InstanceOptions) -> wasmtime.Store:
@@ -265,6 +266,19 @@ class Instance:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             warnings.warn("a guest instance was not closed", ResourceWarning, stacklevel=2)
+
+
+def _no_room() -> HostFailed:
+    """Returns the error of an instance that finds no room, which names a limit of this process."""
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most == resource.RLIM_INFINITY:
+        return HostFailed("a new interpreter finds no room in memory")
+    return HostFailed(
+        f"a new interpreter finds no room in the {most >> 20:,} MiB of address space that its "
+        "process may have",
+        "Allow more (ulimit -v in a shell, LimitAS= in a service), or set no such limit: only a "
+        "small part of it becomes memory. Then start anew.",
+    )
 
 
 def stop_error(end: CallEnd, reason: StopReason | None, *, fuel: int | None) -> GuestStopped:

@@ -210,6 +210,22 @@ class CallQueue:
             finally:
                 self.sending.release()
 
+    def send_past(self, worker: Worker, message: Struct, *, waits: bool = False) -> None:
+        """Sends a message past the queue; if that needs a wait, on a thread of its own.
+
+        Otherwise no thread: Python 3.12.0 to 3.12.2 can start none while the program ends.
+        """
+        if self.sending.acquire(blocking=waits):
+            try:
+                if self._send(worker, message, waits=waits):
+                    return
+            except OSError:
+                return  # the session's thread gets the error, too
+            finally:
+                self.sending.release()
+        later = partial(self.send_past, worker, message, waits=True)
+        threading.Thread(target=later, daemon=True).start()
+
     def _next_unsent(self) -> tuple[Worker, Struct] | None:
         with self.guard:
             if self.worker is None or not self.unsent:

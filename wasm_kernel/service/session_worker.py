@@ -7,7 +7,6 @@ worker that ends by itself is lost, and so is the cell that ran in it; the next 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -24,6 +23,7 @@ from wasm_kernel.errors import (
     WasmKernelError,
     WorkerLost,
     describe,
+    out_of_threads,
 )
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.guests.broker_handlers import FetchedBytes
@@ -112,8 +112,8 @@ class SessionWorker:
     def call(self, pending: PendingCall) -> int:
         """Sends a call to the worker; returns its number.
 
-        Forks a worker if there is none, without waiting for it. Raises `SandboxClosed` or
-        `LimitReached`.
+        Forks a worker if there is none, without waiting for it. Raises `SandboxClosed`,
+        `LimitReached`, or `HostFailed` if the system allows no more threads.
         """
         with self._changed:
             if self.why_closed:
@@ -124,8 +124,13 @@ class SessionWorker:
             self.last_used = time.time()
             if self._thread is None:
                 name = f"session {self.opened.session_id}"
-                self._thread = threading.Thread(target=self._live, name=name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._live, name=name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as problem:
+                    self._calls.take_until(number)  # it is the only call
+                    raise out_of_threads() from problem
+                self._thread = thread
         self._change_over()
         self._calls.flush()
         return number
@@ -447,11 +452,8 @@ class SessionWorker:
                 pending.refuse(SandboxClosed(why or _RESET))
             return True
 
-        def say() -> None:
-            with contextlib.suppress(OSError), self._calls.sending:
-                line.worker.channel.send(messages.Close(discard_variables, asleep=not is_final))
-
-        threading.Thread(target=say, daemon=True).start()  # the worker may not read
+        closing = messages.Close(discard_variables, asleep=not is_final)
+        self._calls.send_past(line.worker, closing)
         return True
 
     def wait_asleep(self) -> None:

@@ -65,10 +65,16 @@ class WorkerSupply:
         self._is_coming = False
 
     def begin(self, opened: Open) -> None:
-        """Names the session to the broker, once, unconfined as yet; the first worker opens it."""
+        """Names the session to the broker, once, unconfined as yet; the first worker opens it.
+
+        Raises `BrokerError` if the broker has ended.
+        """
         with closing_fd(os.memfd_create("session")) as file:
             os.write(file, msgspec.json.encode(opened))
-            socket.send_fds(self._line, [b"{}"], [file])
+            try:
+                socket.send_fds(self._line, [b"{}"], [file])
+            except OSError as problem:
+                raise BrokerError(_GONE) from problem
             self._is_coming = True
 
     def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:

@@ -19,7 +19,7 @@ from typing import Never
 from traitlets import TraitError
 from traitlets.config import Application
 
-from wasm_kernel.errors import PolicyError, WasmKernelError, describe
+from wasm_kernel.errors import PolicyError, WasmKernelError, describe, out_of_threads
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.kernels import config_files
 from wasm_kernel.kernels.settings import ROOT_ENVIRONMENT, SECTION, connection_path
@@ -64,6 +64,8 @@ def reason(problem: BaseException, app: Application) -> str:
             return f"{told}{'' if told.endswith(('.', '?')) else '.'}{_where_set(problem, app)}"
         case OSError():
             return f"The kernel could not be started: {describe(problem)}."
+        case RuntimeError() if "new thread" in str(problem):
+            return str(out_of_threads())
     logging.getLogger("wasm_kernel").error("the kernel could not be started", exc_info=problem)
     return _INTERNAL
 

@@ -273,7 +273,7 @@ class PythonLanguage:
         """Returns the library, `/app`, `/tmp`, `/`, packages, mounts and the notebook's folder."""
         try:
             folders.packages.enter(SITE, make=True).close()
-        except OSError:  # an archive has brought a file or a link of that name
+        except NotADirectoryError:  # an archive has brought a file or a link of that name
             folders.packages.remove(SITE)
             folders.packages.enter(SITE, make=True).close()
         found = self._preopens(folders.app, folders.scratch, folders.packages)
