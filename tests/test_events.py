@@ -1,11 +1,18 @@
-"""`SandboxLogger`: the right events with the right fields, and silence if no log is configured."""
+"""`SandboxLogger`: the right events with the right fields, silence without a log; its file.
+
+The file has one JSON object a line, is readable by its owner only, and never an obstacle.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +22,8 @@ import structlog
 import wasm_kernel
 from tests import documented
 from wasm_kernel import SandboxLogger, events
-from wasm_kernel.events import Notices
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.events import EventFile, Notices
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CellError, SandboxResult
 
@@ -142,3 +150,77 @@ def test_a_logger_of_the_logging_module_hears_the_events(
     (made,) = (vars(one) for one in caplog.records if vars(one)["event"] == "session.deleted")
     assert made["fields"] == {"session_id": session_id}
     assert f"session.deleted session_id={session_id!r}" in caplog.text
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "events.jsonl"
+
+
+@pytest.fixture
+def file(path: Path) -> Iterator[EventFile]:
+    opened = EventFile(path)
+    yield opened
+    opened.close()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    text = path.read_text(encoding="utf-8")
+    assert text.endswith("\n") or not text
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_each_event_is_a_line_with_its_time_and_level(file: EventFile, path: Path) -> None:
+    logger = SandboxLogger(file.logger()).bind(session_id="abc-123")
+    logger.log_event(events.SESSION_CREATED, workspace_path=Path("a/b"))
+    logger.log_event(events.PRUNE_SKIPPED, reason="line\nbreak \udcff \u2028", other={1, 2})
+    created, skipped = lines(path)
+    assert datetime.fromisoformat(created.pop("timestamp")).utcoffset() == timedelta(0)
+    assert created == {
+        "event": "session.created",
+        "level": "info",
+        "session_id": "abc-123",
+        "workspace_path": str(Path("a/b")),
+    }
+    assert skipped["level"] == "warning"
+    assert skipped["reason"] == "line\nbreak \udcff \u2028"
+    assert skipped["other"] == "{1, 2}"  # not JSON
+
+
+def test_the_file_is_its_owners_alone_and_appended_to(path: Path) -> None:
+    for event in ("one", "two"):
+        opened = EventFile(path)
+        SandboxLogger(opened.logger()).log_event(event)
+        opened.close()
+        SandboxLogger(opened.logger()).log_event("after the end")
+        opened.close()
+    assert [line["event"] for line in lines(path)] == ["one", "two"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_line_that_was_cut_off_does_not_spoil_the_next(
+    file: EventFile, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = SandboxLogger(file.logger())
+    write = os.write
+
+    def cut(descriptor: int, data: bytes) -> int:
+        assert data.endswith(b"\n")  # a line is one write, as other processes append lines, too
+        return write(descriptor, data[:10])
+
+    monkeypatch.setattr(os, "write", cut)
+    logger.log_event("cut off")
+    monkeypatch.undo()
+    logger.log_event("whole")
+    logger.log_event("whole, too")
+    found = path.read_text().splitlines()
+    assert len(found) == 3
+    assert [json.loads(line)["event"] for line in found[1:]] == ["whole", "whole, too"]
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "pipe", "."])
+def test_a_file_that_cannot_be_opened_is_an_error_in_words(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(WasmKernelError, match="Set event_log") as caught:
+        EventFile(tmp_path / name)
+    assert str(tmp_path) not in str(caught.value)

@@ -10,6 +10,7 @@ import pytest
 from wasm_kernel import BaseSandbox, create_sandbox
 
 FILES = Path(__file__).parent / "tables"
+FOLDERS = (FILES,)
 SETUP = """
 import io
 import numpy as np, pandas as pd

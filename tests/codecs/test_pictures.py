@@ -11,6 +11,7 @@ from tests.faces import error_of
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 
 FILES = Path(__file__).parent / "pictures"
+FOLDERS = (FILES,)
 SETUP = """
 import io, warnings
 import numpy as np

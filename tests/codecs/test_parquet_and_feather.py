@@ -1,4 +1,4 @@
-"""Parquet in the sandbox, beside what pandas with pyarrow reads of the same files (`parquet/`)."""
+"""Parquet and Feather in the sandbox, beside what pandas with pyarrow reads of the same files."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from tests.codecs.as_pyarrow import check_table, said
 from tests.faces import error_of, traceback_of
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 
-FILES = Path(__file__).parent / "parquet"
-READ_BY_PYARROW: dict[str, Any] = json.loads((FILES / "read-by-pyarrow.json").read_text())
+KINDS = ("parquet", "feather")
+FOLDERS = PARQUET, FEATHER = [Path(__file__).parent / kind for kind in KINDS]
+READ_BY_PYARROW: dict[str, Any] = {
+    f"{kind}('{name}.{kind}')": wanted
+    for kind, folder in zip(KINDS, FOLDERS, strict=True)
+    for name, wanted in json.loads((folder / "read-by-pyarrow.json").read_text()).items()
+}
 SETUP = """
-import datetime, decimal, io
+import datetime, decimal, io, struct
 import numpy as np, pandas as pd
 """
 
 
-@pytest.mark.parametrize("name", READ_BY_PYARROW)
-def test_a_file_is_read_as_pyarrow_reads_it(sandbox: BaseSandbox, name: str) -> None:
-    check_table(sandbox, f"pd.read_parquet('{name}.parquet')", READ_BY_PYARROW[name])
+@pytest.mark.parametrize("read", READ_BY_PYARROW)
+def test_a_file_is_read_as_pyarrow_reads_it(sandbox: BaseSandbox, read: str) -> None:
+    check_table(sandbox, f"pd.read_{read}", READ_BY_PYARROW[read])
 
 
 def test_a_written_frame_is_read_again(sandbox: BaseSandbox) -> None:
@@ -32,6 +37,10 @@ df = pd.read_parquet("types.parquet")
 for how in ("snappy", "gzip", "brotli", "lz4", "zstd", None):
     df.to_parquet("copy.parquet", compression=how, row_group_size=2)
     pd.testing.assert_frame_equal(pd.read_parquet("copy.parquet"), df)
+df = pd.read_feather("lz4.feather")
+for how in ("lz4", "zstd", "uncompressed"):
+    df.to_feather("copy.feather", compression=how)
+    pd.testing.assert_frame_equal(pd.read_feather("copy.feather"), df)
 """
     assert said(sandbox, code) == ""
 
@@ -153,7 +162,51 @@ def test_what_needs_pyarrow_says_so(sandbox: BaseSandbox) -> None:
     assert "to_feather work here without it" in "".join(traceback)
 
 
-HOSTILE = {
+def test_large_buffers_of_feather_are_compressed_in_blocks_by_default(sandbox: BaseSandbox) -> None:
+    code = """
+rows = 600_000  # so that a column takes more than a block of 4 MiB
+df = pd.DataFrame({"n": np.arange(rows) % 1000, "none": pd.Series([], dtype="str").reindex(
+    range(rows))})
+df.to_feather(out := io.BytesIO())
+print(len(out.getvalue()) < 400_000, pd.read_feather(out).equals(df))
+"""
+    assert said(sandbox, code) == "True True"
+
+
+def test_columns_of_feather_and_types_with_masks_are_chosen(sandbox: BaseSandbox) -> None:
+    code = """
+read = pd.read_feather
+print(list(read("zstd.feather", columns=["dicts", "cat", "f"])))
+print(read("zstd.feather", columns=["text"])["text"].tolist())
+print(read("uncompressed.feather", columns=[2, 0]).columns.tolist())
+print(read("arrow.feather", columns=["view", "dict", "bview"])["view"].tolist()[2])
+print(read("lz4.feather", dtype_backend="numpy_nullable").dtypes.astype(str)[:5].tolist())
+"""
+    assert said(sandbox, code).splitlines() == [
+        "['dicts', 'cat', 'f']",
+        "['a', nan, 'ünï', '', 'long text beyond twelve']",
+        "['f', 'i8']",
+        "a text that is long enough",
+        "['Int8', 'UInt64', 'Float64', 'boolean', 'string']",
+    ]
+
+
+REFUSED = {
+    "pd.DataFrame({'mine': [1, 'a']}).to_feather('x')": "column 'mine' can't be written",
+    "pd.read_feather('lz4.feather', columns=['nope'])": "the file has no column 'nope'",
+    "pd.read_feather('first-version.feather')": "Feather's first version",
+    "pd.read_feather('lz4.feather', dtype_backend='pyarrow')": "'numpy_nullable' works",
+    "pd.DataFrame().to_feather('x', compression='gzip')": "lz4, zstd, uncompressed",
+    "pd.DataFrame().to_feather('x', chunksize=3)": "chunksize can't be used here",
+}
+
+
+def test_what_feather_refuses_is_refused_in_words(sandbox: BaseSandbox) -> None:
+    for code, words in REFUSED.items():
+        assert words in said(sandbox, code), code
+
+
+HOSTILE_PARQUET = {
     "rows that are not there": "data.replace(b'\\x16\\x06\\x26\\x08', b'\\x16\\x0a\\x26\\x08')",
     "not Parquet": "b'PAR1' + bytes(100)",
     "cut": "data[:-20]",
@@ -166,21 +219,49 @@ HOSTILE = {
     ),
     "bad lengths": "open('bad.parquet', 'rb').read()",
 }
+HOSTILE_FEATHER = {
+    "not Feather": "b'ARROW1' + bytes(100)",
+    "cut": "data[:-20]",
+    "without its beginning": "data[3000:]",
+    "a footer of lies": "data[:-10] + b'\\xff\\xff\\xff\\x7f' + b'ARROW1'",
+    "junk in the footer": "data[:-300] + bytes(range(200)) + data[-100:]",
+    "junk in the batches": "data[:9000] + b'\\xff' * 4000 + data[13000:]",
+    "a length of lies": "data.replace(struct.pack('<q', 40), struct.pack('<q', 1 << 30))",
+}
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_an_error_in_words(sandbox: BaseSandbox, name: str) -> None:
-    code = (
-        f"data = open('types.parquet', 'rb').read()\npd.read_parquet(io.BytesIO({HOSTILE[name]}))"
-    )
-    assert error_of(sandbox.execute(code)).startswith("ParquetError:")
-    assert said(sandbox, "print(len(pd.read_parquet('types.parquet')))") == "4"
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        *((name, "types.parquet") for name in HOSTILE_PARQUET),
+        *((name, "lz4.feather") for name in HOSTILE_FEATHER),
+        ("junk in the batches", "zstd.feather"),
+    ],
+)
+def test_a_hostile_file_is_an_error_in_words(sandbox: BaseSandbox, name: str, file: str) -> None:
+    kind = file.partition(".")[2]
+    hostile = (HOSTILE_PARQUET if kind == "parquet" else HOSTILE_FEATHER)[name]
+    code = f"data = open('{file}', 'rb').read()\npd.read_{kind}(io.BytesIO({hostile}))"
+    error, rows = {"parquet": ("ParquetError:", "4"), "feather": ("ArrowError:", "5")}[kind]
+    assert error_of(sandbox.execute(code)).startswith(error)
+    assert said(sandbox, f"print(len(pd.read_{kind}('{file}')))") == rows
+
+
+BOMBS = (
+    "pd.read_parquet('bomb.parquet')",
+    """
+from wasm_kernel_agent.codecs.arrow_compression import packed, unpacked
+(piece,) = packed(1, [bytes(40_000_000)])
+unpacked(1, [memoryview(struct.pack('<q', 40_000_000 * 40) + piece[8:] * 40)])
+""",
+)
 
 
 def test_a_bomb_is_refused_within_the_memory_of_the_session(tmp_path: Path) -> None:
     policy = ExecutionPolicy(memory_bytes=512 * 1024 * 1024)
     with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:
-        shutil.copy(FILES / "bomb.parquet", tmp_path)
-        code = "import pandas as pd; kept = 1; pd.read_parquet('bomb.parquet')"
-        assert "more memory is needed" in said(sandbox, code)
-        assert said(sandbox, "print(kept)") == "1"
+        shutil.copy(PARQUET / "bomb.parquet", tmp_path)
+        said(sandbox, f"{SETUP}\nkept = 1")
+        for bomb in BOMBS:
+            assert "more memory is needed" in said(sandbox, bomb)
+            assert said(sandbox, "print(kept)") == "1"
