@@ -11,6 +11,7 @@ import io
 import json
 import re
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 from typing import Any
 
 from nbformat import NotebookNode
@@ -24,6 +25,7 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,16}")
 _NOTE = "[wasm-kernel] "
 _DIFFERENCE_CHARACTERS = 20_000
 _OUTPUTS_MOST = 100  # of a cell with more outputs, all are compared as one
+_PAIRS_MOST = 4_000_000  # of lines; the outputs of a cell beyond are compared as one, too
 
 
 def difference(
@@ -34,20 +36,44 @@ def difference(
     The number is that of the first cell whose outputs differ, from 1; 0 if there is none. `ignored`
     names some of `IGNORABLE`.
     """
-    from nbdime import diff_notebooks
+    from nbdime.diff_format import op_patch
     from nbdime.prettyprint import PrettyPrintConfig, pretty_print_notebook_diff
 
     old, new = _comparable(before, ignored), _comparable(after, ignored)
-    found: Any = diff_notebooks(old, new)
+    pairs = enumerate(zip(old.cells, new.cells, strict=True))
+    left = _PAIRS_MOST
+    found: list[Any] = []
+    for number, (one, other) in [pair for pair in pairs if pair[1][0] != pair[1][1]]:
+        left -= _pairs_of_lines(one, other)
+        if left < 0:
+            one.outputs, other.outputs = [_summed_up(one.outputs)], [_summed_up(other.outputs)]
+        if change := _cell_difference(one, other):
+            found.append(op_patch(number, change))
     if not found:
         return "", 0
     written = io.StringIO()
-    pretty_print_notebook_diff(
-        "stored", "now", old, found, PrettyPrintConfig(out=written, use_color=False)
-    )
-    cells = enumerate(zip(old.cells, new.cells, strict=False), 1)
-    first = next((number for number, (one, other) in cells if one != other), 0)
-    return written.getvalue()[:_DIFFERENCE_CHARACTERS], first
+    told = PrettyPrintConfig(out=written, use_color=False)
+    pretty_print_notebook_diff("stored", "now", old, [op_patch("cells", found)], told)
+    return written.getvalue()[:_DIFFERENCE_CHARACTERS], found[0].key + 1
+
+
+def _cell_difference(one: NotebookNode, other: NotebookNode) -> Any:
+    """Returns nbdime's difference of two cells; of two notebooks, it compares each with each."""
+    from nbdime.diffing.generic import diff
+    from nbdime.diffing.notebooks import notebook_config
+
+    return diff(one, other, path="/cells/*", config=notebook_config)
+
+
+def _pairs_of_lines(one: NotebookNode, other: NotebookNode) -> int:
+    """Returns the number of pairs of lines that nbdime may compare, those between equal lines."""
+    texts = (json.dumps(cell.get("outputs")) for cell in (one, other))
+    old, new = (text.replace("\\n", "\n").split("\n") for text in texts)
+    for _ in range(2):
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))
+        count = sum(1 for _ in same)
+        old, new = old[count:][::-1], new[count:][::-1]
+    return len(old) * len(new)
 
 
 def without_notes(book: NotebookNode) -> NotebookNode:
@@ -82,7 +108,7 @@ def _comparable(book: NotebookNode, ignored: Collection[str]) -> NotebookNode:
 def _summed_up(outputs: Sequence[NotebookNode]) -> NotebookNode:
     """Returns one output in place of many, since nbdime compares each with each."""
     digest = hashlib.sha256(json.dumps(outputs, sort_keys=True).encode()).hexdigest()
-    text = f"{len(outputs):,} outputs, too many to compare each; their digest is {digest[:16]}\n"
+    text = f"{len(outputs):,} outputs, too much to compare in full; the digest is {digest[:16]}\n"
     return NotebookNode(output_type="stream", name="stdout", text=text)
 
 
