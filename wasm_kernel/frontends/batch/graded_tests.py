@@ -71,12 +71,12 @@ class GradedTest(Struct, frozen=True):
 
 
 class TestFiles(Struct, frozen=True):
-    """The tests in files: sources of our own format, for a clean guest, and tests of the others.
+    """The tests in files: those of our own format, for a clean guest, and tests of the others.
 
-    `notes` name the parts that are not graded.
+    `sources` are names and texts of files. `notes` name the parts that are not graded.
     """
 
-    sources: tuple[str, ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
     tests: tuple[GradedTest, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -86,7 +86,7 @@ def read_tests(paths: Sequence[Path]) -> TestFiles:
 
     Raises `BatchError` if a file can't be read, or is not a file of tests.
     """
-    sources: list[str] = []
+    sources: list[tuple[str, str]] = []
     tests: list[GradedTest] = []
     notes: list[str] = []
     for file in _files(paths):
@@ -100,7 +100,7 @@ def read_tests(paths: Sequence[Path]) -> TestFiles:
             elif (table := _otter_table(text)) is not None:
                 tests += _cases(str(table.get("name", file.stem)), table)
             else:
-                sources.append(text)
+                sources.append((file.name, text))
                 if text.strip() and _OWN not in text:
                     notes.append(f"{file.name} has no test: it does not import {_OWN}")
         except _UNREADABLE as problem:
@@ -141,7 +141,7 @@ def _cases(name: str, table: Mapping[str, Any]) -> list[GradedTest]:
     suites = table["suites"]
     suite = suites[0] if suites else {}
     if len(suites) > 1 or suite.get("type", "doctest") != "doctest":
-        raise ValueError("it is to have one suite, of doctests")
+        raise ValueError("only one suite, of doctests, is read")
     if suite.get("setup") or suite.get("teardown"):
         raise ValueError("setup and teardown are not read")
     if not (cases := suite.get("cases")):

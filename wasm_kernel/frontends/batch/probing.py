@@ -95,6 +95,7 @@ class SubmissionCopy:
 
     def __init__(self, sandbox: Sandbox, seconds: float) -> None:
         self._sandbox = sandbox
+        self._seconds = seconds
         sandbox.start().result()
         self._end = time.monotonic() + seconds
 
@@ -103,7 +104,10 @@ class SubmissionCopy:
         body, last = split_probe(probe)
         result = self._run(f"{_PLAIN}\n{body}", value=f"_wasm_kernel_told(({last or None}))")
         if (error := result.error) is not None:
-            return {"ok": False, "name": error.ename, "text": plain(error.evalue)}
+            text = error.evalue
+            if time.monotonic() >= self._end:
+                text = f"the test's {self._seconds:g} seconds were over"
+            return {"ok": False, "name": error.ename, "text": plain(text)}
         return _value_in(result.reply.get("user_expressions", {}).get("value", {}))
 
     def printed(self, example: Example) -> tuple[str, str]:
@@ -190,21 +194,21 @@ class CleanGuest:
         self._sandbox = sandbox
         self._seconds = seconds
         source = _GUEST_SIDE.read_text(encoding="utf-8")
-        self._load(_INSTALL.format(name=_MODULE, source=source))
-        self._load(f"import {_MODULE}")
-        for each in files.sources:
-            self._load(f"{_MODULE}.load({each!r})")
+        self._load(_INSTALL.format(name=_MODULE, source=source), _GUEST_SIDE.name)
+        self._load(f"import {_MODULE}", _GUEST_SIDE.name)
+        for name, text in files.sources:
+            self._load(f"{_MODULE}.load({text!r})", name)
         own = msgspec.convert(self._ask("listing()"), list[GradedTest])
         for test in own:
             _check_probes(test)
         self.tests: Sequence[GradedTest] = (*own, *files.tests)
         self._sandbox.checkpoint(_LOADED)
 
-    def _load(self, code: str) -> None:
+    def _load(self, code: str, file: str) -> None:
         result = self._sandbox.execute(code)
         if result.error is not None:
             why = plain(f"{result.error.ename}: {result.error.evalue}")
-            raise BatchError(f"The tests can't be loaded ({why}). Nothing was run.")
+            raise BatchError(f"The tests in {file} can't be loaded ({why}). Nothing was run.")
 
     def _ask_anew(self, call: str) -> Any:
         self._sandbox.restore(_LOADED)  # removes the traces of other submissions, or raises

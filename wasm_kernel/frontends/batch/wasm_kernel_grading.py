@@ -253,13 +253,15 @@ def judge(name: str, answers: str) -> str:
     Raises `NoVerdict`, or another error that shows that the check itself is wrong.
     """
     given = [_answer(each) for each in json.loads(answers)]
-    failed = "; ".join(str(each) for each in given if isinstance(each, ProbeError))
+    failed = dict.fromkeys(str(each) for each in given if isinstance(each, ProbeError))
     it = _REGISTERED[name]
     found = _judged(it, given)
     if failed and not it.takes_errors and found["earned"] >= it.points:
         found = {"earned": 0.0, "message": ""}  # an error is truthy and unequal to all
     if "message" in found:
-        found["message"] = "; ".join(filter(None, (found["message"], failed)))
+        message = found["message"]
+        untold = (each for each in failed if each not in message)
+        found["message"] = "; ".join(filter(None, (message, *untold)))
     return json.dumps(found)
 
 
