@@ -23,6 +23,24 @@ def test_imports_complete_to_modules_inside_the_guests_zips(module_sandbox: Base
     for typed, name in (("import bis", "bisect"), ("import nump", "numpy")):
         asked = {"op": "complete", "code": typed, "cursor_pos": len(typed)}
         assert module_sandbox.query(asked).result()["matches"] == [name]
+    asked |= {"code": "from sklearn.lin", "cursor_pos": 16}
+    assert module_sandbox.query(asked).result()["matches"] == ["sklearn.linear_model"]
+    assert says(module_sandbox, "import sys; print('sklearn' in sys.modules)") == "False"
+
+
+def test_the_standard_streams_have_the_names_that_ipykernels_have(
+    module_sandbox: BaseSandbox,
+) -> None:
+    shown = "import logging; print(logging.StreamHandler())"
+    assert says(module_sandbox, shown) == "<StreamHandler stderr (NOTSET)>"
+
+
+def test_run_takes_the_names_of_modules_without_source(module_sandbox: BaseSandbox) -> None:
+    module_sandbox.execute("open('list.json', 'w').write('[1]')")
+    assert says(module_sandbox, "%run -m json.tool list.json").startswith("[\n")
+    module_sandbox.execute("open('own.py', 'w').write('import sys; words = sys.argv[1:]')")
+    assert says(module_sandbox, "%run -m own a b\nprint(words)") == "['a', 'b']"
+    assert "not a valid modulename" in error_of(module_sandbox.execute("%run -m no_such_module"))
 
 
 MODULES = """

@@ -30,6 +30,26 @@ def test_nothing_but_text_and_pixels_is_static_and_trusted_changes_nothing() -> 
             assert trusted.data == payload.data, payload.name
 
 
+WORDS = {
+    "orders, by day": True,
+    "Größe (cm)": True,
+    "": True,
+    "<img src=x onerror=alert(1)>": False,
+    '" onload="alert(1)': False,
+    "a&lt;b": False,
+    "\x1b]0;x\x07": False,
+    "a" * 1001: False,
+}
+
+
+@pytest.mark.parametrize("name", ["root", "alt"])
+def test_words_about_an_output_are_kept_if_they_are_plain_text(name: str) -> None:
+    for words, is_kept in WORDS.items():
+        fields = {"application/json": {name: words, "other": words}}
+        shown = clean({"application/json": {"a": 1}}, fields, Mode.SAFE)
+        assert shown.metadata == ({"application/json": {name: words}} if is_kept else {}), words
+
+
 def test_the_judge_would_notice() -> None:
     noticed = 0
     for payload in ARMED:

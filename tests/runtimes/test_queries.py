@@ -76,6 +76,40 @@ def test_matches_have_their_kind_and_signature(serve: Serve) -> None:
         assert signature is None or described[1] == signature, code
 
 
+UNRUN = {
+    "import json\njson.JSONE": "JSONEncoder",
+    "import os.path as p\np.joi": "join",
+    "from collections import (\n    Counter,\n)\nCounter('a').most": "most_common",
+    "def f():\n    import json\n    json.JSONE": "JSONEncoder",
+    "def f():\n    car.driv": "drive",
+    "class A:\n    def m(self):\n        return car.driv": "drive",
+    "with x:\n    car.driv": "drive",
+    "def f(first, *, second=2):\n    sec": "second",
+    "def f(a: list):\n    return a.app": "append",
+    "def f():\n    here = 'a'\n    for each in here:\n        here.upp": "upper",
+    "class A:\n    def m(self):\n        self.far = 1\n    def n(self):\n        self.fa": "far",
+    "%time\ntext = 'a'\ndef f():\n    text.upp": "upper",
+    "(\n    car\n    .driv": "drive",
+}
+
+
+def test_a_cell_completes_before_it_ran(serve: Serve) -> None:
+    _, *turns = serve(_CLASS, *(complete(code) for code in UNRUN))
+    for turn, (code, name) in zip(turns, UNRUN.items(), strict=True):
+        assert name in turn.reply["matches"], code
+        assert turn.reply["cursor_end"] == len(code), code
+    _, outside, unknown = serve("x = 1", complete("def f():\n    inner = 1\ninn"), complete("inn"))
+    assert outside.reply["matches"] == unknown.reply["matches"] == []
+
+
+def test_completion_runs_no_module_and_no_function(serve: Serve) -> None:
+    code = "import this, antigravity\ndef f(x=ran.append(1)):\n    ran.append(2)\n    x."
+    _, _, turn = serve(
+        "import sys; ran = []", complete(code), "ran, {'this', 'antigravity'} & sys.modules.keys()"
+    )
+    assert turn.text == "([], set())"
+
+
 def test_names_stand_in_alphabetical_order_and_private_ones_last(serve: Serve) -> None:
     _, turn = serve("class A: Zeta = alpha = _x = beta = 1\na = A()", complete("a."))
     assert turn.reply["matches"][:3] == ["alpha", "beta", "Zeta"]

@@ -5,6 +5,7 @@ A type that is not in `MIME_RULES` is dropped, since its renderer has not been c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from importlib import import_module
@@ -22,6 +23,8 @@ DISPLAY_ID_CHARACTERS = 200
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 """The kind of output that shows a widget's model in a page."""
 _PIXELS_MOST = 32_767
+_WORDS_MOST = 1_000
+_PLAIN = re.compile(r"[\w .,:;!?()'/+-]*").fullmatch  # whatever a page makes of it, this is text
 _MENU = {"export": True, "source": False, "compiled": False, "editor": False}
 
 
@@ -119,6 +122,10 @@ def _display_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("expanded", "unconfined"):
         if isinstance(fields.get(name), bool):
             known[name] = fields[name]
+    for name in ("root", "alt"):  # the name of a tree's root, and the words for a picture
+        text = fields.get(name)
+        if isinstance(text, str) and len(text) <= _WORDS_MOST and _PLAIN(text):
+            known[name] = text
     if fields.get("needs_background") in ("light", "dark"):
         known["needs_background"] = fields["needs_background"]
     return known

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import os
 import sys
 from typing import Any
 
+from IPython.core.magics import execution
 from traitlets import TraitType
 from traitlets.config import Config
 
@@ -70,6 +72,7 @@ def prepare_guest(shell: GuestShell) -> None:
     tracebacks.know_frames_of_cells()
     tracebacks.read_grammar_once()
     _read_traits_in_one_call()
+    _run_modules_without_source()
     _extend_path()
     package_hooks.install()
     stand_in_for_ipykernel(type(shell), comms.GuestComm, comms.GuestCommManager)
@@ -93,6 +96,23 @@ def _read_traits_in_one_call() -> None:
         return whole(self, obj, cls)
 
     kind.__get__ = quick
+
+
+def _run_modules_without_source() -> None:
+    """Lets `%run -m` run the guest's own modules; IPython refuses those without a .py file."""
+    module: Any = execution
+    find_module, find_file = module.find_mod, module.get_py_filename
+
+    def find_mod(name: str) -> Any:
+        spec = importlib.util.find_spec(name)
+        compiled = spec is not None and str(spec.origin).endswith(".pyc")
+        return spec.origin if spec and compiled else find_module(name)
+
+    def find(name: str) -> Any:
+        return name if name.endswith(".pyc") else find_file(name)
+
+    module.find_mod = find_mod
+    module.ExecutionMagics.run.__defaults__ = (None, find)
 
 
 def preload_packages(shell: GuestShell) -> None:

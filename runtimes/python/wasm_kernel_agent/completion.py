@@ -7,9 +7,11 @@ the living objects here, without running any code of theirs that would not run a
 from __future__ import annotations
 
 import builtins
+import importlib.util
 import inspect
 import keyword
 import pkgutil
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -17,13 +19,17 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from IPython.core import completerlib
 from IPython.core.completer import (
     Completion,
     completions_sorting_key,
+    not_found,
     provisionalcompleter,
     rectify_completions,
 )
 from IPython.utils.tokenutil import token_at_cursor
+
+from wasm_kernel_agent.cell_names import names_in_cell
 
 _TYPES = "_jupyter_types_experimental"
 _MOST_MATCHES = 5_000
@@ -31,6 +37,7 @@ _SIGNATURE_SECONDS = 0.15  # the time for the signatures of all matches
 _NAMES = {"attribute", "magic", "param", "variable", "<unknown>", None}
 _NAMES_OF_CODE = {"attribute", "magic", "param", "variable"}
 _MISSING = object()
+_CHAIN = re.compile(r"\s*\n\s*(?=\.(?:[^\W\d]|$))")  # the break in a line before `.method()`
 _key: Any = completions_sorting_key
 
 Reply = dict[str, Any]
@@ -46,8 +53,11 @@ class ObjectBeforeDot:
         completer._evaluate_expr = self._remember
 
     def _remember(self, expression: str) -> Any:
-        self.value = self._evaluate(expression)
-        return self.value
+        value = self._evaluate(expression)
+        if value is None and "\n" in expression:
+            value = not_found  # IPython sees no value in a function; it tries the last line next
+        self.value = value
+        return value
 
     def take(self) -> Any:
         """Returns the object and forgets it; `_MISSING` if nothing was evaluated."""
@@ -88,24 +98,35 @@ class CursorContext:
 
 def complete(shell: Any, request: Reply) -> Reply:
     """Returns the reply to `complete`, with the types that JupyterLab shows beside the matches."""
-    code, cursor = request["code"], request["cursor_pos"]
+    whole, cursor = request["code"], request["cursor_pos"]
     if cursor is None:
-        cursor = len(code)
-    line = code[:cursor].rpartition("\n")[2]
+        cursor = len(whole)
+    before = _CHAIN.sub("", whole[:cursor])
+    moved, code = cursor - len(before), before + whole[cursor:]
+    cursor -= moved
+    line = before.rpartition("\n")[2]
     before_dot: ObjectBeforeDot = shell.object_before_dot
+    names = names_in_cell(before, shell.Completer)
     with provisionalcompleter(), shell.builtin_trap:
-        raw = list(shell.Completer.completions(code, cursor))
-        context = CursorContext(line, before_dot.take(), shell.user_ns)
+        shell.Completer.namespace = names
+        try:
+            raw = list(shell.Completer.completions(code, cursor))
+        finally:
+            shell.Completer.namespace = shell.user_ns
+        context = CursorContext(line, before_dot.take(), names)
         if _is_text(shell.Completer, line):
             raw = [each for each in raw if each.type not in _NAMES_OF_CODE]
         wanted = _ordered([_without_dot(each) for each in raw if _is_wanted(each, code, line)])
         found = list(rectify_completions(code, wanted[:_MOST_MATCHES]))
     types = _described(wanted, found, context)
+    for each in types:
+        each["start"] += moved
+        each["end"] += moved
     return {
         "status": "ok",
         "matches": [each["text"] for each in types],
-        "cursor_start": types[0]["start"] if types else cursor,
-        "cursor_end": types[0]["end"] if types else cursor,
+        "cursor_start": types[0]["start"] if types else cursor + moved,
+        "cursor_end": types[0]["end"] if types else cursor + moved,
         "metadata": {_TYPES: types},
     }
 
@@ -225,15 +246,35 @@ def _unbound(function: Any) -> str:
 
 
 def list_modules(shell: Any) -> None:
-    """Fills IPython's list of modules, to which `import num<Tab>` completes, once.
+    """Lets IPython's completion of imports find modules in zips, in which the guest's lie.
 
-    IPython lists folders of `sys.path`; the guest's modules lie in zips.
+    Those at the top are listed once. IPython itself looks into folders, and imports a package to
+    list the modules below it.
     """
+    import_and_list = completerlib.try_import
+
+    def names_in(module: str, only_modules: bool = False) -> list[str]:
+        if only_modules and module not in sys.modules:
+            return _modules_below(module)
+        return import_and_list(module, only_modules)
+
+    library: Any = completerlib
+    library.module_list, library.try_import = _modules_in, names_in
     zips = [path for path in sys.path if path.endswith(".zip")]
-    shell.db[_CACHE] = {
-        path: [each.name for each in pkgutil.iter_modules([path]) if each.name.isidentifier()]
-        for path in zips
-    }
+    shell.db[_CACHE] = {path: _modules_in(path) for path in zips}
+
+
+def _modules_below(module: str) -> list[str]:
+    """Returns the names of the modules in a package, without importing it."""
+    top, *parts = module.split(".")
+    spec = importlib.util.find_spec(top)
+    places = spec.submodule_search_locations if spec else None
+    return [name for place in places or () for name in _modules_in("/".join([place, *parts]))]
+
+
+def _modules_in(path: str) -> list[str]:
+    """Returns the names of the modules in a folder, or in a folder of a zip."""
+    return [each.name for each in pkgutil.iter_modules([path or "."]) if each.name.isidentifier()]
 
 
 def inspect_name(shell: Any, request: Reply) -> Reply:

@@ -92,8 +92,10 @@ class CellStream(io.TextIOWrapper):
 
 def text_stream(descriptor: int) -> io.TextIOWrapper:
     """Returns a text stream over `descriptor`. Each write is passed on at once, in C."""
+    raw: Any = io.FileIO(descriptor, "w", closefd=False)
+    raw.name = {1: "stdout", 2: "stderr"}[descriptor]  # as ipykernel's: logging shows it
     return CellStream(
-        io.FileIO(descriptor, "w", closefd=False),
+        raw,
         encoding="utf-8",
         errors="backslashreplace",
         newline="",
