@@ -51,8 +51,9 @@ export function filledIn(replacement, match, groups) {
     found += first(change(text[0])) + change(text.slice(1));
     first = CHANGES.E;
   };
-  for (const [all, letter] of replacement.matchAll(/\\([^])|&|\\$|[^\\&]+/g)) {
+  for (const [all, letter, code] of replacement.matchAll(/\\(x(?=[\da-f]{2})|[^])(?:(?<=x)([\da-f]{2}))?|&|\\$|[^\\&]+/gi)) {
     if (letter === undefined) add(all === "&" ? match : all);
+    else if (code) add(String.fromCharCode(parseInt(code, 16)));
     else if (letter in CHANGES) [change, first] = [CHANGES[letter], CHANGES.E];
     else if (/[ul]/.test(letter)) first = CHANGES[letter.toUpperCase()];
     else if (/\d/.test(letter)) add(letter === "0" ? match : (groups[letter - 1] ?? ""));

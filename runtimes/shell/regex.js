@@ -50,8 +50,8 @@ function compile(given, flags) {
   const key = `${flags}/${given}`;
   let found = compiled.get(key);
   if (found === undefined) {
-    const pattern = translated(given);
-    const known = [...new Set(flags)].filter((flag) => "dgims".includes(flag)).join("");
+    const [begin, inline = ""] = /^\(\?([ims]+)\)/.exec(given) ?? [""], pattern = translated(given.slice(begin.length));
+    const known = [...new Set(flags + inline)].filter((flag) => "dgims".includes(flag)).join("");
     try {
       found = new RegExp(pattern, `${known}u`);
     } catch {

@@ -40,6 +40,10 @@ const search = defineCommand("grep", async (args, context) => {
   const kept = [...flags].filter((flag) => !"aHIsUZ~G".includes(flag)).map((flag) => `-${flag}`);
   const sought = patterns.length > 0 ? ["-e", patterns.map(known).join("\n")] : [];
   const found = await context.origCommand([...kept, ...words, ...sought, "--", ...names]);
+  for (const name of flags.has("r") || flags.has("R") ? names.filter((each) => !"-".includes(each)) : []) {
+    if (await context.fs.exists(context.fs.resolvePath(context.cwd, name))) continue;
+    Object.assign(found, { stderr: `${found.stderr}grep: ${name}: No such file or directory\n`, exitCode: 2 });
+  }
   if (flags.has("s")) found.stderr = "";
   if (flags.has("I")) found.stdout = found.stdout.replace(/^[^\n]*\0[^\n]*\n/gm, ""); // lines of no text
   if (ends === "\0") found.stdout = isOfNames ? found.stdout.replaceAll("\n", ends) : found.stdout.replace(/^([^:\n]*):/gm, `$1${ends}`);

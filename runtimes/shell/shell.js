@@ -270,7 +270,8 @@ const measure = defineCommand("wc", async (args, context) => {
       Object.assign(result, { stderr: `${result.stderr}wc: ${name}: ${reason}\n`, exitCode: 1 });
     }
   }
-  if (names.length > 1) rows.push([kinds.map((_, at) => rows.reduce((sum, [counts]) => sum + counts[at], 0)), " total"]);
+  const sum = (kind, all) => (kind === "L" ? Math.max(...all) : all.reduce((one, other) => one + other));
+  if (names.length > 1) rows.push([kinds.map((kind, at) => sum(kind, [0, ...rows.map(([counts]) => counts[at])])), " total"]);
   const isPlain = kinds.length === 1 && rows.length === 1;
   const width = isPlain ? 1 : names.length === 0 || names.includes("-") ? 7 : String(bytes).length;
   for (const [counts, title] of rows) result.stdout += `${counts.map((n) => String(n).padStart(width)).join(" ")}${title}\n`;

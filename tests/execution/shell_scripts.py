@@ -372,5 +372,13 @@ SCRIPTS = {
         "000000 61 62 0a                                         >ab.<\n000003\n"
         "3.37\n1.21\n0\n1.50\n246913578.246913578246\na.csv\na.csv\n2\n"
     ),
+    r"""sort -g <<< $'nan\n5\nabc\n-inf\n1e1x\n4'; sort -C <<< $'b\na' || echo no
+    cut -c 2-1 a.csv 2>&1; cut -f0 a.csv 2>&1; echo abc > d; wc -L a.csv d; grep -r a d no 2>&1; echo $?
+    grep -P '(?i)ABC' d; sed 's/a/\x42\x26/' d""": (
+        "abc\nnan\n-inf\n4\n5\n1e1x\nno\n"
+        "cut: '2-1' has a place before the first, or a range that decreases\n"
+        "cut: '0' has a place before the first, or a range that decreases\n 5 a.csv\n 3 d\n 5 total\n"
+        "d:abc\ngrep: no: No such file or directory\n2\nabc\nB&bc\n"
+    ),
 }
 """Scripts, and what bash prints for them; the soak runs just-bash's own cases."""

@@ -223,6 +223,8 @@ def cut(words: list[str]) -> None:
     between = values.get("O", end if kind == "f" else "").encode()
     spans = [part.partition("-") for part in values[kind].split(",")]
     ranges = [(int(a or 1), int(b or sys.maxsize) if dash else int(a)) for a, dash, b in spans]
+    if wrong := next((values[kind] for first, last in ranges if not 1 <= first <= last), ""):
+        raise Usage(f"{wrong!r} has a place before the first, or a range that decreases")
     for line in lines_of(names):
         data = line.encode("utf-8", "surrogateescape")
         if kind == "f" and end not in line:

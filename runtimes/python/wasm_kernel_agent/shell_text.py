@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import os
 import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +44,7 @@ class _Key(NamedTuple):
 _KEY = re.compile(r"(\d+)(?:\.(\d+))?([a-zA-Z]*)(?:,(\d+)(?:\.(\d+))?([a-zA-Z]*))?")
 _NUMBER = re.compile(r"\s*(-?\d*\.?\d*)")
 _SIZE = re.compile(r"\s*(-?\d*\.?\d*)([KMGTPE]?)", re.IGNORECASE)
+_FLOAT = re.compile(r"\s*([-+]?(?:(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|inf|nan))", re.IGNORECASE)
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 
 
@@ -78,11 +81,11 @@ def _number(pattern: re.Pattern[str], text: str) -> tuple[float, str]:
         return 0.0, ""
 
 
-def _general(text: str) -> tuple[float, str]:
-    try:
-        return float(text), ""
-    except ValueError:
-        return -float("inf"), ""
+def _general(text: str) -> tuple[int, float]:
+    """Returns a value that sorts as the number with which a text begins; first comes no number."""
+    found = _FLOAT.match(text)
+    number = float(found[1]) if found else 0
+    return (1, 0) if math.isnan(number) else (2 if found else 0, number)
 
 
 def version_of(text: str) -> list[tuple[int, int, str]]:
@@ -130,7 +133,8 @@ def sort(words: list[str]) -> int:
     if "R" in values:
         random.Random().shuffle(lines)
     elif values.keys() & {"c", "C"}:
-        return _check(lines, lambda pair: _arranged(pair, keys, separator, values), names)
+        arranged = partial(_arranged, keys=keys, separator=separator, values=values)
+        return _check(lines, arranged, names, is_quiet="C" in values)
     else:
         lines = _arranged(lines, keys, separator, values)
     if "u" in values:
@@ -159,13 +163,18 @@ def _arranged(
 
 
 def _check(
-    lines: list[str], arranged: Callable[[list[str]], list[str]], names: Sequence[str]
+    lines: list[str],
+    arranged: Callable[[list[str]], list[str]],
+    names: Sequence[str],
+    *,
+    is_quiet: bool,
 ) -> int:
     if lines == arranged(lines):
         return 0
     pairs = ([*pair] for pair in itertools.pairwise(lines))
     at = next((at for at, pair in enumerate(pairs, 2) if arranged(pair) != pair), 0)
-    sys.stderr.write(f"sort: {[*names, '-'][0]}:{at}: disorder: {lines[at - 1]}\n")
+    if not is_quiet:
+        sys.stderr.write(f"sort: {[*names, '-'][0]}:{at}: disorder: {lines[at - 1]}\n")
     return 1
 
 

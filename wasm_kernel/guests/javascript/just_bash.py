@@ -373,6 +373,8 @@ _PARTS = (
     (b"async expandRecursive(t){", _RECURSIVE),
     (b'o=t.slice(r+2).replace(/^\\//,"");', b"async walkDirectoryMulti", _LEVELS),
     (b"async walkDirectoryMultiGlobstar(t,n,r){", _SHOWN_FOLDERS),
+    # `grep -P '(?i)...'`
+    (b"n=zb(n)", rb'n=zb(n.replace(/\(\?i\)([^]*)$/,"(?i:$1)"))'),
     # the longest match of `=~`; contexts of several files of `grep`; `fold -s`
     (b"o=oI(s),", b"o=longestFirst(oI(s)),"),
     (b"default:n=T1(e),n=Zb(n);break}", _LONGEST),
