@@ -367,18 +367,19 @@ SCRIPTS = {
     """TZ=Asia/Tokyo date -d '1970-01-02 09:00' '+%s %Z %:z'; date -d '2024-01-01 10:00 EST' +%T
     TZ=No/Where date 2>&1; od -A x -t x1z <<< ab; echo '1.5 * 2.25; 1.10 * 1.10; 2^-1; sqrt(2.25)
     123456789.123456789123 * 2' | bc; xz -k a.csv; xzcat a.csv.xz; bzip2 a.csv; bzcat *.bz2
-    mkdir d; touch d/x.pyc d/y; zip -qr z d -x '*.pyc'; unzip -l z.zip | grep -c d/""": (
+    mkdir d; touch d/x.pyc d/y; zip -qr z d -x '*.pyc'; unzip -l z.zip | grep -c d/
+    echo new > d/y; unzip -n z; cat d/y""": (
         "86400 JST +09:00\n15:00:00\ndate: the time zone 'No/Where' is not known here\n"
         "000000 61 62 0a                                         >ab.<\n000003\n"
-        "3.37\n1.21\n0\n1.50\n246913578.246913578246\na.csv\na.csv\n2\n"
+        "3.37\n1.21\n0\n1.50\n246913578.246913578246\na.csv\na.csv\n2\nnew\n"
     ),
     r"""sort -g <<< $'nan\n5\nabc\n-inf\n1e1x\n4'; sort -C <<< $'b\na' || echo no
-    cut -c 2-1 a.csv 2>&1; cut -f0 a.csv 2>&1; echo abc > d; wc -L a.csv d; grep -r a d no 2>&1; echo $?
-    grep -P '(?i)ABC' d; sed 's/a/\x42\x26/' d""": (
+    cut -c 2-1 a.csv 2>&1; cut -f0 a.csv 2>&1; echo abc > d; wc -L a.csv d
+    grep -r a d no 2>&1; echo $?; grep -P '(?i)ABC' d; sed 's/a/\x42\x26/' d""": (
         "abc\nnan\n-inf\n4\n5\n1e1x\nno\n"
         "cut: '2-1' has a place before the first, or a range that decreases\n"
-        "cut: '0' has a place before the first, or a range that decreases\n 5 a.csv\n 3 d\n 5 total\n"
-        "d:abc\ngrep: no: No such file or directory\n2\nabc\nB&bc\n"
+        "cut: '0' has a place before the first, or a range that decreases\n"
+        " 5 a.csv\n 3 d\n 5 total\nd:abc\ngrep: no: No such file or directory\n2\nabc\nB&bc\n"
     ),
 }
 """Scripts, and what bash prints for them; the soak runs just-bash's own cases."""

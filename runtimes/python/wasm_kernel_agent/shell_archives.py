@@ -125,7 +125,8 @@ def unzip(words: list[str]) -> None:
     options, names = options_of(words, "oqlpnd:")
     if not names:
         raise Usage("the name of a zip file is needed")
-    with zipfile.ZipFile(names[0]) as archive:
+    name = names[0] if Path(names[0]).exists() else f"{names[0]}.zip"
+    with zipfile.ZipFile(name) as archive:
         members = [
             member
             for member in archive.infolist()
@@ -134,7 +135,7 @@ def unzip(words: list[str]) -> None:
         if names[1:] and not members:
             raise Usage(f"filename not matched: {names[1]}")
         if "l" in options:
-            print(f"Archive:  {names[0]}\n  Length      Date    Time    Name\n{_RULE}   ----")
+            print(f"Archive:  {name}\n  Length      Date    Time    Name\n{_RULE}   ----")
             for member in members:
                 moment = "{}-{:02}-{:02} {:02}:{:02}".format(*member.date_time)
                 print(f"{member.file_size:>9}  {moment}   {member.filename}")
@@ -142,6 +143,8 @@ def unzip(words: list[str]) -> None:
             print(f"{_RULE[:9]:30}-------\n{total:>9}{'':21}{len(members)} files")
             return
         for member in members:
+            if "n" in options and Path(options.get("d", "."), member.filename).exists():
+                continue
             if "p" in options:
                 sys.stdout.buffer.write(archive.read(member))
             else:
