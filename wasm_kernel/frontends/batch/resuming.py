@@ -24,9 +24,10 @@ def state_counts(cells: Sequence[NotebookNode]) -> list[int]:
     A cell that crashed the guest left no state, and the next one got its number.
     """
     counts = [cell.execution_count for cell in cells]
+    last = {count: place for place, count in enumerate(counts)}
     return [
-        count if isinstance(count, int) and count not in counts[place:] else 0
-        for place, count in enumerate(counts, start=1)
+        count if isinstance(count, int) and last[count] == place else 0
+        for place, count in enumerate(counts)
     ]
 
 
