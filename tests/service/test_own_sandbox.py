@@ -21,7 +21,16 @@ from typing import Any
 import pytest
 
 import wasm_kernel
-from tests.faces import ends, error_of, fall_asleep, open_files, process_of, says, wait_for
+from tests.faces import (
+    PATIENCE,
+    ends,
+    error_of,
+    fall_asleep,
+    open_files,
+    process_of,
+    says,
+    wait_for,
+)
 from tests.private import private_folders, private_of
 from wasm_kernel import BatchError
 from wasm_kernel.errors import PolicyError, SandboxClosed
@@ -272,6 +281,11 @@ def test_a_sandbox_that_was_not_closed_warns_and_ends(make: Making, tmp_path: Pa
         del sandbox
         gc.collect()
     ends(process)
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        cell = wasm_kernel.create_sandbox(workspace=tmp_path / "left").submit("1")
+        gc.collect()
+    with pytest.raises(SandboxClosed, match="the program no longer has this sandbox"):
+        cell.result(PATIENCE)
 
 
 def test_no_descriptor_of_its_program_reaches_the_process_that_forks(tmp_path: Path) -> None:

@@ -138,6 +138,8 @@ class PendingCall:
         self.future: Future[Any] = Future()
         if listener is not None and not hasattr(listener, "emit"):
             raise TypeError(f"a listener has the methods of Listener; {listener!r} has none")
+        if not (progress is None or callable(progress)):
+            raise TypeError(f"progress is a function that takes a sentence, not {progress!r}")
         self.listener = NoListener() if listener is None else listener
         self.forks = len(request.ids) if isinstance(request, messages.Fork) else 0
         self._left = _most_bytes(policy)

@@ -40,6 +40,7 @@ from wasm_kernel.service.sandbox_home import SandboxHome
 from wasm_kernel.service.session_worker import SessionWorker
 
 CLOSED = "this sandbox is closed; a session can be opened again"
+_DROPPED = "the program no longer has this sandbox, so its cells were ended; keep it until they end"
 _COPY = "this process was forked from the one whose sandbox it is; make another one"
 _LOST = "ended each time before it could put its variables away"
 _AS_IT_WAS = "The session may be as it was. Try again, or delete it."
@@ -349,8 +350,7 @@ class Sandbox:
 
         Such cells have another worker; the variables stay. Earlier ones keep all their limits, and
         their network. With None, the current policy or logger stays. Raises `PolicyError` if a
-        folder can't be mounted, or requests are recorded outside of sessions; `TypeError` for
-        another type. Nothing was changed then.
+        folder can't be mounted, or if a session is needed, and `TypeError`; nothing changed then.
         """
         bound, name = SandboxLogger.of(logger), self.session_id
         with self._changing:
@@ -471,7 +471,7 @@ class Sandbox:
         if not (self._is_copy or self.closed or self.worker.state == "asleep"):
             warnings.warn("a sandbox was not closed", ResourceWarning, stacklevel=2)
             with suppress(WasmKernelError, RuntimeError):  # the interpreter may be shutting down
-                self.worker.sleep(CLOSED)
+                self.worker.sleep(_DROPPED)
 
     @property
     def _is_copy(self) -> bool:
