@@ -32,7 +32,7 @@ from tests.faces import (
     wait_for,
 )
 from tests.private import private_folders, private_of
-from wasm_kernel import BatchError
+from wasm_kernel import BatchError, NoListener
 from wasm_kernel.errors import PolicyError, SandboxClosed
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import FileLock
@@ -271,6 +271,29 @@ def test_after_a_change_of_limits_a_session_that_another_program_took_is_not_wai
         result = sandbox.submit("1").result(timeout=60)  # it waited for 170 s
         other.release()
     assert "already open, in another process" in result.stderr
+
+
+def test_a_listener_or_callback_that_waits_for_its_own_session_is_told(make: Making) -> None:
+    """Before, it waited for ever, and the sandbox with it."""
+    sandbox, told = make(), list[str]()
+
+    def wait(_: object) -> None:
+        for call in (sandbox.undo, lambda: sandbox.execute("1")):
+            try:
+                call()
+            except RuntimeError as problem:
+                told.append(str(problem))
+
+    class Waiting(NoListener):
+        def emit(self, output: object) -> None:
+            wait(output)
+
+    cell = sandbox.submit("print(1)", listener=Waiting())
+    cell.add_done_callback(wait)
+    assert cell.result(PATIENCE).stdout == "1\n"
+    assert says(sandbox, "print(2)") == "2"
+    assert len(told) == 4
+    assert all("can't wait for its own session" in each for each in told)
 
 
 def test_a_sandbox_that_was_not_closed_warns_and_ends(make: Making, tmp_path: Path) -> None:

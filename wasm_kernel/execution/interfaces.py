@@ -60,7 +60,7 @@ class SessionFacts:
 class Listener(Protocol):
     """Gets the output of a running cell. Every method is called on the sandbox's own guest thread.
 
-    A method may submit a cell of the sandbox, but not wait for one: it would wait for itself.
+    A method may submit a cell of the sandbox, but not wait for one: that is a `RuntimeError`.
     Only text may come on another thread, while the guest computes; two calls never come at once.
     If it `collects`, the cell's result holds the output, too: one that has sent it on needs no
     second copy.

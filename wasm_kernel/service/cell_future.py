@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Protocol
 
 from wasm_kernel.result import SandboxResult
+
+
+class CellWorker(Protocol):
+    """The methods of a cell's worker that its future uses."""
+
+    def interrupt(self, call: int = ...) -> bool:
+        """Interrupts a call by its number."""
+
+    def check_may_wait(self) -> None:
+        """Raises `RuntimeError` on a thread on which a wait for a call would never end."""
 
 
 class CellFuture(Future[SandboxResult]):
     """The future of one cell. Any thread may cancel it, which interrupts that cell and no other.
 
-    `interrupt` interrupts a call of the cell's worker, by its number; `call` is the cell's number.
-    `grace` are the seconds that an interrupted cell has.
+    `call` is the cell's number for its `worker`. `grace` are the seconds that an interrupted cell
+    has.
     """
 
-    def __init__(self, interrupt: Callable[[int], bool], grace: float) -> None:
+    def __init__(self, worker: CellWorker, grace: float) -> None:
         super().__init__()
-        self._interrupt, self._grace = interrupt, grace
+        self._worker, self._grace = worker, grace
         self.call = 0
 
     def interrupt(self) -> bool:
         """Interrupts the cell if it runs, or removes it from the queue; False if it is over."""
-        return self.call > 0 and self._interrupt(self.call)
+        return self.call > 0 and self._worker.interrupt(self.call)
 
     def cancel(self) -> bool:
         """Interrupts the cell and drops its result; False if there is a result already.
@@ -36,6 +46,15 @@ class CellFuture(Future[SandboxResult]):
         if is_cancelled:
             self.interrupt()
         return is_cancelled
+
+    def result(self, timeout: float | None = None) -> SandboxResult:
+        """Returns the result, as soon as there is one; the errors are those of `Future.result`.
+
+        Raises `RuntimeError` in a listener or a callback of the same session, which keeps it up.
+        """
+        if not self.done():
+            self._worker.check_may_wait()
+        return super().result(timeout)
 
     def wait(self) -> SandboxResult:
         """Waits for the result. Ctrl-C interrupts the cell, whose result then says so."""

@@ -143,7 +143,7 @@ class Sandbox:
     ) -> CellFuture:
         """Queues a cell that was checked already, like `submit`."""
         sent = replace(cell, code=without_surrogates(cell.code))
-        future = CellFuture(self.worker.interrupt, self.policy.grace_seconds)
+        future = CellFuture(self.worker, self.policy.grace_seconds)
         opened = self.worker.opened
         pending = PendingCell(sent, future, self.policy, opened, listener, progress=progress)
         future.call = self._send(pending)

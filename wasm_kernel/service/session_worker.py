@@ -47,6 +47,10 @@ _LOOK_SECONDS, _LOOK_MOST = 0.25, 2.0  # seconds between two looks, and the most
 _KILLED_MOST = 2  # workers in a row that may be killed before they begin a call
 _OF_NO_CALL = messages.Pong | messages.Event | messages.Logged | messages.Noted | messages.Waiting
 _LARGE = "took more memory than its session's limits allow, and was ended"
+_OWN_THREAD = (
+    "a listener or a callback can't wait for its own session, which waits for it; submit a cell, "
+    "or call the sandbox on another thread"
+)
 _RESET = "this session was put away before the call began; try again"
 
 
@@ -115,6 +119,8 @@ class SessionWorker:
         Forks a worker if there is none, without waiting for it. Raises `SandboxClosed`,
         `LimitReached`, or `HostFailed` if the system allows no more threads.
         """
+        if not pending.is_cell:  # a cell is submitted, and then waited for or not
+            self.check_may_wait()
         with self._changed:
             if self.why_closed:
                 raise SandboxClosed(self.why_closed)
@@ -134,6 +140,11 @@ class SessionWorker:
         self._change_over()
         self._calls.flush()
         return number
+
+    def check_may_wait(self) -> None:
+        """Raises `RuntimeError` on the session's own thread, which would wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(_OWN_THREAD)
 
     def change(self, **changes: Any) -> int:
         """Changes options of the session, fields of `Open`, for the calls from now on.
