@@ -88,6 +88,8 @@ def test_what_is_wrong_is_said_before_anything_is_made(make: Making, tmp_path: P
         make(policy=overlap)
     with pytest.raises(TypeError, match="policy is of type ExecutionPolicy"):
         make(policy={})
+    with pytest.raises(TypeError, match="pip is of type bool"):
+        make(pip="yes")
     with pytest.raises(TypeError, match="broker"):
         make(broker=None)
     with pytest.raises(PolicyError, match="is record, which needs a session"):

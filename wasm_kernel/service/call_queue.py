@@ -56,7 +56,7 @@ class CallQueue:
             raise LimitReached(
                 "queue",
                 f"{self._most:,} cells of this session wait already.",
-                "Wait for one of them, interrupt the running one, or raise queue.",
+                "Wait for one of them, or interrupt the running one; a service may raise queue.",
             )
         self.last += 1
         if not self.changes:

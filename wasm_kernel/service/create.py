@@ -59,7 +59,7 @@ def create_sandbox(
     from wasm_kernel.service.program_home import create_in, get_ready
     from wasm_kernel.service.workspace import open_workspace
 
-    bound, limits = get_ready(runtime, policy, logger), policy or ExecutionPolicy()
+    bound, limits = get_ready(runtime, policy, logger, pip=pip), policy or ExecutionPolicy()
     checked = Functions(functions)
     private = None if private_root is None else os.fspath(private_root)
     opened = open_workspace(os.fspath(workspace), limits, private)

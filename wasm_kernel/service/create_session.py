@@ -56,7 +56,7 @@ def create_session_sandbox(
         WorkspaceError: the session's folder can't be made.
         ValueError, TypeError: as `create_sandbox`; no session is made.
     """
-    bound, limits = get_ready(runtime, policy, logger), policy or ExecutionPolicy()
+    bound, limits = get_ready(runtime, policy, logger, pip=pip), policy or ExecutionPolicy()
     checked = Functions(functions)
     root = SessionsRoot(workspace_root, private_root)
     session = Session(root, ids.new(), bound, new=True, mounts=limits.mounts)
@@ -107,7 +107,7 @@ def get_session_sandbox(
         WorkspaceError: the session's folder can't be made or opened.
     """
     asked = ids.checked(session_id)
-    bound, limits = get_ready(runtime, policy, logger), policy or ExecutionPolicy()
+    bound, limits = get_ready(runtime, policy, logger, pip=pip), policy or ExecutionPolicy()
     checked = Functions(functions)
     root = SessionsRoot(workspace_root, private_root)
     name = root.target_of(asked)

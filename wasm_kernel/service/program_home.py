@@ -102,7 +102,11 @@ atexit.register(lambda: own_workers().close())
 
 
 def get_ready(
-    runtime: RuntimeType | str, policy: ExecutionPolicy | None, logger: SandboxLogger | None
+    runtime: RuntimeType | str,
+    policy: ExecutionPolicy | None,
+    logger: SandboxLogger | None,
+    *,
+    pip: bool,
 ) -> SandboxLogger:
     """Checks a sandbox's options before anything is made; returns the logger for its events.
 
@@ -111,6 +115,7 @@ def get_ready(
     RuntimeType.checked(runtime)
     if policy is not None:
         check_type("policy", policy, ExecutionPolicy)
+    check_type("pip", pip, bool)
     bound = SandboxLogger.of(logger)
     make_room(None, OF_WORKER)
     own_workers().fork_server.start()

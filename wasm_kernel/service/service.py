@@ -146,7 +146,7 @@ class Service(SandboxHome[Sandbox]):
             TypeError: `owner` is not text, or `policy` is not a policy.
             WorkspaceError: the session's folder can't be made.
         """
-        limits, name = self._limits(owner, policy), ids.new()
+        limits, name = self._limits(owner, policy, pip=pip), ids.new()
         language = RuntimeType.checked(language)
         self._check_files_of(files_of, owner)
         self._check_room(owner)
@@ -183,7 +183,7 @@ class Service(SandboxHome[Sandbox]):
             TypeError: `owner` is not text, or `policy` is not a policy.
         """
         self._check_open()
-        limits = self._limits(owner, policy)
+        limits = self._limits(owner, policy, pip=pip)
         name = self._sessions_root.target_of(ids.checked(session_id))
         if (entry := self._registry.get(name)) is not None:
             return entry.sandbox_of(owner)
@@ -332,11 +332,12 @@ class Service(SandboxHome[Sandbox]):
                 self.delete(name)
             raise
 
-    def _limits(self, owner: str, policy: ExecutionPolicy | None) -> ExecutionPolicy:
+    def _limits(self, owner: str, policy: ExecutionPolicy | None, *, pip: bool) -> ExecutionPolicy:
         """Checks a caller's options; returns the session's policy."""
         SessionRecord(owner, "").check()
         limits = self._policy if policy is None else policy
         check_type("policy", limits, ExecutionPolicy)
+        check_type("pip", pip, bool)
         return limits
 
     def _note(self, name: str, owner: str, language: RuntimeType) -> None:
