@@ -47,10 +47,7 @@ _LOOK_SECONDS, _LOOK_MOST = 0.25, 2.0  # seconds between two looks, and the most
 _KILLED_MOST = 2  # workers in a row that may be killed before they begin a call
 _OF_NO_CALL = messages.Pong | messages.Event | messages.Logged | messages.Noted | messages.Waiting
 _LARGE = "took more memory than its session's limits allow, and was ended"
-_OWN_THREAD = (
-    "a listener or a callback can't wait for its own session, which waits for it; submit a cell, "
-    "or call the sandbox on another thread"
-)
+_OWN_THREAD = "a listener or a callback can't wait for its own session; use another thread"
 _RESET = "this session was put away before the call began; try again"
 
 
