@@ -342,6 +342,21 @@ def test_outputs_that_no_reply_shows_make_few_files_and_lines(data: dict[str, An
     assert "2,950 more" in text
 
 
+def test_the_names_in_a_reply_are_short_and_do_nothing_to_a_terminal() -> None:
+    """Before, a reply had 50 names of types whole, of a million characters each."""
+    named = f"application/x-\x1b]0;owned\x07{'x' * 1_000_000}"
+    blocks, _ = reply_to([{named: "y"}] * 50)
+    assert len(text_of(blocks)) < 20_000
+    session: Any = SessionOfFiles()
+    made = ("a\x1b[2Jb.csv",)
+    reply = {"execution_count": 10**4_000}
+    result = SandboxResult(True, "", "", 0, None, None, 0, 0.0, made, (), (), Path(), (), reply)
+    blocks += asyncio.run(results.CellReply(session, result, 20_000).blocks())
+    names = [getattr(each, "name", "") for each in blocks]
+    assert "ab.csv" in text_of(blocks) and "ab.csv" in names
+    assert "\x1b" not in text_of(blocks) + "".join(names) and len(text_of(blocks)) < 20_000
+
+
 async def test_unread_replies_hold_no_more_than_a_share() -> None:
     """A client asks for large files again and again, and never reads the answers."""
     sender, given = Sender(), list[bool]()

@@ -12,6 +12,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.mcp import variables
 from wasm_kernel.frontends.mcp.sessions import AgentSession
 from wasm_kernel.guests.protocol import Output, Stream
+from wasm_kernel.kernels.messages import count_of
 from wasm_kernel.outputs import terminal
 from wasm_kernel.result import SandboxResult
 
@@ -93,8 +94,6 @@ async def run_cell(
 
 
 def _remember(session: AgentSession, code: str, result: SandboxResult) -> None:
-    number = result.reply.get("execution_count")
     outcome = "ok" if result.success else result.error.ename if result.error else "failed"
-    count = number if isinstance(number, int) else 0
-    session.remember(count, code, outcome[:100], result.duration)
+    session.remember(count_of(result.reply) or 0, code, outcome[:100], result.duration)
     session.seen = variables.read(result.reply, session.seen)

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
-from mcp_types import Resource, ResourceTemplate
+from mcp_types import Resource, ResourceTemplate, TextContent
 from pydantic import Field
 
 from wasm_kernel.errors import LimitReached, WasmKernelError, describe
@@ -259,7 +259,8 @@ def _shown(name: str, data: bytes, offset: int, encoding: Encoding, most: int) -
         size, unit = most, "characters"
         left, part = len(text) - offset - size, text[offset : offset + size]
     note = f"[{left:,} {unit} follow: offset={offset + size}]"
-    return [text_block(part), *([text_block(note)] if left > 0 else [])]
+    content = TextContent(type="text", text=part)  # the file's own, whatever is in it
+    return [content, *([text_block(note)] if left > 0 else [])]
 
 
 def _relative(path: str) -> str:

@@ -20,7 +20,9 @@ from mcp_types import ContentBlock, ResourceLink, TextContent
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.frontends.mcp import images
 from wasm_kernel.frontends.mcp.sessions import AgentSession
+from wasm_kernel.kernels.messages import count_of
 from wasm_kernel.outputs import terminal
+from wasm_kernel.outputs.bundle import TYPE_CHARACTERS
 from wasm_kernel.result import CellError, Output, SandboxResult, first_of
 
 TEXT_CHARACTERS = 20_000
@@ -54,8 +56,8 @@ _HELP = dict.fromkeys(
 
 
 def text_block(text: str) -> TextContent:
-    """Returns a text as a block."""
-    return TextContent(type="text", text=_encodable(text))
+    """Returns a text, without terminal control, as a block."""
+    return TextContent(type="text", text=_encodable(plain(text)))
 
 
 def _encodable(text: str) -> str:
@@ -82,7 +84,7 @@ def link(session: AgentSession, path: str) -> ResourceLink:
     return ResourceLink(
         type="resource_link",
         uri=f"workspace://{session.handle}/{quote(path, errors='surrogateescape')}",
-        name=_encodable(path),
+        name=_encodable(plain(path)),
         mime_type=mime_type_of(path),
     )
 
@@ -105,8 +107,7 @@ class CellReply:
         self._unsaved = 0
         self._session = session
         self._result = result
-        count = result.reply.get("execution_count")
-        self._number = count if isinstance(count, int) else 0
+        self._number = count_of(result.reply) or 0
         self._blocks: list[ContentBlock] = []
         self._images = 0
         self._image_bytes = images.REPLY_IMAGE_BYTES
@@ -142,9 +143,9 @@ class CellReply:
 
     async def _bounded(self, text: str, name: str) -> str:
         if len(text) <= self._most:
-            return plain(text)
+            return text
         path = await self._save(f"outputs/cell-{self._number}-{name}.txt", text)
-        return plain(cut(text, self._most, f"; all of it is in {path}" if path else ""))
+        return cut(text, self._most, f"; all of it is in {path}" if path else "")
 
     async def _save(self, path: str, data: bytes | str) -> str:
         """Writes a new file of the session; returns its path in the guest, empty if it can't.
@@ -199,7 +200,8 @@ class CellReply:
             suffix = mimetypes.guess_extension(mime_type) or ".json"
             name = f"outputs/cell-{self._number}-{len(self._blocks)}{suffix}"
             if path := await self._save(name, await self._text_of(value)):
-                self._say(f"[display] {mime_type}, saved as {path}; only pictures are shown here.")
+                what = mime_type[:TYPE_CHARACTERS]
+                self._say(f"[display] {what}, saved as {path}; only pictures are shown here.")
             return
 
     async def _add_picture(self, picture: images.Picture) -> None:
