@@ -166,6 +166,15 @@ function tellReader({ commands }) {
 const RUNNERS = { py: "python3", sh: "bash" }; // of files, by the end of their names
 const GIVEN = { type: "Word", parts: [{ type: "DoubleQuoted", parts: [{ type: "ParameterExpansion", parameter: "@", operation: null }] }] };
 
+/** Puts all behind `exec > >(...)` into a group with these redirections: a command gets its input when it is whole. */
+function group(statements) {
+  const at = statements.findIndex(({ pipelines: [{ commands: [command] }] }) =>
+    nameOf(command) === "exec" && command.redirections.some(({ target }) => target.parts?.[0]?.type === "ProcessSubstitution"));
+  if (at < 0 || at === statements.length - 1) return;
+  const [{ commands }] = statements[at].pipelines, { redirections } = commands[0];
+  commands[0] = { type: "Group", body: statements.splice(at + 1), redirections };
+}
+
 /** Writes parts of a script in a way in which just-bash does what bash does. */
 function rewrite(node) {
   if (node === null || typeof node !== "object") return;
@@ -175,6 +184,7 @@ function rewrite(node) {
     node.args.unshift(node.name);
     node.name = literal(runner);
   }
+  if (node.type === "Script") group(node.statements);
   if (node.type === "Pipeline") tellReader(node);
   if (node.type === "For" && node.words === null) node.words = [GIVEN];
   if (nameOf(node) === "local" && node.args.some(({ parts: [option] }) => /^-[a-z]*[Ailu]/.test(option?.value))) node.name = literal("declare");

@@ -198,6 +198,8 @@ return`${e} is a function\n${e} () \n{ \n${q.replace(/^/gm,"    ")}\n}\n`}"""
 _FUNCTIONS = b"""let N=!0,R="";for(let I of w){const q=e.state.functions.get(I);
 if(q)R+=r3(I,q).replace(/.*\\n/,"");else N=!1}return Q(R,"",N?0:1)"""
 _OPENED = b'return{error:Q("",`bash: ${t}: ${reasonOf(a)}'
+_EXITED = b"""catch(a){const q=await Ad(this.ctx,s).catch(()=>{});
+if(q&&"stdout"in a){a.stdout+=q.stdout;a.stderr+=q.stderr}throw a}"""
 _DELIVERED = b"""try{await(A.append?e.fs.appendFile(A.path,O,R):e.fs.writeFile(A.path,O,R))}
 catch(q){c+=`${o}: write error: ${reasonOf(q)}\n`;u=1}"""
 _SPECIAL = b"""case"BASH":return"/bin/bash";
@@ -399,6 +401,8 @@ _PARTS = (
     (b"let d=()=>({targets:s,", b"let d=()=>({targets:Object.assign(s,{cwd:e.state.cwd}),"),
     *[(b"e.fs.resolvePath(e.state.cwd,E)", b"e.fs.resolvePath(r.cwd,E)")] * 3,
     (b"A.append?await e.fs.appendFile(A.path,O,R):", b"};if(h===m", _DELIVERED),
+    # `{ exit; } > >(...)`: what the command in `>(...)` prints
+    (b"catch(a){throw await Ad(this.ctx,s).catch(()=>{}),a}", _EXITED),
     # `trap COMMAND ERR`, `set -E`
     (b"this.ctx.state.options.errexit&&r!==0&&s===", b"let l=new Yt(r)", _CAUGHT),
     (b'["E",null]', b'["E","errtrace"]'),
