@@ -1,7 +1,7 @@
 // The beginnings and the ends of files: `head` and `tail`; and `yes`, which writes what the `head` behind it reads.
 
 import { defineCommand } from "just-bash";
-import { bytesOf, contentOf, optionsOf, refused } from "wasm-kernel:options";
+import { Misuse, bytesOf, command, contentOf, optionsOf, refused } from "wasm-kernel:options";
 
 const SIZE = /^([-+]?)(\d+)(?:(b)|([KMGTPE])(B|iB)?)?$/i;
 const LONG = { lines: "n", bytes: "c", quiet: "q", silent: "q", verbose: "v", follow: "f", "zero-terminated": "z" };
@@ -16,7 +16,7 @@ function asked(args) {
   const { options, names } = optionsOf(words, "n:c:qvfFz", LONG), letters = options.map(([letter]) => letter).join("");
   const [unit, number] = options.findLast(([letter]) => letter === "n" || letter === "c") ?? ["n", "10"];
   const [, sign, digits, block, size = "", ending] = SIZE.exec(number) ?? [];
-  if (digits === undefined) throw new Error(`invalid number of ${unit === "c" ? "bytes" : "lines"}: '${number}'`);
+  if (digits === undefined) throw new Misuse(`invalid number of ${unit === "c" ? "bytes" : "lines"}: '${number}'`);
   const count = Number(digits) * (block ? 512 : (ending === "B" ? 1000 : 1024) ** ` KMGTPE`.indexOf(size.toUpperCase() || " "));
   return { names, letters, sign, count, end: unit === "c" ? undefined : letters.includes("z") ? "\0" : "\n" };
 }
@@ -44,13 +44,8 @@ const PARTS = {
 
 /** Prints parts of files. What `head` leaves of its standard input is for the next command. */
 const ends = (name) =>
-  defineCommand(name, async (args, context) => {
-    let wanted;
-    try {
-      wanted = asked(name === "tail" ? args.map((word, at) => (at === 0 ? word.replace(/^\+\d+$/, "-n$&") : word)) : args);
-    } catch (problem) {
-      return refused(name, problem.message);
-    }
+  command(name, async (args, context) => {
+    const wanted = asked(name === "tail" ? args.map((word, at) => (at === 0 ? word.replace(/^\+\d+$/, "-n$&") : word)) : args);
     const { letters } = wanted, names = wanted.names.length > 0 ? wanted.names : ["-"], result = { stdout: "", stderr: "", exitCode: 0, stdoutKind: "bytes" };
     const isTitled = letters.includes("v") || (names.length > 1 && !letters.includes("q"));
     for (const each of names) {

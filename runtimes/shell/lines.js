@@ -3,7 +3,8 @@
 import { defineCommand } from "just-bash";
 import { textOfLatin1 } from "wasm-kernel:bytes";
 import { formatted } from "wasm-kernel:numbers";
-import { bytesOf, contentOf, optionsOf, refused } from "wasm-kernel:options";
+import { reasonOf } from "wasm-kernel:pieces";
+import { Misuse, bytesOf, command, contentOf, optionsOf, refused } from "wasm-kernel:options";
 
 const MOST = 500_000_000; // characters of an output
 
@@ -18,7 +19,7 @@ function wordsOf(text) {
   const found = [];
   let word;
   for (const [all, escaped, double, single, open] of text.matchAll(BLANKS)) {
-    if (open) throw new Error(`unmatched ${open === '"' ? "double" : "single"} quote; use -0, or -d '\\n' for lines`);
+    if (open) throw new Misuse(`unmatched ${open === '"' ? "double" : "single"} quote; use -0, or -d '\\n' for lines`);
     if (/^\s/.test(all)) {
       if (word !== undefined) found.push(word);
       word = undefined;
@@ -40,24 +41,18 @@ function runsOf(options, text) {
 }
 
 function chunks(items, size) {
-  if (!(size >= 1)) throw new Error("a number of at least 1 is needed");
+  if (!(size >= 1)) throw new Misuse("a number of at least 1 is needed");
   return Array.from({ length: Math.ceil(items.length / size) }, (_, at) => items.slice(at * size, (at + 1) * size));
 }
 
 /** Runs a command with the words that it reads. A number of processes (`-P`) changes nothing. */
-const repeat = defineCommand("xargs", async (args, context) => {
+const repeat = command("xargs", async (args, context) => {
   const all = { stdout: "", stderr: "", exitCode: 0, stdoutKind: "bytes" };
-  let options, command, runs;
-  try {
-    const found = optionsOf(args, "0rtn:P:L:d:a:I:s:", XARGS, { stops: true });
-    [options, command] = [Object.fromEntries(found.options.map(([letter, value]) => [letter, value ?? true])), found.names];
-    runs = runsOf(options, textOfLatin1(await contentOf(context, options.a ?? "-")));
-  } catch (problem) {
-    return refused("xargs", problem.message.startsWith("ENOENT") ? `${options.a}: No such file or directory` : problem.message);
-  }
-  if (command.length === 0) command.push("echo");
-  for (const items of runs) {
-    const [name, ...words] = options.I === undefined ? [...command, ...items] : command.map((word) => word.split(options.I).join(items[0]));
+  const found = optionsOf(args, "0rtn:P:L:d:a:I:s:", XARGS, { stops: true }), given = found.names.length > 0 ? found.names : ["echo"];
+  const options = Object.fromEntries(found.options.map(([letter, value]) => [letter, value ?? true]));
+  const content = await contentOf(context, options.a ?? "-").catch((problem) => { throw new Misuse(`${options.a}: ${reasonOf(problem)}`); });
+  for (const items of runsOf(options, textOfLatin1(content))) {
+    const [name, ...words] = options.I === undefined ? [...given, ...items] : given.map((word) => word.split(options.I).join(items[0]));
     if (options.t) all.stderr += `${[name, ...words].join(" ")}\n`;
     const { cwd, signal } = context, found = await context.exec(`'${name.replaceAll("'", "'\\''")}'`, { cwd, signal, args: words });
     all.stdout += bytesOf(found);
@@ -86,14 +81,9 @@ async function editWhole(flags, script, files, context) {
 const SED = { expression: "e", file: "f", quiet: "n", silent: "n", "regexp-extended": "E", separate: "s", "null-data": "z", unbuffered: "u", "in-place": "i" };
 
 /** Takes options that just-bash does not know; keeps files under other names before `sed -i.bak` changes them. */
-const edit = defineCommand("sed", async (args, context) => {
-  let found;
-  try {
-    found = optionsOf(args, "nErsuzi?e:f:", SED);
-  } catch (problem) {
-    return args.includes("--help") ? context.origCommand(args) : refused("sed", problem.message);
-  }
-  const { options, names } = found, has = (letter) => options.some(([each]) => each === letter), ending = options.find(([each]) => each === "i")?.[1];
+const edit = command("sed", async (args, context) => {
+  if (args.includes("--help")) return context.origCommand(args);
+  const { options, names } = optionsOf(args, "nErsuzi?e:f:", SED), has = (letter) => options.some(([each]) => each === letter), ending = options.find(([each]) => each === "i")?.[1];
   const scripts = options.filter(([letter]) => "ef".includes(letter));
   if (scripts.length === 0 && names.length > 0) scripts.push(["e", names.shift()]);
   const flags = ["n", "E", "r", "i"].filter(has).map((letter) => `-${letter}`), script = scripts.flatMap(([letter, value]) => [`-${letter}`, value]);
@@ -117,7 +107,7 @@ const edit = defineCommand("sed", async (args, context) => {
 });
 
 /** Takes `paste -sd+`, and standard input without the name of a file. */
-const paste = defineCommand("paste", (args, context) => {
+const paste = command("paste", (args, context) => {
   const { options, names } = optionsOf(args, "sd:", { serial: "s", delimiters: "d" }), { d } = Object.fromEntries(options);
   const between = d?.replace(/\\(.)/g, (_, letter) => ({ t: "\t", n: "\n" })[letter] ?? letter);
   const words = [...(options.some(([letter]) => letter === "s") ? ["-s"] : []), ...(d === undefined ? [] : ["-d", between])];

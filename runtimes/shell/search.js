@@ -1,7 +1,7 @@
 // `grep` and its kin, around just-bash's: several patterns, names of files, and GNU's options.
 
 import { defineCommand } from "just-bash";
-import { optionsOf, refused } from "wasm-kernel:options";
+import { Misuse, command, optionsOf } from "wasm-kernel:options";
 
 const LETTERS = "abcEFGhHiIlLnoPqrRsUvwxyZe:f:m:A:B:C:+:%:@:~";
 const LONG = {
@@ -13,25 +13,19 @@ const LONG = {
 const NAMED = { "+": "include", "%": "exclude", "@": "exclude-dir" };
 const EDGES = { "<": "\\b", ">": "\\b" }, BASIC = { ...EDGES, "+": "\\{1,\\}", "?": "\\{0,1\\}" }; // which just-bash knows
 
-const search = defineCommand("grep", async (args, context) => {
+async function search(args, context) {
   const flags = new Set(), words = [], patterns = [];
-  let names;
-  try {
-    const end = args.indexOf("--"), isOption = (at) => (end < 0 || at < end) && args[at - 1] !== "-e";
-    const found = optionsOf(args.map((word, at) => (isOption(at) ? word.replace(/^-(\d+)$/, "-C$1") : word)), LETTERS, LONG);
-    for (const [letter, value] of found.options) {
-      if (letter === "e") patterns.push(value);
-      else if (letter in NAMED) words.push(`--${NAMED[letter]}=${value}`);
-      else if ("fmABC".includes(letter)) words.push(`-${letter}`, value);
-      else flags.add(letter === "y" ? "i" : letter);
-    }
-    names = found.names;
-    if (flags.has("b")) throw new Error("the option -b is not known here");
-    if (patterns.length === 0 && !words.includes("-f")) patterns.push(names.shift() ?? "");
-    if (patterns[0] === "" && args.length === 0) throw new Error("a pattern is needed");
-  } catch (problem) {
-    return refused("grep", problem.message, 2);
+  const end = args.indexOf("--"), isOption = (at) => (end < 0 || at < end) && args[at - 1] !== "-e";
+  const { options, names } = optionsOf(args.map((word, at) => (isOption(at) ? word.replace(/^-(\d+)$/, "-C$1") : word)), LETTERS, LONG);
+  for (const [letter, value] of options) {
+    if (letter === "e") patterns.push(value);
+    else if (letter in NAMED) words.push(`--${NAMED[letter]}=${value}`);
+    else if ("fmABC".includes(letter)) words.push(`-${letter}`, value);
+    else flags.add(letter === "y" ? "i" : letter);
   }
+  if (flags.has("b")) throw new Misuse("the option -b is not known here");
+  if (patterns.length === 0 && !words.includes("-f")) patterns.push(names.shift() ?? "");
+  if (patterns[0] === "" && args.length === 0) throw new Misuse("a pattern is needed");
   const [ends, isOfNames] = [flags.has("Z") ? "\0" : "\n", flags.has("l") || flags.has("L")];
   const signs = flags.has("F") || flags.has("P") ? {} : flags.has("E") ? EDGES : BASIC;
   const known = (pattern) => pattern.replace(/\\([^])/g, (all, letter) => signs[letter] ?? all);
@@ -48,7 +42,7 @@ const search = defineCommand("grep", async (args, context) => {
   if (flags.has("I")) found.stdout = found.stdout.replace(/^[^\n]*\0[^\n]*\n/gm, ""); // lines of no text
   if (ends === "\0") found.stdout = isOfNames ? found.stdout.replaceAll("\n", ends) : found.stdout.replace(/^([^:\n]*):/gm, `$1${ends}`);
   return found;
-});
+}
 
 /** `egrep` and `fgrep`. */
 const kin = (name, flag) =>
@@ -59,4 +53,4 @@ const rg = defineCommand("rg", (args, context) =>
   context.origCommand(args.filter((word, at) =>
     !/^--$|^--(no-config|no-messages|line-buffered|colou?r|encoding)\b/.test(word) && !/^--(colou?r|encoding)$/.test(args[at - 1]))));
 
-export const SEARCH = [search, kin("egrep", "-E"), kin("fgrep", "-F"), rg];
+export const SEARCH = [command("grep", search, 2), kin("egrep", "-E"), kin("fgrep", "-F"), rg];

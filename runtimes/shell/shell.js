@@ -12,7 +12,7 @@ import { SessionFolder } from "wasm-kernel:folders";
 import { ENDS, READER } from "wasm-kernel:ends";
 import { LINES } from "wasm-kernel:lines";
 import { MACHINE, SYSTEM_VARIABLES, memory } from "wasm-kernel:machine";
-import { contentOf, optionsOf, refused } from "wasm-kernel:options";
+import { command, contentOf, optionsOf, refused } from "wasm-kernel:options";
 import { TRAP } from "wasm-kernel:pieces";
 import { SEARCH } from "wasm-kernel:search";
 import { nextDue, takeDue } from "wasm-kernel:timers";
@@ -111,14 +111,8 @@ const print = (name) =>
 const COPY = { recursive: "r", archive: "a", force: "f", "no-clobber": "n", preserve: "p", verbose: "v", "target-directory": "t" };
 
 /** Takes options of `cp` that just-bash does not know. */
-const copy = defineCommand("cp", async (args, context) => {
-  let found;
-  try {
-    found = optionsOf(args, "rRafnpvdTt:", COPY);
-  } catch (problem) {
-    return refused("cp", problem.message);
-  }
-  const { options, names } = found, [, folder] = options.findLast(([letter]) => letter === "t") ?? [], { cwd, fs } = context;
+const copy = command("cp", async (args, context) => {
+  const { options, names } = optionsOf(args, "rRafnpvdTt:", COPY), [, folder] = options.findLast(([letter]) => letter === "t") ?? [], { cwd, fs } = context;
   if (folder !== undefined) names.push(folder);
   const flags = options.map(([letter]) => ({ a: "-rp", r: "-r", R: "-r", n: "-n", p: "-p", v: "-v" })[letter]).filter(Boolean), target = names.at(-1);
   const isInFolder = names.length !== 2 || (await fs.exists(fs.resolvePath(cwd, `${target}/..`)));
@@ -196,14 +190,10 @@ const rest = defineCommand("sleep", (args, context) => context.origCommand(args.
 
 /** Runs a command as it is: there are no priorities, and no terminal that closes. */
 const plain = (name) =>
-  defineCommand(name, async (args, context) => {
-    try {
-      const { names: [command, ...words] } = optionsOf(args, "n:i:o:e:", { adjustment: "n" }, { stops: true }), { cwd, stdin, signal } = context;
-      return command === undefined ? refused(name, "missing operand", 125) : await context.exec("command", { cwd, stdin, stdinKind: "bytes", signal, args: [command, ...words] });
-    } catch (problem) {
-      return refused(name, problem.message, 125);
-    }
-  });
+  command(name, (args, { cwd, stdin, signal, exec }) => {
+    const { names } = optionsOf(args, "n:i:o:e:", { adjustment: "n" }, { stops: true });
+    return names.length === 0 ? refused(name, "missing operand", 125) : exec("command", { cwd, stdin, stdinKind: "bytes", signal, args: names });
+  }, 125);
 
 /** Runs a command with other variables, or prints them: those that are exported, where just-bash's own has all. */
 const withVariables = defineCommand("env", async (args, context) => {
@@ -260,14 +250,8 @@ COUNTS.c = (text) => text.length;
 COUNTS.L = (text) => Math.max(...textOfLatin1(text).split("\n").map((line) => line.length));
 const LONG_COUNTS = { lines: "l", words: "w", chars: "m", bytes: "c", "max-line-length": "L" };
 
-const measure = defineCommand("wc", async (args, context) => {
-  let found;
-  try {
-    found = optionsOf(args, "lwmcL", LONG_COUNTS);
-  } catch (problem) {
-    return refused("wc", problem.message);
-  }
-  const { options, names } = found, wanted = options.length > 0 ? options.flat() : ["l", "w", "c"];
+const measure = command("wc", async (args, context) => {
+  const { options, names } = optionsOf(args, "lwmcL", LONG_COUNTS), wanted = options.length > 0 ? options.flat() : ["l", "w", "c"];
   const kinds = Object.keys(COUNTS).filter((kind) => wanted.includes(kind)), rows = [], result = { stdout: "", stderr: "", exitCode: 0 };
   let bytes = 0;
   for (const name of names.length > 0 ? names : ["-"]) {

@@ -322,6 +322,7 @@ SCRIPTS = {
     { echo 1 > no/x; } 2>&1; echo $?; cat d 2>&1; cat <<< a+=b""": (
         "/app/d\nhibash: no/x: No such file or directory\n1\ncat: d: Is a directory\na+=b\n"
     ),
+    "bash -c 'exec > >(tee l) 2>&1; echo a; exit 3'; echo $?; cat l": "a\n3\na\n",
     """{ set -x; x=$(echo a 2>&1); echo "$x"; cat no 2> /dev/null; set +x; } 2>&1""": (
         "a\n+ echo a\n+ x=a\n+ echo a\n+ cat no\n+ set +x\n"
     ),
