@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ from jupyter_client.blocking.client import BlockingKernelClient
 
 from tests.faces import happens
 from tests.ports import write_connection
+from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.flavours import UNCHECKED
+from wasm_kernel.guests.python.language import PythonLanguage
 
 SECONDS = 20.0  # the promise is one; the machine may be busy; a deaf process lasts a minute
 PATIENCE = 60.0
@@ -117,6 +122,25 @@ def test_a_first_compilation_ends_with_its_kernel(
     assert len(kernel.commands()) > 1
     end(kernel)
     nothing_is_left(kernel)
+
+
+def test_a_base_image_that_is_not_finished_leaves_nothing_in_the_temporary_folder(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    cache, scratch = tmp_path / "cache", tmp_path / "scratch"
+    cache.mkdir(mode=0o700)
+    scratch.mkdir()
+    language, home = PythonLanguage(Cache()), Cache(cache)
+    language.prepare(UNCHECKED, lambda text: None)
+    for path in language.prepared.paths(UNCHECKED):
+        if not path.name.startswith(language.prepared.image_name):
+            home.write(path.name, partial(shutil.copyfile, path))
+    kernel = start(WASM_KERNEL_CACHE=str(cache), TMPDIR=str(scratch))
+    assert happens(lambda: list(cache.glob("*.image.lock")), PATIENCE)
+    time.sleep(0.2)  # the image is being made
+    kill_the_kernel(kernel)
+    nothing_is_left(kernel)
+    assert [*cache.glob("*.image")] == [*scratch.iterdir()] == []
 
 
 def test_pip_ends_with_its_kernel(start: Callable[..., Started]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from wasm_kernel.engine.cache import Cache, CacheError, built_folder
+from wasm_kernel.engine.cache import Cache, CacheError, built_folder, writing
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
 from wasm_kernel.engine.flavours import BASELINE, UNCHECKED, Flavour, may_run_baseline
 from wasm_kernel.errors import BundleError
@@ -263,7 +263,9 @@ class PythonLanguage:
 
         is_whole = needed is self.prepared
         progress(_PREPARING_ALL if is_whole else _PREPARING_SMALL)
-        with TemporaryDirectory() as place, Folder.open(place) as empty:
+        with writing():  # in the cache, which is swept if this process is killed
+            place = TemporaryDirectory(prefix=".bundle-", dir=self.cache.folder)
+        with place, Folder.open(place.name) as empty:
             empty.enter(SITE, make=True).close()
             app = Preopen(empty, "/app", writable=True, tracked=True, counted=True)
             builder = PythonImageBuilder(compiled, self._preopens(app, empty, empty))
