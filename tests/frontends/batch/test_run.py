@@ -221,9 +221,29 @@ def test_parameters_reach_the_notebook_and_an_unknown_one_runs_nothing(
 
     assert asyncio.run(from_a_notebook())
     assert heard == [0, 1, 2]
-    with pytest.raises(BatchError, match="no hook on_cell; there are on_cell_start"):
-        run(hooks={"on_cell": print})
     assert executed(tmp_path / "out" / "report.ipynb")[-1][1] == "ran on tue\n"
+
+
+def test_wrong_arguments_are_refused_before_any_notebook_and_a_hook_that_fails_is_named(
+    make: Making, run: Running, tmp_path: Path
+) -> None:
+    """Before, each notebook failed, as the runner did "in a way that it never should"."""
+    make("report.ipynb", "1")
+    wrong: dict[str, dict[str, Any]] = {
+        "no hook on_cell; there are on_cell_start": {"hooks": {"on_cell": print}},
+        "The hook on_cell_start is no function": {"hooks": {"on_cell_start": 5}},
+        "budgets is of type Budgets, not 5": {"budgets": 5},
+        "folder is one of none, read, write, not 'all'": {"folder": "all"},
+        "ignored names images, .* not 'pictures'": {"ignored": ["pictures"]},
+        "network is a list, not 'https://a.org'": {"network": "https://a.org"},
+    }
+    for words, options in wrong.items():
+        with pytest.raises(BatchError, match=words):
+            run(**options)
+    with pytest.raises(BatchError, match="out is an empty text"):
+        run_notebooks([tmp_path / "in"], "")
+    lost = run(hooks={"on_cell_start": lambda **_: 1 / 0})["report.ipynb"]
+    assert lost.reason.startswith("The hook on_cell_start failed (ZeroDivisionError: division")
 
 
 @pytest.mark.parametrize("wrong", ["./a.ipynb", b"a.ipynb", Path("a.ipynb"), 5])
@@ -238,7 +258,7 @@ def test_one_path_is_no_list_of_paths(make: Making, tmp_path: Path, wrong: Any) 
         lambda: grade_notebooks([], wrong, out),
     )
     for call in calls:
-        with pytest.raises(BatchError, match=r"is a list of paths.*Nothing was run"):
+        with pytest.raises(BatchError, match=r"is a list.*Nothing was run"):
             call()
     with pytest.raises(BatchError, match="jobs is a whole number above 0, not '2'"):
         run_notebooks([one], out, jobs="2")  # type: ignore[arg-type]

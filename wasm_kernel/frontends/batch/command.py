@@ -37,7 +37,7 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
     parser = commands.add_parser("run", help="run untrusted notebooks", description=_ABOUT)
     add, repeat = parser.add_argument, partial(add_repeated, parser)
     add("notebooks", nargs="+", metavar="NOTEBOOK", help=_NOTEBOOKS)
-    add("-o", "--out", required=True, metavar="OUT", type=user_path, help=_OUT)
+    add("-o", "--out", required=True, metavar="OUT", help=_OUT)
     repeat("-p --parameter", ("NAME", "VALUE"), "a value for the cell tagged parameters", nargs=2)
     repeat("-f --parameters", "FILE", "a YAML file of such values", type=user_path)
     add("--resume", action="store_true", help="go on where an earlier run into OUT ended")

@@ -18,7 +18,7 @@ from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFi
 from wasm_kernel.frontends.batch.local_run import jobs_of, run_folder, run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import Source, find_sources, source_of
-from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, paths_in
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, out_in, paths_in
 from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.probing import CleanGuest, NotJudged, SubmissionCopy
 from wasm_kernel.frontends.batch.reporting import Progress
@@ -171,7 +171,7 @@ def grade_notebooks(
         closing(_Grading(service, with_packages, files, test_seconds, count)) as grading,
     ):
         notes = grading.check()
-        sources = find_sources(named, user_path(out))
+        sources = find_sources(named, out_in(out))
         told = progress or Progress()
         for note in (*files.notes, *notes):
             told.noted(note)

@@ -19,10 +19,11 @@ from traitlets.config import Config
 
 from wasm_kernel.errors import Door, PolicyError, describe
 from wasm_kernel.execution.descriptors import make_room
+from wasm_kernel.frontends.batch.comparing import IGNORABLE
 from wasm_kernel.frontends.batch.notebook_run import HOOKS, NotebookRun, RunSettings
 from wasm_kernel.frontends.batch.notebook_sandbox import read_config, settings_of
 from wasm_kernel.frontends.batch.notebooks import NotebookError, Source, read_notebook
-from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, require
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, require
 from wasm_kernel.frontends.batch.parameters import check_parameters
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.linux.folders import closing_fd, making_folder
@@ -35,6 +36,7 @@ LOCK = ".wasm-kernel-run"
 """The file beside executed notebooks that a run locks."""
 
 _PREFIX = "wasm-kernel-run-"
+_FOLDERS = ("none", "read", "write")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LEFT_SECONDS = 600.0  # by then the workers of a killed run have ended
 _NO_HOSTS = (
@@ -142,8 +144,7 @@ class _Batch:
 
 def check(sources: Sequence[Source], settings: RunSettings) -> None:
     """Raises `BatchError` for settings that would fail every notebook, before any is run."""
-    if unknown := [*settings.hooks.keys() - {*HOOKS}]:
-        raise BatchError(f"There is no hook {unknown[0]}; there are {', '.join(HOOKS)}.")
+    _check_values(settings)
     if settings.compare:
         require("compare", "nbdime")
     if settings.network or settings.exchanges is not None:
@@ -157,6 +158,24 @@ def check(sources: Sequence[Source], settings: RunSettings) -> None:
         if settings.parameters:
             with contextlib.suppress(NotebookError):  # its verdict will say so
                 check_parameters(read_notebook(source), source.name, settings.parameters)
+
+
+def _check_values(settings: RunSettings) -> None:
+    """Raises `BatchError` for a value of the wrong type, or a name that does not exist."""
+    for name, hook in settings.hooks.items():
+        if name not in HOOKS:
+            raise BatchError(f"There is no hook {name}; there are {', '.join(HOOKS)}.")
+        if not callable(hook):
+            raise BatchError(f"The hook {name} is no function. Nothing was run.")
+    for wanted, known, found in (
+        ("ignored names", IGNORABLE, settings.ignored),
+        ("folder is one of", _FOLDERS, (settings.folder,)),
+    ):
+        if strange := [each for each in found if each not in known]:
+            words = f"{wanted} {', '.join(known)}, not {strange[0]!r}"
+            raise BatchError(f"{words}. Nothing was run.")
+    if not isinstance(settings.budgets, Budgets):
+        raise BatchError(f"budgets is of type Budgets, not {settings.budgets!r}. Nothing was run.")
 
 
 def _check_here(settings: RunSettings) -> None:

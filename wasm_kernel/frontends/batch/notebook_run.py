@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -139,6 +140,21 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     results_bytes: int = 0
     packages: BatchSession | None = None
     shared: str = ""
+
+
+def _named(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a hook whose error is one of the notebook's run, and names it."""
+
+    async def call(**facts: Any) -> None:
+        try:
+            if isawaitable(made := hook(**facts)):
+                await made
+        except Exception as problem:
+            _LOG.exception("the hook %s failed", name)
+            why = f"{type(problem).__name__}: {describe(problem)}"
+            raise KernelLost(f"The hook {name} failed ({why}); its log says more.") from problem
+
+    return call
 
 
 class _NotebookEnded(Exception):
@@ -367,7 +383,7 @@ class NotebookRun:
         self._book.metadata["language_info"] = dict(info_of(runtime).language_info)
         client = CellClient(self._book, record_timing=not self.settings.deterministic)
         for name, hook in self.settings.hooks.items():
-            setattr(client, name, hook)
+            setattr(client, name, _named(name, hook))
         args = (own_workers().fork_server, Mode(settings.outputs), settings.confinement)
         self._cleaner = await asyncio.to_thread(WalledCleaner, *args)
         return NotebookPage(sandbox, self._cleaner, client)

@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from msgspec import Struct
 
 from wasm_kernel.errors import PolicyError, WasmKernelError
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.policy import ExecutionPolicy, user_path
 
+Item = TypeVar("Item")
 Verdict = Literal[
     "ok",
     "error",
@@ -64,14 +65,24 @@ class BatchError(WasmKernelError):
     """A run that can't begin; nothing was run."""
 
 
-def paths_in(name: str, given: Iterable[Path | str]) -> list[str]:
-    """Returns the paths in an argument, with the home folder for `~`.
-
-    Raises `BatchError` for one path, whose letters are no paths.
-    """
+def items_in(name: str, given: Iterable[Item]) -> tuple[Item, ...]:
+    """Returns the items of an argument; `BatchError` for one text, whose letters are no items."""
     if isinstance(given, str | bytes | Path) or not isinstance(given, Iterable):
-        raise BatchError(f"{name} is a list of paths, not {given!r}. Nothing was run.")
-    return [os.path.expanduser(str(each)) for each in given]  # noqa: PTH111 - as `user_path`
+        raise BatchError(f"{name} is a list, not {given!r}. Nothing was run.")
+    return tuple(given)
+
+
+def paths_in(name: str, given: Iterable[Path | str]) -> list[str]:
+    """Returns the paths in an argument, with the home folder for `~`; `BatchError` for one path."""
+    items = items_in(name, given)
+    return [os.path.expanduser(str(each)) for each in items]  # noqa: PTH111 - as `user_path`
+
+
+def out_in(out: Path | str) -> Path:
+    """Returns the path of an argument `out`; `BatchError` for an empty text."""
+    if out == "":  # often a variable that is not set; it would be the current folder
+        raise BatchError("out is an empty text. Nothing was run. Name a folder, such as '.'.")
+    return user_path(out)
 
 
 class BatchStopped(BatchError):
@@ -168,7 +179,7 @@ class Budgets(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if not (value is None or (isinstance(value, int | float) and value > 0)):
                 raise PolicyError(name, f"must be above 0, not {value!r}")
         try:
             ExecutionPolicy.from_values(self.limits())

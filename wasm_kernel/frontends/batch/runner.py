@@ -9,7 +9,15 @@ from typing import Any
 from wasm_kernel.frontends.batch.local_run import check, locked, run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import find_sources
-from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, paths_in, require
+from wasm_kernel.frontends.batch.outcome import (
+    BatchError,
+    Budgets,
+    Outcome,
+    items_in,
+    out_in,
+    paths_in,
+    require,
+)
 from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.policy import NetworkMode, user_path
@@ -89,20 +97,20 @@ def run_notebooks(
         PolicyError: a budget is not valid.
         TypeError, ValueError: a function can't be offered.
     """
-    sources = find_sources(paths_in("notebooks", notebooks), user_path(out))
+    sources = find_sources(paths_in("notebooks", notebooks), out_in(out))
     settings = RunSettings(
         root=SessionsRoot(workspace_root, private_root),
         budgets=budgets or Budgets(),
         folder=folder,
-        mounts=tuple(mounts),
-        network=tuple(network),
+        mounts=items_in("mounts", mounts),
+        network=items_in("network", network),
         network_mode=_mode_of(record, replay),
         exchanges=None if record is replay is None else user_path(record or replay or ""),
         inputs=tuple(Path(each) for each in paths_in("inputs", inputs)),
         parameters=dict(parameters or {}),
         resume=resume,
         compare=compare,
-        ignored=tuple(ignored),
+        ignored=items_in("ignored", ignored),
         deterministic=deterministic,
         hooks=dict(hooks or {}),
         functions=Functions(functions),
