@@ -16,6 +16,7 @@ I32_EQZ, I32_GT_S, I64_GT_S, I64_MUL = b"\x45", b"\x4a", b"\x55", b"\x7e"
 I32_SUB, I32_MUL, I32_GE_S, I32_GE_U = b"\x6b", b"\x6c", b"\x4e", b"\x4f"
 I32_NE, I32_LT_S, I32_SHL, I64_EXTEND_I32_S = b"\x47", b"\x48", b"\x74", b"\xac"
 I32_WRAP_I64, I64_XOR, I64_NE, I64_LT_S = b"\xa7", b"\x85", b"\x52", b"\x53"
+I64_AND = b"\x83"
 I64_EXTEND_I32_U, I64_EXTEND32_S = b"\xad", b"\xc4"
 F64_ABS, F64_SUB, F64_LT, F64_GE = b"\x99", b"\xa1", b"\x63", b"\x66"
 F64_ADD, F64_EQ, F64_NE = b"\xa0", b"\x61", b"\x62"
@@ -81,6 +82,11 @@ def vector(number: int) -> bytes:
 def f64_const(number: float) -> bytes:
     """Pushes a number."""
     return b"\x44" + struct.pack("<d", number)
+
+
+def f32_const(number: float) -> bytes:
+    """Pushes a number."""
+    return b"\x43" + struct.pack("<f", number)
 
 
 def trunc_sat(*, is_wide: bool, is_double: bool, is_unsigned: bool) -> bytes:

@@ -3,12 +3,13 @@
 WebAssembly's casts saturate, and make 0 of NaN: `np.array([-1.5]).astype("u1")` was 0 and not 255,
 a NaN became 0 and not the smallest integer. On x86 processors every float that the instruction
 can't cast becomes the smallest integer of 32 or 64 bits. Compilers cut narrower integers out of it.
+Among dates and spans of time the smallest integer is NaT.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from guest.assembler import (
     END,
@@ -41,6 +42,10 @@ from guest.wasm_module import Edit, ModuleError, WasmModule
 
 _FROM, _TO = "c?(?:float|double)|half", "byte|short|int|long|longlong"
 _CASTS = f"_(?:aligned_)?(?:contig_)?cast_({_FROM})_to_(u?)({_TO})"
+_INTO_TIMES = "(?:C?(?:FLOAT|DOUBLE)|HALF)_to_(?:DATETIME|TIMEDELTA)"
+_SPANS = "TIMEDELTA_(?:dm_m_multiply|md_m_(?:multiply|divide))"
+_RECIPROCALS = "(U?)(BYTE|SHORT|INT|LONG|LONGLONG)_reciprocal"
+_KINDS = {"LONG": "int"}  # the reciprocal of a position is at most 1
 _WHY = "floats beyond an integer's range, and NaN"
 _LEAST_32, _LEAST_64 = -(2**31), -(2**63)
 
@@ -58,24 +63,45 @@ def edits(module: WasmModule, refuse: int, of_longdouble: int) -> Iterator[Edit]
         yield from _failing(module, function)
         for place in re.finditer(re.escape(cast), module.body(function)):
             yield Edit(function, place.start(), cast, call(of_longdouble), _WHY)
-    for function in module.functions_like(_CASTS):
-        found = re.fullmatch(_CASTS, function)
-        assert found is not None
-        source, unsigned, target = found.groups()
-        is_single, is_wide = source in ("float", "cfloat", "half"), target == "longlong"
-        old = trunc_sat(is_wide=is_wide, is_double=not is_single, is_unsigned=bool(unsigned))
+    for function, is_single, unsigned, target, times in _loops(module):
+        old = trunc_sat(is_wide=target == "longlong", is_double=not is_single, is_unsigned=unsigned)
         value, declared = module.further_locals(function, F64, _WHY)
-        new = _cast(target, bool(unsigned), value)
+        new = _cast(target, unsigned, value)
         if target == "long" and not unsigned:
             new = _cast_to_position(value, refuse)
             yield from _failing(module, function)
         if is_single:
             new = F64_PROMOTE_F32 + new
         places = [match.start() for match in re.finditer(re.escape(old), module.body(function))]
-        if len(places) != (3 if source == "half" else 6):
+        if len(places) != times:
             raise ModuleError(f"{function} casts at {places}, which are not the expected places")
         yield from declared
         yield from (Edit(function, at, old, new, _WHY) for at in places)
+
+
+def _loops(module: WasmModule) -> Iterator[tuple[str, bool, bool, str, int]]:
+    """Yields loops: name, whether they cast a `float32`, to unsigned integers, of which type, and
+    how often.
+    """
+    for function in module.functions_like(_CASTS):
+        source, unsigned, target = _parts(_CASTS, function)
+        is_single = source in ("float", "cfloat", "half")
+        yield function, is_single, bool(unsigned), target, 3 if source == "half" else 6
+    for function in module.functions_like(_INTO_TIMES):
+        times = 1 if function.startswith("HALF") else 3
+        yield function, "DOUBLE" not in function, False, "longlong", times
+    for function in module.functions_like(_SPANS):
+        yield function, False, False, "longlong", 1
+    for function in module.functions_like(_RECIPROCALS):
+        unsigned, target = _parts(_RECIPROCALS, function)
+        yield function, False, bool(unsigned), _KINDS.get(target, target.lower()), 9
+
+
+def _parts(pattern: str, function: str) -> Sequence[str]:
+    """Returns what the groups of a pattern match in a function's name."""
+    found = re.fullmatch(pattern, function)
+    assert found is not None
+    return found.groups()
 
 
 def _cast(target: str, unsigned: bool, value: int) -> bytes:

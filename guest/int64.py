@@ -114,6 +114,8 @@ def _random() -> Iterator[Edit]:
     ):
         yield Edit(function, at, _NAME_LONG, _NAME_INT64, why)
     to_long = "__pyx_f_5numpy_6random_6mtrand_int64_to_long"
+    integers = f"{_RANDOM_STATE}43random_integers"
+    yield Edit(integers, 4171, _NAME_L, _NAME_INT64, "random_integers")
     yield Edit(to_long, 924, _NAME_L, _NAME_INT64, "poisson, geometric, zipf and others")
     yield from _binomial()
     yield from _multinomial()

@@ -17,6 +17,7 @@ from shutil import copyfile
 from typing import Any
 
 from guest import (
+    edge_values,
     file_modes,
     float_casts,
     float_errors,
@@ -100,6 +101,7 @@ PATCHES = (
             positions.index_of(module, "of_longdouble"),
         ),
     ),
+    Patch("edge_values", "functions at the edges of their range", find=edge_values.edits),
     Patch("file_modes", "files have permissions", data_edits=file_modes.DATA_EDITS),
     Patch("random_draws", "random numbers above 2**31", find=random_draws.edits),
     Patch("matrix_products", "faster products of matrices", find=matrix_products.edits),
