@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -14,6 +15,7 @@ from wasm_kernel_agent.shell_commands import Finished, run_script
 
 _OPTIONS = ("no-raise-error", "out=", "err=")
 _INTERPRETERS = ("python", "python3")
+_NONE: Mapping[str, Any] = {}
 
 
 @magics_class
@@ -24,9 +26,10 @@ class ScriptMagics(Magics):
     def bash(self, line: str, cell: str) -> None:
         """Run the cell as a script: `%%bash [--no-raise-error] [--out NAME] [--err NAME] [WORDS]`.
 
-        The words are the script's arguments. `--out` and `--err` name variables that take what
-        the script prints. Variables of the script, and the folder that it changes to, end with
-        it. If its last command fails, so does the cell, unless `--no-raise-error` is given.
+        The words are the script's arguments; bash's `-s`, `-e`, `-u`, `-x` and `-o NAME` may stand
+        before them. `--out` and `--err` name variables that take what the script prints. Variables
+        of the script, and the folder that it changes to, end with it. If its last command fails,
+        so does the cell, unless `--no-raise-error` is given.
 
             %%bash
             for name in *.csv; do
@@ -53,27 +56,33 @@ class ScriptMagics(Magics):
     @cell_magic
     def script(self, line: str, cell: str) -> None:
         """Run the cell as a script for a program: `%%script bash`, `%%script python`."""
-        program, _, rest = line.strip().partition(" ")
+        options, rest = self._parsed(line)
+        program, _, rest = rest.partition(" ")
         if program in ("bash", "sh"):
-            self._run_bash(rest, cell)
+            self._run_bash(rest, cell, options)
         elif program in _INTERPRETERS:
-            self._run_python(rest, cell)
+            self._run_python(rest, cell, options)
         else:
             raise UsageError(f"{program!r} can't run: the sandbox has bash, sh and python alone")
 
-    def _run_bash(self, line: str, cell: str) -> None:
+    def _run_bash(self, line: str, cell: str, before: Mapping[str, Any] = _NONE) -> None:
+        options, rest = self._parsed(line, "seuxo:")
+        words = [word for word in shlex.split(rest) if word != "-"]
+        flags = [f"-{flag}" for flag in "eux" if flag in options]
+        if "o" in options:
+            flags += ["-o", options["o"]]
+        first = f"set {shlex.join([*flags, '--', *words])}; " if flags or words else ""
+        self._end(run_script(first + cell), {**before, **options}, cell)
+
+    def _run_python(self, line: str, cell: str, before: Mapping[str, Any] = _NONE) -> None:
         options, rest = self._parsed(line)
-        words = [word for word in shlex.split(rest) if word not in ("-s", "-")]
-        arguments = f"set -- {shlex.join(words)}; " if words else ""
-        self._end(run_script(arguments + cell), options, cell)
+        words = [word for word in shlex.split(rest) if word != "-"]
+        program = shlex.join(["python", "-", *words])
+        self._end(run_script(program, cell.encode()), {**before, **options}, cell)
 
-    def _run_python(self, line: str, cell: str) -> None:
-        options, _ = self._parsed(line)
-        self._end(run_script("python -", cell.encode()), options, cell)
-
-    def _parsed(self, line: str) -> tuple[Any, str]:
-        """Returns the options of a line, and the rest of it."""
-        found: tuple[Any, str] = self.parse_options(line, "", *_OPTIONS, posix=False)
+    def _parsed(self, line: str, flags: str = "") -> tuple[Any, str]:
+        """Returns the options of a line, up to its first word, and the rest of it."""
+        found: tuple[Any, str] = self.parse_options(line, flags, *_OPTIONS, posix=False)
         return found
 
     def _end(self, finished: Finished, options: Any, cell: str) -> None:
