@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,30 @@ def test_traits_are_read_as_their_own_class_says(module_sandbox: BaseSandbox) ->
 def test_the_platform_has_no_c_library_to_name(module_sandbox: BaseSandbox) -> None:
     found = module_sandbox.execute("import platform\nprint(platform.libc_ver())")
     assert found.stdout == "('', '')\n"
+
+
+TESTS = """
+import sys, pytest
+def test_streams(capfd, tmp_path):
+    print("out"); sys.stderr.write("err")
+    assert capfd.readouterr() == ("out\\n", "err")
+@pytest.mark.parametrize("n", [1, 2])
+def test_that_fails(n): assert n == 1
+"""
+
+
+def test_pytest_runs_in_a_cell_and_in_a_script(tmp_path: Path) -> None:
+    packages = Path(pytest.__file__).parents[1]
+    shutil.copy(packages / "py.py", tmp_path)
+    for name in ("pytest", "_pytest", "pluggy", "iniconfig"):
+        without = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(packages / name, tmp_path / name, ignore=without)
+    (tmp_path / "test_own.py").write_text(TESTS)
+    with create_sandbox(workspace=tmp_path) as sandbox:
+        assert sandbox.execute("import pytest").success
+        for options in ("'-q'", "'-q', '-s'"):
+            told = says(sandbox, f"print(pytest.main([{options}, '--color=no']).name)")
+            assert told.splitlines()[-2].startswith("1 failed, 2 passed in"), told
+            assert told.endswith("TESTS_FAILED")
+        told = says(sandbox, "!python -m pytest -q | tail -1")
+        assert told.startswith("1 failed, 2 passed"), told

@@ -410,10 +410,28 @@ def read_feather(module: Any) -> None:
         setattr(module, name, changed)
 
 
+def capture_streams(module: Any) -> None:
+    """Lets pytest capture `sys.stdout` and `sys.stderr`: WASI can't duplicate descriptors."""
+    module.FDCapture, module.FDCaptureBinary = module.SysCapture, module.SysCaptureBinary
+
+
+def know_no_users(module: Any) -> None:
+    """Lets pytest make its temporary folders as on systems without users."""
+    module.get_user_id = lambda: None
+
+
+def dump_no_stack(module: Any) -> None:
+    """Lets pytest do without `faulthandler`, for which it duplicates a descriptor."""
+    del module.pytest_configure
+
+
 CHANGES: dict[str, Change] = {
     "PIL.JpegImagePlugin": decode_jpeg,
     "PIL.WebPImagePlugin": decode_webp,
     "PIL.features": name_picture_codecs,
+    "_pytest.capture": capture_streams,
+    "_pytest.compat": know_no_users,
+    "_pytest.faulthandler": dump_no_stack,
     "altair": show_vegalite,
     "matplotlib": inline_figures.return_inline,
     "matplotlib.animation": keep_a_picture,

@@ -90,6 +90,7 @@ def install() -> None:
     threads.install()
     _keep_working_folder_plain()
     _refuse_empty_paths()
+    _keep_a_umask()
     _hide_the_missing_installation()
 
 
@@ -169,6 +170,18 @@ def _refusing_empty_path(function: Any) -> Any:
         if function in capable:
             capable.add(checked)
     return checked
+
+
+def _keep_a_umask() -> None:
+    """Gives `os` the mask of new files' modes, which WASI does not have; the modes are fixed."""
+    masks = [0o22]
+
+    def umask(mask: int, /) -> int:
+        """Sets the mask, and returns the one before; it has no effect."""
+        masks.append(mask & 0o777)
+        return masks.pop(0)
+
+    os.umask = umask
 
 
 def _hide_the_missing_installation() -> None:
