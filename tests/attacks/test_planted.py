@@ -56,38 +56,22 @@ print('x' * 1000)
 """
 
 
-def _folder_link(place: Path, outside: Path) -> None:
-    place.symlink_to(outside)
-
-
-def _file_link(place: Path, outside: Path) -> None:
-    place.symlink_to(outside / "key")
-
-
-def _dangling(place: Path, outside: Path) -> None:
-    place.symlink_to(outside / "new")
-
-
-def _fifo(place: Path, outside: Path) -> None:
-    os.mkfifo(place)
-
-
-def _device(place: Path, outside: Path) -> None:
-    place.symlink_to("/dev/zero")
-
-
 def _folder(place: Path, outside: Path) -> None:
     place.mkdir()
     (place / "123").symlink_to(outside / "123")
     (place / ".bashrc").symlink_to(outside / ".bashrc")
 
 
-def _hard_link(place: Path, outside: Path) -> None:
-    place.hardlink_to(outside / "key")
-
-
-KINDS = (_folder_link, _file_link, _dangling, _fifo, _device, _folder, _hard_link)
 Plant = Callable[[Path, Path], None]
+KINDS: dict[str, Plant] = {
+    "folder link": lambda place, outside: place.symlink_to(outside),
+    "file link": lambda place, outside: place.symlink_to(outside / "key"),
+    "dangling": lambda place, outside: place.symlink_to(outside / "new"),
+    "pipe": lambda place, _: os.mkfifo(place),
+    "device": lambda place, _: place.symlink_to("/dev/zero"),
+    "folder": _folder,
+    "hard link": lambda place, outside: place.hardlink_to(outside / "key"),
+}
 
 
 @pytest.fixture
@@ -130,13 +114,15 @@ def _session(root: Path) -> BaseSandbox:
 def _notebook(root: Path) -> BaseSandbox:
     """A kernel's sandbox."""
     book = root.parent / "book"
-    plant(book, root.parent / "outside", _file_link, NAMES[-14:])  # as hostile as the workspace
+    plant(
+        book, root.parent / "outside", KINDS["file link"], NAMES[-14:]
+    )  # as hostile as the workspace
     return over(book, root, ID, POLICY)
 
 
-PLANTED = {f"{kind.__name__} in a session": (kind, _session) for kind in KINDS}
-PLANTED |= {f"{kind.__name__} without": (kind, _lone) for kind in (_folder, _folder_link)}
-PLANTED |= {f"{kind.__name__} beneath": (kind, _notebook) for kind in (_folder_link, _fifo)}
+PLANTED = {f"{name} in a session": (kind, _session) for name, kind in KINDS.items()}
+PLANTED |= {f"{name} without": (KINDS[name], _lone) for name in ("folder", "folder link")}
+PLANTED |= {f"{name} beneath": (KINDS[name], _notebook) for name in ("folder link", "pipe")}
 
 
 @pytest.mark.parametrize(("kind", "opening"), sampled(PLANTED, 6))
@@ -158,7 +144,7 @@ def test_case_40_a_planted_workspace_is_as_safe_as_an_empty_one(
         workspace.rename(tmp_path / f"done-{len(names)}")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_case_41_the_hosts_operations_on_a_planted_workspace_are_safe(
     tmp_path: Path, outside: Path, kind: Plant
 ) -> None:
