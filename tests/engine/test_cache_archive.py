@@ -78,18 +78,6 @@ def test_an_archive_that_can_not_be_written_is_named_without_a_file_of_our_own(
             one.export(target)
 
 
-def linked_twice(path: Path) -> None:
-    os.link(path, path.with_name("second"))
-
-
-def writable(path: Path) -> None:
-    path.chmod(0o622)
-
-
-def foreign(path: Path) -> None:
-    os.chown(path, 12345, 12345)
-
-
 def flipped(path: Path) -> None:
     with path.open("rb+") as file:
         file.write(b"\0")
@@ -100,14 +88,23 @@ def a_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-@pytest.mark.parametrize("damage", [linked_twice, writable, foreign, flipped, a_pipe])
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "linked twice": lambda path: os.link(path, path.with_name("second")),
+    "writable": lambda path: path.chmod(0o622),
+    "another's": lambda path: os.chown(path, 12345, 12345),
+    "flipped": flipped,
+    "a pipe": a_pipe,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_an_archive_that_other_users_could_have_written_is_not_taken(
-    one: Machine, other: Machine, tmp_path: Path, damage: Callable[[Path], None]
+    one: Machine, other: Machine, tmp_path: Path, damage: str
 ) -> None:
-    if damage is foreign and os.geteuid() != 0:
+    if damage == "another's" and os.geteuid() != 0:
         pytest.skip("only root gives files away")
     digest = one.export(tmp_path / "guest")
-    damage(tmp_path / "guest")
+    DAMAGES[damage](tmp_path / "guest")
     with pytest.raises(CacheArchiveError, match=r"[Nn]othing was taken"):
         other.take(tmp_path / "guest", digest)
     assert not list(other.cache.folder.iterdir())

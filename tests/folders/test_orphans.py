@@ -64,28 +64,13 @@ def missed(private: Path, hours: float) -> None:
     os.utime(private / MISSED, (time.time() - hours * HOUR,) * 2)
 
 
-def _session(root: Path) -> None:
-    shutil.rmtree(root / "one")
-
-
-def _session_anew(root: Path) -> None:
-    shutil.rmtree(root / "one")
-    (root / "one").mkdir()
-
-
-def _root(root: Path) -> None:
-    shutil.rmtree(root)
-
-
-def _root_anew(root: Path) -> None:
-    shutil.rmtree(root)
-    (root / "one").mkdir(parents=True)
-
-
-@pytest.mark.parametrize("gone", [_session, _session_anew, _root, _root_anew])
-def test_what_rm_leaves_is_removed_a_week_later(root: Path, gone: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("place", ["one", "."])
+def test_what_rm_leaves_is_removed_a_week_later(root: Path, place: str, anew: bool) -> None:
     young, old = a_session(root, "young", hours=24 * 6), a_session(root, hours=24 * 8)
-    gone(root)
+    shutil.rmtree(root / place)
+    if anew:
+        (root / "one").mkdir(parents=True)
     orphans.remove_due()
     assert not old.exists()
     assert young.exists()
@@ -276,8 +261,9 @@ def _link(place: Path) -> None:
     place.symlink_to("elsewhere")
 
 
-def _file(place: Path) -> None:
-    place.write_text("x")
+def _anothers(place: Path) -> None:
+    place.mkdir(mode=0o700)
+    os.chown(place, 65534, 65534)
 
 
 def _open_to_all(place: Path) -> None:
@@ -285,23 +271,23 @@ def _open_to_all(place: Path) -> None:
     place.chmod(0o755)
 
 
-def _anothers(place: Path) -> None:
-    place.mkdir(mode=0o700)
-    os.chown(place, 65534, 65534)
+UNSAFE: dict[str, Callable[[Path], object]] = {
+    "a link": _link,
+    "a file": lambda place: place.write_text("x"),
+    "open to all": _open_to_all,
+    "another's": _anothers,
+    "in another's": lambda place: os.chown(place.parent, 65534, 65534),
+}
 
 
-def _above_is_anothers(place: Path) -> None:
-    os.chown(place.parent, 65534, 65534)
-
-
-@pytest.mark.parametrize("plant", [_link, _file, _open_to_all, _anothers, _above_is_anothers])
+@pytest.mark.parametrize("kind", UNSAFE)
 def test_what_is_not_safe_beside_the_root_is_not_used(
-    root: Path, state: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[..., None]
+    root: Path, state: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    if plant in (_anothers, _above_is_anothers) and os.geteuid() != 0:
+    if "another's" in kind and os.geteuid() != 0:
         pytest.skip("only root can give files away")
     root.mkdir(parents=True)
-    plant(beside(root))
+    UNSAFE[kind](beside(root))
     monkeypatch.setattr(places, "can_link", _far(state))
     told = []
     for _ in range(2):

@@ -167,20 +167,12 @@ def test_invalid_metadata_is_left_unchanged(
     assert left_aside(workspace, private) == []
 
 
-def _folder(file: Path) -> None:
-    file.mkdir()
-
-
-def _fifo(file: Path) -> None:
-    os.mkfifo(file)
-
-
 def _link(file: Path) -> None:
     (file.parent.parent / "elsewhere").write_bytes(WHOLE)
     file.symlink_to(file.parent.parent / "elsewhere")
 
 
-@pytest.mark.parametrize("make", [_folder, _fifo, _link])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, _link])
 def test_what_is_no_file_is_left_as_it_is(
     workspace: Path, private: Path | None, make: Callable[[Path], None]
 ) -> None:
@@ -197,17 +189,16 @@ def test_what_is_no_file_is_left_as_it_is(
     assert not elsewhere.exists() or elsewhere.read_bytes() == WHOLE
 
 
-def _long(file: Path) -> None:
-    file.write_bytes(b"x" * 100_000)
+LEFT: dict[str, Callable[[Path], object]] = {
+    "long": lambda file: file.write_bytes(b"x" * 100_000),
+    "a link": lambda file: file.symlink_to(file.parent.parent.parent / "victim"),
+    "a pipe": os.mkfifo,
+}
 
 
-def _to_a_victim(file: Path) -> None:
-    file.symlink_to(file.parent.parent.parent / "victim")
-
-
-@pytest.mark.parametrize("make", [_long, _to_a_victim, _fifo])
+@pytest.mark.parametrize("make", LEFT.values(), ids=LEFT)
 def test_leftovers_of_an_earlier_writer_do_not_matter(
-    file: Path, workspace: Path, private: Path | None, make: Callable[[Path], None]
+    file: Path, workspace: Path, private: Path | None, make: Callable[[Path], object]
 ) -> None:
     if private is None:
         return
