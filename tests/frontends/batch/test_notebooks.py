@@ -24,7 +24,7 @@ from wasm_kernel.frontends.batch.notebooks import (
     read_notebook,
     write_notebook,
 )
-from wasm_kernel.frontends.batch.outcome import BatchError
+from wasm_kernel.frontends.batch.outcome import BatchError, paths_in
 from wasm_kernel.frontends.batch.parameters import check_parameters, read_parameters, value_of
 
 
@@ -100,6 +100,22 @@ def test_a_file_that_is_not_a_notebook_is_refused_in_words(text: str, why: str) 
 def test_a_notebook_may_begin_with_the_mark_that_windows_puts_there(encoding: str) -> None:
     book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}
     assert parse_notebook(json.dumps(book).encode(encoding)).cells == []
+
+
+def test_a_folder_with_the_name_of_the_home_is_no_other(
+    make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`run *` beside a stranger's folder `~` ran the notebooks in the home folder of the user."""
+    make("~/a.ipynb", "'theirs'")
+    home = make("home/a.ipynb", "'mine'").parent
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path / "in")
+    for name, folder in (("~", tmp_path / "in/~"), ("~/a.ipynb", tmp_path / "in/~")):
+        (found,) = find_sources(paths_in("notebooks", [name]), tmp_path / "out")
+        assert found.folder == folder
+    (tmp_path / "in/~").rename(tmp_path / "in/other")
+    (found,) = find_sources(paths_in("notebooks", ["~/a.ipynb"]), tmp_path / "out")
+    assert found.folder == home
 
 
 def test_a_notebook_cannot_bring_a_verdict_or_outputs(make: Making, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def grade_notebooks(
     Raises:
         BatchError: the tests can't be read, or the run can't begin.
     """
-    files = read_tests([Path(each) for each in paths_in("tests", tests)])
+    files = read_tests([user_path(each) for each in paths_in("tests", tests)])
     named = paths_in("submissions", submissions)
     count = jobs_of(jobs)
     if not 0 < test_seconds < math.inf:
@@ -158,7 +158,7 @@ def grade_notebooks(
         network=tuple(network),
         network_mode=(NetworkMode.LIVE if replay is None else NetworkMode.REPLAY).value,
         exchanges=None if replay is None else user_path(replay),
-        inputs=tuple(Path(each) for each in paths_in("inputs", inputs)),
+        inputs=tuple(user_path(each) for each in paths_in("inputs", inputs)),
         is_graded=True,
         keeps_session=True,
         lasts=False,

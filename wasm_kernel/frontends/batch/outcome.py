@@ -73,9 +73,13 @@ def items_in(name: str, given: Iterable[Item]) -> tuple[Item, ...]:
 
 
 def paths_in(name: str, given: Iterable[Path | str]) -> list[str]:
-    """Returns the paths in an argument, with the home folder for `~`; `BatchError` for one path."""
-    items = items_in(name, given)
-    return [os.path.expanduser(str(each)) for each in items]  # noqa: PTH111 - as `user_path`
+    """Returns the paths in an argument, with the home folder for `~`, unless it is a file's name.
+
+    A shell's pattern may find a folder `~`, which holds files of strangers. Raises `BatchError` for
+    one path.
+    """
+    paths = map(str, items_in(name, given))
+    return [one if os.path.lexists(one) else str(user_path(one)) for one in paths]
 
 
 def out_in(out: Path | str) -> Path:

@@ -21,6 +21,7 @@ from wasm_kernel.frontends.batch.notebooks import source_of
 from wasm_kernel.frontends.batch.outcome import BatchError, paths_in
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.guests.python.packages.pip_line import words_of
+from wasm_kernel.policy import user_path
 
 
 def read_requirements(files: Sequence[Path | str]) -> tuple[str, ...]:
@@ -30,7 +31,7 @@ def read_requirements(files: Sequence[Path | str]) -> tuple[str, ...]:
     """
     try:
         return tuple(
-            word for file in paths_in("requirements", files) for word in words_of(Path(file))
+            word for file in paths_in("requirements", files) for word in words_of(user_path(file))
         )
     except PackageError as problem:
         raise BatchError(f"{problem} Nothing was run.") from None

@@ -106,7 +106,7 @@ def run_notebooks(
         network=items_in("network", network),
         network_mode=_mode_of(record, replay),
         exchanges=None if record is replay is None else user_path(record or replay or ""),
-        inputs=tuple(Path(each) for each in paths_in("inputs", inputs)),
+        inputs=tuple(user_path(each) for each in paths_in("inputs", inputs)),
         parameters=dict(parameters or {}),
         resume=resume,
         compare=compare,
