@@ -366,13 +366,15 @@ SCRIPTS = {
         "0022\nn\n2\n2\na.csv: FAILED open or read\n"
     ),
     """TZ=Asia/Tokyo date -d '1970-01-02 09:00' '+%s %Z %:z'; date -d '2024-01-01 10:00 EST' +%T
+    TZ=Asia/Tokyo date -d '1970-01-01 UTC + 9 seconds' +%T
     TZ=No/Where date 2>&1; od -A x -t x1z <<< ab; echo '1.5 * 2.25; 1.10 * 1.10; 2^-1; sqrt(2.25)
-    123456789.123456789123 * 2' | bc; xz -k a.csv; xzcat a.csv.xz; bzip2 a.csv; bzcat *.bz2
+    123456789.123456789123 * 2; 08 + 1; obase = 16; 255; ibase = 2; 11' | bc
+    xz -k a.csv; xzcat a.csv.xz; bzip2 a.csv; bzcat *.bz2
     mkdir d; touch d/x.pyc d/y; zip -qr z d -x '*.pyc'; unzip -l z.zip | grep -c d/
     echo new > d/y; unzip -n z; cat d/y""": (
-        "86400 JST +09:00\n15:00:00\ndate: the time zone 'No/Where' is not known here\n"
+        "86400 JST +09:00\n15:00:00\n09:00:09\ndate: the time zone 'No/Where' is not known here\n"
         "000000 61 62 0a                                         >ab.<\n000003\n"
-        "3.37\n1.21\n0\n1.50\n246913578.246913578246\na.csv\na.csv\n2\nnew\n"
+        "3.37\n1.21\n0\n1.50\n246913578.246913578246\n9\nFF\n3\na.csv\na.csv\n2\nnew\n"
     ),
     r"""sort -g <<< $'nan\n5\nabc\n-inf\n1e1x\n4'; sort -C <<< $'b\na' || echo no
     cut -c 2-1 a.csv 2>&1; cut -f0 a.csv 2>&1; echo abc > d; wc -L a.csv d

@@ -119,6 +119,8 @@ def described_time(text: str, now: datetime) -> datetime:
             rest = re.sub(rf"\b{word}\b", " ", rest, flags=re.IGNORECASE)
     if rest.strip():
         start = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        if re.search(r"\b(UTC|GMT)\b", rest):
+            rest, start = re.sub(r"\b(UTC|GMT)\b", " ", rest), start.replace(tzinfo=UTC)
         zones = {name: hours * 3600 for name, hours in _HOURS.items()}
         with warnings.catch_warnings(action="error"):  # another name of a zone
             moment = parser.parse(rest, default=start, tzinfos=zones).astimezone(now.tzinfo)
@@ -312,9 +314,10 @@ _NO_SUMS: dict[type[Exception], str] = {
 
 
 def calculate(words: list[str]) -> None:
-    """Calculates lines of `bc`: numbers, signs, parentheses, names and `scale`."""
+    """Calculates lines of `bc`: numbers, signs, parentheses, names, `scale` and bases."""
     values, names = options_of(words, "lq")
-    known = {"scale": Decimal(20 if "l" in values else 0)}
+    known = dict.fromkeys(("ibase", "obase"), Decimal(10))
+    known["scale"] = Decimal(20 if "l" in values else 0)
     for line in lines_of(names):
         for text in filter(None, map(str.strip, line.partition("#")[0].split(";"))):
             name, is_set, rest = text.partition("=")
@@ -322,16 +325,21 @@ def calculate(words: list[str]) -> None:
             try:
                 with localcontext(prec=_DIGITS, Emax=_DIGITS, Emin=-_DIGITS):
                     source = (rest if given else text).strip().replace("^", "**")
+                    source = _in_decimal(source, int(known["ibase"]))
                     found = _calculated(ast.parse(source, mode="eval").body, known, source)
             except tuple(_NO_SUMS) as problem:
                 why = next(why for kind, why in _NO_SUMS.items() if isinstance(problem, kind))
                 raise Usage(f"can't calculate {text[:100]!r}: {why}") from None
-            if given and name.strip() in ("ibase", "obase") and found != 10:
-                raise Usage("numbers of other bases than 10 are not known here")
             if given:
                 known[name.strip()] = found
             else:
-                print(_plain(found))
+                print(_plain(found, int(known["obase"])))
+
+
+def _in_decimal(source: str, base: int) -> str:
+    if base != 10 and re.search(r"\.\d|\d\.", source):
+        raise ValueError("fractions have the base 10 here")
+    return re.sub(r"(?<![\w.])[\dA-F]+(?![\w.])", lambda found: str(int(found[0], base)), source)
 
 
 def _calculated(node: ast.expr, known: dict[str, Decimal], source: str) -> Decimal:
@@ -358,7 +366,15 @@ def _calculated(node: ast.expr, known: dict[str, Decimal], source: str) -> Decim
             raise ValueError("this is not known here")
 
 
-def _plain(number: Decimal) -> str:
+def _plain(number: Decimal, base: int) -> str:
+    if base != 10:
+        rest, digits = abs(int(number)), ""
+        if number != int(number) or not 2 <= base <= 16:
+            raise Usage("only whole numbers are printed in another base here, from 2 to 16")
+        while rest or not digits:
+            rest, digit = divmod(rest, base)
+            digits = f"{digit:X}{digits}"
+        return "-" * (number < 0) + digits
     text = f"{number:f}"
     return re.sub(r"^(-?)0\.", r"\1.", text) if number else "0"
 
