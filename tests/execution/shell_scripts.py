@@ -47,9 +47,9 @@ SCRIPTS = {
     "seq -f '%03g' 2; seq -ws, 9 .5 10; seq 1000001 | tail -1; seq 1 9999999999999 2>&1": (
         "001\n002\n09.0,09.5,10.0\n1000001\nseq: 9999999999999 numbers do not fit into memory\n"
     ),
-    "echo '1/0' | bc 2>&1; echo '2*(' | bc 2>&1; echo 'obase=2' | bc 2>&1; echo 'sqrt(9)' | bc": (
+    "for x in 1/0 '2*(' 'obase=2; .5' 'sqrt(9)'; do bc <<< $x 2>&1; done": (
         "bc: can't calculate '1/0': division by zero\nbc: can't calculate '2*(': syntax error\n"
-        "bc: numbers of other bases than 10 are not known here\n3\n"
+        "bc: only whole numbers are printed in another base here, from 2 to 16\n3\n"
     ),
     "echo $((2**62 + 1)) $((1 << 40)) $((~(1 << 33))) $((0x7fffffffffffffff + 1)) $((-7 / 2))": (
         "4611686018427387905 1099511627776 -8589934593 -9223372036854775808 -3\n"
@@ -321,6 +321,10 @@ SCRIPTS = {
     """mkdir d; (cd d; pwd) > f; { cd d; ls; } > g; cat ../f ../g; cd ..; base64 -d <<< aGk=
     { echo 1 > no/x; } 2>&1; echo $?; cat d 2>&1; cat <<< a+=b""": (
         "/app/d\nhibash: no/x: No such file or directory\n1\ncat: d: Is a directory\na+=b\n"
+    ),
+    """mkdir -p p q; echo 'X = 1' > p/m_x.py; echo 'Y = 2' > q/m_y.py
+    PYTHONPATH=p:q python -c 'import m_x, m_y; print(m_x.X + m_y.Y)'; pip show no-such 2>&1""": (
+        "3\npip: the package no-such is not there\n"
     ),
     "bash -c 'exec > >(tee l) 2>&1; echo a; exit 3'; echo $?; cat l": "a\n3\na\n",
     """{ set -x; x=$(echo a 2>&1); echo "$x"; cat no 2> /dev/null; set +x; } 2>&1""": (

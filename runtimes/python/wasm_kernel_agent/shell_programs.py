@@ -93,6 +93,7 @@ def _python(words: list[str]) -> None:
             del words[: 2 if words[0] in _PAIRED_FLAGS else 1]
         else:
             break
+    sys.path[0:0] = filter(None, os.environ.get("PYTHONPATH", "").split(":"))
     match words:
         case ["-V" | "--version", *_]:
             print("Python", platform.python_version())
@@ -144,11 +145,15 @@ def _run_text(source: str | bytes, name: str, argv: list[str], folder: str = "")
 
 def _pip(words: list[str]) -> None:
     from IPython import get_ipython
+    from IPython.core.error import UsageError
 
     if not words or words[0] not in _PIP_LISTS:
         sys.stderr.write(_NO_PIP)
         raise SystemExit(1)
-    get_ipython().run_line_magic("pip", " ".join(words))
+    try:
+        get_ipython().run_line_magic("pip", " ".join(words))
+    except UsageError as problem:
+        raise Usage(str(problem)) from None
 
 
 def _run(name: str, words: list[str]) -> None:
