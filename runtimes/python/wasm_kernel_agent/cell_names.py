@@ -21,14 +21,15 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _MISSING = object()
 
 
-def names_in_cell(before: str, completer: Any) -> dict[str, Any]:
+def names_in_cell(before: str, variables: dict[str, Any], evaluation: Any) -> dict[str, Any]:
     """Returns the names that the end of `before` finds, with their values as far as they are known.
 
     Args:
         before: The cell's text up to the cursor.
-        completer: IPython's completer, which knows the names that exist.
+        variables: The names that exist.
+        evaluation: What IPython may evaluate: the completer's setting.
     """
-    names = {**completer.namespace, **dict(_imported(before))}
+    names = {**variables, **dict(_imported(before))}
     head, _, last = before.rpartition("\n")
     indentation = last[: len(last) - len(last.lstrip())]
     if not indentation:  # IPython knows what a cell's own statements define
@@ -41,7 +42,7 @@ def names_in_cell(before: str, completer: Any) -> dict[str, Any]:
     around = [n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS) and n.end_lineno == end]
     if around:
         context = EvaluationContext(
-            globals={}, locals=names, evaluation=completer.evaluation, transient_locals={}
+            globals={}, locals=names, evaluation=evaluation, transient_locals={}
         )
         statements = [each for each in tree.body if not isinstance(each, _FUNCTIONS)]
         for function in around:

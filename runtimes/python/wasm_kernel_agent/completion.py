@@ -106,7 +106,7 @@ def complete(shell: Any, request: Reply) -> Reply:
     cursor -= moved
     line = before.rpartition("\n")[2]
     before_dot: ObjectBeforeDot = shell.object_before_dot
-    names = names_in_cell(before, shell.Completer)
+    names = names_in_cell(before, shell.user_ns, shell.Completer.evaluation)
     with provisionalcompleter(), shell.builtin_trap:
         shell.Completer.namespace = names
         try:
