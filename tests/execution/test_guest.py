@@ -24,9 +24,21 @@ def test_imports_complete_to_modules_inside_the_guests_zips(module_sandbox: Base
     for typed, name in (("import bis", "bisect"), ("import nump", "numpy")):
         asked = {"op": "complete", "code": typed, "cursor_pos": len(typed)}
         assert module_sandbox.query(asked).result()["matches"] == [name]
-    asked |= {"code": "from sklearn.lin", "cursor_pos": 16}
-    assert module_sandbox.query(asked).result()["matches"] == ["sklearn.linear_model"]
-    assert says(module_sandbox, "import sys; print('sklearn' in sys.modules)") == "False"
+    names = {
+        "from sklearn.lin": "sklearn.linear_model",
+        "from sklearn.linear_model import LogisticR": "LogisticRegression",
+        "from scipy.stats import normal": "normaltest",
+        "from networkx import draw_net": "draw_networkx",
+        "from own import val": "value",
+    }
+    module_sandbox.execute("open('own.py', 'w').write('value = 1 / 0')")
+    for typed, name in names.items():
+        asked = {"op": "complete", "code": typed, "cursor_pos": len(typed)}
+        assert name in module_sandbox.query(asked).result()["matches"]
+    assert (
+        says(module_sandbox, "import sys; print({'sklearn', 'scipy'} & sys.modules.keys())")
+        == "set()"
+    )
 
 
 def test_the_standard_streams_have_the_names_that_ipykernels_have(

@@ -15,9 +15,9 @@ from traitlets.config import Config
 
 from wasm_kernel_agent import (
     comms,
-    completion,
     event_loop,
     image_tuning,
+    module_names,
     package_hooks,
     preload,
     stdlib_patches,
@@ -79,7 +79,7 @@ def prepare_guest(shell: GuestShell) -> None:
     preload.use_ipythons_debugger()
     # An interrupt while IPython loads a magic would leave that magic unusable in the session.
     shell.magics_manager.load_all_lazy_magics()
-    completion.list_modules(shell)
+    module_names.install(shell)
 
 
 def _read_traits_in_one_call() -> None:

@@ -7,10 +7,8 @@ the living objects here, without running any code of theirs that would not run a
 from __future__ import annotations
 
 import builtins
-import importlib.util
 import inspect
 import keyword
-import pkgutil
 import re
 import sys
 import time
@@ -19,7 +17,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from IPython.core import completerlib
 from IPython.core.completer import (
     Completion,
     completions_sorting_key,
@@ -41,7 +38,6 @@ _CHAIN = re.compile(r"\s*\n\s*(?=\.(?:[^\W\d]|$))")  # the break in a line befor
 _key: Any = completions_sorting_key
 
 Reply = dict[str, Any]
-_CACHE = "rootmodules_cache"  # IPython's table: entries of `sys.path`, and the names below each
 
 
 class ObjectBeforeDot:
@@ -243,38 +239,6 @@ def _unbound(function: Any) -> str:
     signature = inspect.signature(function)
     rest = list(signature.parameters.values())[1:]
     return str(signature.replace(parameters=rest))
-
-
-def list_modules(shell: Any) -> None:
-    """Lets IPython's completion of imports find modules in zips, in which the guest's lie.
-
-    Those at the top are listed once. IPython itself looks into folders, and imports a package to
-    list the modules below it.
-    """
-    import_and_list = completerlib.try_import
-
-    def names_in(module: str, only_modules: bool = False) -> list[str]:
-        if only_modules and module not in sys.modules:
-            return _modules_below(module)
-        return import_and_list(module, only_modules)
-
-    library: Any = completerlib
-    library.module_list, library.try_import = _modules_in, names_in
-    zips = [path for path in sys.path if path.endswith(".zip")]
-    shell.db[_CACHE] = {path: _modules_in(path) for path in zips}
-
-
-def _modules_below(module: str) -> list[str]:
-    """Returns the names of the modules in a package, without importing it."""
-    top, *parts = module.split(".")
-    spec = importlib.util.find_spec(top)
-    places = spec.submodule_search_locations if spec else None
-    return [name for place in places or () for name in _modules_in("/".join([place, *parts]))]
-
-
-def _modules_in(path: str) -> list[str]:
-    """Returns the names of the modules in a folder, or in a folder of a zip."""
-    return [each.name for each in pkgutil.iter_modules([path or "."]) if each.name.isidentifier()]
 
 
 def inspect_name(shell: Any, request: Reply) -> Reply:
