@@ -109,15 +109,20 @@ const print = (name) =>
   });
 
 const COPY = { recursive: "r", archive: "a", force: "f", "no-clobber": "n", preserve: "p", verbose: "v", "target-directory": "t" };
+const COPIED = { a: "-rp", r: "-r", R: "-r", n: "-n", p: "-p", v: "-v" };
 
-/** Takes options of `cp` that just-bash does not know. */
-const copy = command("cp", async (args, context) => {
-  const { options, names } = optionsOf(args, "rRafnpvdTt:", COPY), [, folder] = options.findLast(([letter]) => letter === "t") ?? [], { cwd, fs } = context;
-  if (folder !== undefined) names.push(folder);
-  const flags = options.map(([letter]) => ({ a: "-rp", r: "-r", R: "-r", n: "-n", p: "-p", v: "-v" })[letter]).filter(Boolean), target = names.at(-1);
-  const isInFolder = names.length !== 2 || (await fs.exists(fs.resolvePath(cwd, `${target}/..`)));
-  return isInFolder ? context.origCommand([...flags, "--", ...names]) : refused("cp", `cannot create regular file '${target}': No such file or directory`);
-});
+/** Takes options of `cp` and `mv` that just-bash does not know, and names the place that is not there. */
+const placed = (name, letters, wrong) =>
+  command(name, async (args, context) => {
+    const { options, names } = optionsOf(args, letters, COPY), [, folder] = options.findLast(([letter]) => letter === "t") ?? [], { cwd, fs } = context;
+    if (folder !== undefined) names.push(folder);
+    const flags = options.map(([letter]) => COPIED[letter]).filter(Boolean), [source, target] = names;
+    const at = (path) => fs.resolvePath(cwd, path), isKnown = names.length === 2 && (await fs.exists(at(source)));
+    const isOfFile = isKnown && target.endsWith("/") && !(await fs.stat(at(source))).isDirectory;
+    return !isKnown || (await fs.exists(at(isOfFile ? target : `${target}/..`))) ? context.origCommand([...flags, "--", ...names]) : refused(name, `${wrong(source, target)}: No such file or directory`);
+  });
+const copy = placed("cp", "rRafnpvdTt:", (_, target) => `cannot create regular file '${target}'`);
+const move = placed("mv", "fnvTt:", (source, target) => `cannot move '${source}' to '${target}'`);
 
 /** Escapes what is not ASCII for `jq -a`. */
 const query = defineCommand("jq", async (args, context) => {
@@ -278,7 +283,7 @@ const bash = new Bash({
   fs: files,
   cwd: "/",
   customCommands: [
-    ...MACHINE, ...LINES, ...ENDS, copy, query, compare, rest, plain("nohup"), plain("nice"), plain("stdbuf"), trap, withVariables, printVariables, measure, ...SEARCH, print("printf"), print("echo"), shell("bash"), shell("sh"),
+    ...MACHINE, ...LINES, ...ENDS, copy, move, query, compare, rest, plain("nohup"), plain("nice"), plain("stdbuf"), trap, withVariables, printVariables, measure, ...SEARCH, print("printf"), print("echo"), shell("bash"), shell("sh"),
     ...[...BY_PYTHON, ...Object.keys(PARTLY_BY_PYTHON)].map(byPython),
   ],
   executionLimits: {

@@ -362,11 +362,13 @@ SCRIPTS = {
         "jq: parse error: object ({}) cannot be formatted for csv output\n"
     ),
     """touch -d @9 a.csv; mkdir d; cp -a a.csv d; cp -rp d /tmp/e; stat -c %Y d/a.csv /tmp/e/a.csv
-    rm -r /tmp/e; cp -t d b.csv c.txt; ls d; cp a.csv no/x 2>&1; umask; nohup nice echo n
+    rm -r /tmp/e; cp -t d b.csv; mv -t d c.txt; ls d; cp a.csv no/x 2>&1; mv a.csv no/ 2>&1
+    cp d/c.txt .; ln -s none l; ln -s d m; rm l m; ls; umask; nohup nice echo n
     bash -n <<< 'if' > /dev/null 2>&1; echo $?; echo 'echo $2' | bash -s -- 1 2; sha1sum a.csv > s
     rm a.csv; sha1sum -c s 2> /dev/null""": (
         "9\n9\na.csv\nb.csv\nc.txt\n"
         "cp: cannot create regular file 'no/x': No such file or directory\n"
+        "mv: cannot move 'a.csv' to 'no/': No such file or directory\na.csv\nb.csv\nc.txt\nd\n"
         "0022\nn\n2\n2\na.csv: FAILED open or read\n"
     ),
     """TZ=Asia/Tokyo date -d '1970-01-02 09:00' '+%s %Z %:z'; date -d '2024-01-01 10:00 EST' +%T

@@ -421,6 +421,11 @@ _PARTS = (
     ),
     (b"{value:String.fromCharCode(l),", b'{value:E8(e.slice(0,-1)+"s",String.fromCharCode(l),r),'),
     (b"return{value:o.value,", b'return{value:E8(e.slice(0,-1)+"s",o.value,r),'),
+    # `rm` of a link
+    (
+        b"if((await t.fs.stat(f)).isDirectory&&!r){l+=`rm:",
+        b"if((await t.fs.lstat(f)).isDirectory&&!r){l+=`rm:",
+    ),
     # `cp -p`
     (b"t.fs.cp(b,y,{recursive:r})", b"t.fs.cp(b,y,{recursive:r,preserveTimestamps:i})"),
     (b"async crossMountCopy(t,n,r){let s=await this.lstat(t);", _PRESERVED),
