@@ -137,3 +137,21 @@ def test_a_daemon_that_nothing_waited_for_is_told_and_may_be_joined_later(
     left = module_sandbox.execute(f"{begun}; t.start(); print(t.name)")
     assert f"{left.stdout.strip()} did not run" in left.stderr
     assert says(module_sandbox, "t.join()") == "ran"
+
+
+SPOILT = """
+import threading
+class Spoilt(threading.Timer):
+    name = property(lambda self: 1 / 0)
+    def __init__(self, *given):
+        super().__init__(1, print)
+        if given: self.finished = None
+"""
+
+
+@pytest.mark.parametrize("begun", ["Spoilt()", "Spoilt(1)"])
+def test_a_spoilt_thread_fails_in_its_own_cell_alone(
+    module_sandbox: BaseSandbox, begun: str
+) -> None:
+    module_sandbox.execute(f"{SPOILT}{begun}.start()")
+    assert says(module_sandbox, "print('next')") == "next"

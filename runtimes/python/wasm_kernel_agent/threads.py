@@ -63,23 +63,24 @@ class _Wait:
 class _Handle:
     """The handle of a started thread, in place of CPython's."""
 
-    def __init__(self, thread: threading.Thread) -> None:
-        self.thread: Any = thread
+    def __init__(self, thread: Any) -> None:
+        self.thread = thread
         self.ident = threading.main_thread().ident + next(_idents)  # type: ignore[operator]
+        # a class of the cell may have properties that fail
+        self.is_daemon, self.name = bool(thread._daemonic), str(thread._name)
+        self.is_timer = isinstance(thread, threading.Timer)
+        called = thread.function if self.is_timer else thread._target
+        called = called or type(thread).run
+        self.is_of_cell = getattr(called, "__module__", None) == "__main__"
         self.is_told = False
         self._is_done = False
 
     def has_end(self) -> bool:
         """Returns whether a program would wait for the thread at its end, and not for its time."""
-        if _is_timer(self):
-            return bool(self.thread.finished.is_set())  # it was cancelled
-        return not self.thread.daemon
-
-    def is_of_cell(self) -> bool:
-        """Returns whether a function of a cell is called, and not a library's."""
-        called = self.thread.function if _is_timer(self) else self.thread._target
-        called = called or type(self.thread).run
-        return getattr(called, "__module__", None) == "__main__"
+        if self.is_timer:
+            finished = self.thread.finished
+            return type(finished) is not threading.Event or bool(finished.is_set())
+        return not self.is_daemon
 
     def is_done(self) -> bool:
         """Returns whether the thread has ended."""
@@ -100,7 +101,7 @@ class _Handle:
 
     def run(self) -> None:
         """Runs the thread from its beginning to its end."""
-        if not _is_timer(self) and _SAID not in _said:
+        if not self.is_timer and _SAID not in _said:
             _said.add(_SAID)
             note(_SAID)
         _waiting.remove(self)
@@ -156,17 +157,13 @@ def run_until(is_over: Callable[[], bool], *, timers: bool = True) -> bool:
     _waits.append(wait)
     try:
         while not wait.is_over():
-            ready = [each for each in _waiting if timers or not _is_timer(each)]
+            ready = [each for each in _waiting if timers or not each.is_timer]
             if not ready:
                 return False
-            min(ready, key=lambda each: (_is_timer(each), each.thread.daemon)).run()
+            min(ready, key=lambda each: (each.is_timer, each.is_daemon)).run()
     finally:
         _waits.remove(wait)
     return True
-
-
-def _is_timer(handle: _Handle) -> bool:
-    return isinstance(handle.thread, threading.Timer)
 
 
 def _wait(is_over: Callable[[], bool], timeout: float | None) -> bool:
@@ -183,7 +180,7 @@ def _wait(is_over: Callable[[], bool], timeout: float | None) -> bool:
 def _sleep(seconds: float, /) -> None:
     """Waits. A daemon lets others run first, and ends once code that waits for it can go on."""
     __tracebackhide__ = True
-    if _waits and _running and _running[-1].thread.daemon:
+    if _waits and _running and _running[-1].is_daemon:
         waits = _waits.copy()
         if run_until(lambda: any(wait.is_over() for wait in waits), timers=False):
             raise _Ended
@@ -193,7 +190,7 @@ def _sleep(seconds: float, /) -> None:
 def refuse_to_wait() -> NoReturn:
     """Ends a wait without an end: a daemon thread ends, other code gets `RuntimeError`."""
     __tracebackhide__ = True
-    if _running and _running[-1].thread.daemon:
+    if _running and _running[-1].is_daemon:
         raise _Ended
     raise RuntimeError(NO_OTHER_THREAD)
 
@@ -213,9 +210,9 @@ def end_cell() -> None:
     """Runs the threads that no cell waited for, but for daemons and timers; tells of those."""
     while ending := [each for each in _waiting if each.has_end()]:
         ending[0].run()
-    untold = [each for each in _waiting if each.is_of_cell() and not each.is_told]
+    untold = [each for each in _waiting if each.is_of_cell and not each.is_told]
     if untold:
-        note(_LEFT.format(names=", ".join(each.thread.name for each in untold)))
+        note(_LEFT.format(names=", ".join(each.name for each in untold)))
     for each in untold:
         each.is_told = True
 
