@@ -18,6 +18,7 @@ from junitparser import JUnitXml
 
 from tests.faces import PATIENCE
 from tests.frontends.batch.conftest import Making
+from wasm_kernel import create_sandbox
 from wasm_kernel.frontends.batch import wasm_kernel_grading
 from wasm_kernel.frontends.batch.batch_session import BatchSession, session_id_of
 from wasm_kernel.frontends.batch.grade_reports import feedback, grades_junit, table_of, table_report
@@ -185,6 +186,12 @@ def test_formats_of_others_are_graded(make: Making, tmp_path: Path) -> None:
     assert "KeyError: 1 was expected" in grade.tests[2].message
     assert [test.hidden for test in grade.tests] == [False, True, False, True, False]
     assert [test.forgeable for test in grade.tests] == [False, False, False, True, True]
+
+
+def test_an_answer_that_is_too_long_is_named_so(tmp_path: Path) -> None:
+    with create_sandbox(workspace=tmp_path) as sandbox:
+        answer = SubmissionCopy(sandbox, PATIENCE).answer("'x' * 50_000_000")
+    assert answer == {"ok": False, "name": "ValueError", "text": "the answer is too long"}
 
 
 def test_files_that_hold_no_tests_are_refused_or_named(tmp_path: Path) -> None:

@@ -53,9 +53,9 @@ def _wasm_kernel_plain(value, depth=0):
         return [_wasm_kernel_plain(each, depth + 1) for each in value]
     return value if isinstance(value, (int, float, str)) else repr(value)
 
-def _wasm_kernel_told(value):
+def _wasm_kernel_told(value, most):
     import json
-    return json.dumps(_wasm_kernel_plain(value)).encode().hex()
+    return json.dumps(_wasm_kernel_plain(value))[: most + 1].encode().hex()
 """
 _AS_AT_A_PROMPT = (
     "import sys\n"
@@ -102,7 +102,9 @@ class SubmissionCopy:
     def answer(self, probe: str) -> Answer:
         """Returns the value of a probe's last expression, as JSON text, or its error."""
         body, last = split_probe(probe)
-        result = self._run(f"{_PLAIN}\n{body}", value=f"_wasm_kernel_told(({last or None}))")
+        result = self._run(
+            f"{_PLAIN}\n{body}", value=f"_wasm_kernel_told(({last or None}), {_ANSWER_CHARACTERS})"
+        )
         if (error := result.error) is not None:
             text = error.evalue
             if time.monotonic() >= self._end:
