@@ -115,7 +115,7 @@ timer.cancel()
 
 
 def test_the_first_thread_says_how_threads_run(sandbox: BaseSandbox) -> None:
-    begun = "import threading; threading.Thread(target=print, args=(1,)).start()"
+    begun = "import threading; threading.Thread(target=lambda: print(1)).start()"
     first, second = (sandbox.execute(begun) for _ in range(2))
     assert (first.stdout, second.stdout) == ("1\n", "1\n")
     assert "no threads" in first.stderr

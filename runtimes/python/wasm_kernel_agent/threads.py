@@ -101,7 +101,7 @@ class _Handle:
 
     def run(self) -> None:
         """Runs the thread from its beginning to its end."""
-        if not self.is_timer and _SAID not in _said:
+        if self.is_of_cell and _SAID not in _said:
             _said.add(_SAID)
             note(_SAID)
         _waiting.remove(self)
