@@ -317,7 +317,9 @@ SCRIPTS = {
     # statuses, redirections, traces
     """false; x=1; echo $?; x=$(exit 3) y=2; echo $?; false; $none; echo $?; false; a=(1 2); echo $?
     set -e; f() { for x in 1 2; do [[ $x == 1 ]] && continue; y=$x; done; echo $y; }; f
-    exec echo end; echo not""": "0\n3\n0\n0\n2\nend\n",
+    seq 3 > n; while read l; do [ $l = 2 ] && z=$l; done < n; echo $z
+    while :; do if ((++i > 2)); then break; fi; [ $i = 9 ] && :; done; echo $i
+    exec echo end; echo not""": "0\n3\n0\n0\n2\n2\n3\nend\n",
     """mkdir d; (cd d; pwd) > f; { cd d; ls; } > g; cat ../f ../g; cd ..; base64 -d <<< aGk=
     { echo 1 > no/x; } 2>&1; echo $?; cat d 2>&1; cat <<< a+=b""": (
         "/app/d\nhibash: no/x: No such file or directory\n1\ncat: d: Is a directory\na+=b\n"

@@ -66,6 +66,7 @@ _COMPARED = rb"""async function i4(e,t){if(t=t.trim(),t==="")return 0;
 if(/^-?[1-9]\d*$/.test(t))return whole(t);"""
 _SPANS = rb"await (\w+\(e,[a-z]\.(offset|length)\.expression\))"
 _MAPS = rb'(declare -A \$\{\w\}=\(\$\{\w\.join\(" "\)\})\)'
+_LOOPS = rb"(\w)=(\w)\.exitCode\}\}(catch\(\w\)\{let \2=Xo\([^;]*;if\(\w\.replace\([^)]*\)),"
 _STEP = b"a=numberOf(await We(e,o)),l=reckon(t.operator[0],a,1)"
 _WHOLE_T = rb"if(/^-?\d+$/.test(t.trim()))return whole(t.trim());"
 _WHOLE_E = b"return/^\\d+$/.test(e)?whole(e):parseInt(e,10)"
@@ -185,6 +186,8 @@ _LONGEST = b"""default:n=T1(e),n=Zb(n);break}t.mode!=="perl"&&(n=longestFirst(n)
 _SUBSTITUTED_ONCE = b'case"CommandSubstitution":{substitutions.count+=1;let s=B7('
 _BEGUN = b'this.ctx.state.expansionStderr="";const begun=substitutions.count;let s=await t3('
 _TARGET = b'e.isWord()||e.check(v.ASSIGNMENT_WORD)||e.error("Expected redirection'
+_STAYS = b"""if(this.ctx.state.errexitSafe=
+this.ctx.state.inCondition?this.ctx.state.errexitSafe:o||i||a,"""
 _CAUGHT = b"""r!==0&&s===t.pipelines.length-1&&!i&&!this.ctx.state.inCondition&&!a){
 const w=await runErrorTrap(this,t.pipelines[s],or,w7).catch(x=>{n.prependTo(x);throw x});
 n.appendResult(w,w.stdout);if(!this.ctx.state.options.errexit)return n.build(r);"""
@@ -360,6 +363,12 @@ _PARTS = (
     # `set -e` in `$(...)`, and after a function whose last command was not to end it
     (b"let p=await e.executeScript(t.body)", b"let p=await substituted(e,t.body)"),
     (b"a=this.ctx.state.errexitSafe;", _SAFE),
+    # `set -e` behind a loop whose last command was not to end it
+    (
+        b"this.ctx.state.errexitSafe=!1;",
+        b"this.ctx.state.errexitSafe&&=this.ctx.state.inCondition;",
+    ),
+    (b"if(this.ctx.state.errexitSafe=o||i||a,", _STAYS),
     # arrays behind references, `mapfile -d,`, `declare -p` of maps, `shopt -s nocaseglob`
     (b"let a=e.state.associativeArrays?.has(n),l=Bt(e,n),", _REFERRED),
     (b"function Ep(e,t,n){", _MAPFILE),
@@ -451,6 +460,8 @@ def with_parts(source: bytes) -> bytes:
         source = before + other + rest
     # `${x:offset:length}` takes a number of JavaScript
     source = re.sub(_SPANS, rb"Number(await \1)", source)
+    # the status of `break` and `continue`
+    source = re.sub(_LOOPS, rb"\1=\2.exitCode}}\3,/k$|ue$/.test(\2.action)&&(\1=0),", source)
     # `declare -p` of maps
     source = re.sub(_MAPS, rb"\1 )", source)
     return source.replace(b"globskipdots:e.state", _NO_CASE)
