@@ -79,7 +79,7 @@ def paths_in(name: str, given: Iterable[Path | str]) -> list[str]:
     one path.
     """
     paths = map(str, items_in(name, given))
-    return [one if os.path.lexists(one) else str(user_path(one)) for one in paths]
+    return [str(user_path(one)) if one and not os.path.lexists(one) else one for one in paths]
 
 
 def out_in(out: Path | str) -> Path:
