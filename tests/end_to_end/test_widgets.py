@@ -225,6 +225,24 @@ def test_a_reply_waits_for_the_answers_to_outputs_in_widgets(
     assert ((sent["status"] - sent["comm_msg"]).total_seconds() > 0.9) is waits
 
 
+def test_of_waiting_messages_with_all_outputs_the_last_one_is_delivered(page: RealKernel) -> None:
+    page.run("import ipywidgets as w; out, seen = w.Output(model_id='o1'), []")
+    page.run("out.observe(lambda change: seen.append(len(change.new)), 'outputs')")
+    cell = page.send("import time; time.sleep(0.3)")
+    page.hear("execute_input")
+    outputs = [{"output_type": "stream", "name": "stdout", "text": "a"}]
+    sent = [
+        page.comm(
+            "msg", "o1", {"method": "update", "state": {"outputs": outputs * n}, "buffer_paths": []}
+        )
+        for n in (1, 2, 3)
+    ]
+    assert page.heard(cell).error == ""
+    for each in sent:
+        assert page.heard(each).kinds[-1] == "status"  # pages wait for it
+    assert page.run("seen, len(out.outputs)").value == "([3], 3)"
+
+
 CELLS = [
     "import ipywidgets as w; s = w.IntSlider(value=3, description='n'); s",
     """

@@ -61,6 +61,7 @@ class Page(CleanPage):
         self.stdin = StdinChannel(sockets.stdin, session)
         self.ident = str(uuid.uuid4())
         self.offered = 0  # comm messages that came while a cell ran
+        self._last_outputs: dict[str, str] = {}  # waiting messages with all outputs of an `Output`
         self.session = session
         self._iopub: Any = sockets.iopub
 
@@ -114,8 +115,8 @@ class Page(CleanPage):
     def offer(self, frames: list[zmq.Frame], cell: Content) -> OfferedMessage | None:
         """Offers a comm message to the running cell, which may take it while it awaits something.
 
-        Returns None if it is not a comm message, or the guest may not get it. `cell` is the message
-        that runs the cell.
+        Returns None if it is not a comm message, the guest may not get it, or only the last of its
+        kind is of use. `cell` is the message that runs the cell.
         """
         try:
             parent = self.parse(frames, content=False)
@@ -127,8 +128,11 @@ class Page(CleanPage):
             return None
         if message is None or self.timeline.takes(message) or not self._gate.admits(message):
             return None
-        offered = PageMessage(message, KernelListener(self, parent), cell)
         self.offered += 1
+        if _has_all_outputs(message):
+            self._last_outputs[message.comm_id] = parent["header"]["msg_id"]
+            return None
+        offered = PageMessage(message, KernelListener(self, parent), cell)
         self.sandbox.offer(offered)
         return offered
 
@@ -146,10 +150,19 @@ class Page(CleanPage):
                 seen, end = self.offered, time.monotonic() + _ANSWER_SECONDS
 
     async def deliver(self, parent: Content) -> None:
-        """Passes a message of the page to the guest; closes a comm that the guest can't answer."""
+        """Passes a message of the page to the guest; closes a comm that the guest can't answer.
+
+        Leaves out a message with an `Output` widget's outputs if a later one waits: that has them
+        all, and clients send one for each output.
+        """
         message, listener = message_of(parent), KernelListener(self, parent)
         if message is None:
             return
+        if _has_all_outputs(message):
+            sent = parent["header"]["msg_id"]
+            if self._last_outputs.get(message.comm_id, sent) != sent:
+                return
+            self._last_outputs.pop(message.comm_id, None)
         if self.timeline.takes(message):
             self.timeline.answer(parent, message)
             return
@@ -257,6 +270,11 @@ def _is_answered(output: Output) -> bool:
     if isinstance(output, ClearOutput):
         return not output.wait
     return not isinstance(output, UpdateDisplay)
+
+
+def _has_all_outputs(message: CommMessage) -> bool:
+    state = message.data.get("state")
+    return isinstance(state, dict) and state.keys() == {"outputs"}
 
 
 def message_of(parent: Content) -> CommMessage | None:
