@@ -82,7 +82,7 @@ def test_what_waits_to_be_cleaned_when_the_cell_is_interrupted_is_left_out(
     server: ForkServer,
 ) -> None:
     with closing(WalledCleaner(server, Mode.SAFE, "auto")) as walled:
-        shown = walled.bundle({"text/html": "<p>" * 10**6}, {}, lambda: True)
+        shown = walled.bundle({"text/html": "<p>a</p>" * 10**6}, {}, lambda: True)
         assert "text/html" not in shown.data and shown.removed == cleaning.STOPPED
         assert walled.bundle(PAGE, {}, never_stop).data["text/plain"] == "bold"
 
