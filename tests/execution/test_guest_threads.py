@@ -62,6 +62,16 @@ thread.start()
 stop.set()
 thread.join()
 """,
+    "waits with a time, beside a daemon": """
+import threading, time
+def beat():
+    while True: time.sleep(0.01)
+beats = threading.Thread(target=beat, daemon=True)
+beats.start()
+print(beats.is_alive())
+beats.join(timeout=0.05)
+print(threading.Event().wait(0.05))
+""",
     "a barrier, a local, and an error": """
 import threading
 barrier, local, met = threading.Barrier(2), threading.local(), {}
@@ -155,3 +165,23 @@ def test_a_spoilt_thread_fails_in_its_own_cell_alone(
 ) -> None:
     module_sandbox.execute(f"{SPOILT}{begun}.start()")
     assert says(module_sandbox, "print('next')") == "next"
+
+
+KEPT_OUT = """
+import threading
+lock, stop, inside = threading.RLock(), threading.Event(), []
+def slow():
+    with lock, lock: stop.wait(0.1)
+def fast():
+    with lock: inside.append(1)
+threads = [threading.Thread(target=f) for f in (slow, fast)]
+for each in threads: each.start()
+for each in threads: each.join()
+print(inside)
+"""
+
+
+def test_a_thread_never_shares_a_lock_with_one_that_waits(module_sandbox: BaseSandbox) -> None:
+    result = module_sandbox.execute(KEPT_OUT)
+    assert result.stdout.strip() == "[]"
+    assert "this would wait for ever" in result.stderr

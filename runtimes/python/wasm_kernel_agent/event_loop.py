@@ -93,7 +93,7 @@ class _SleepingSelector:
         __tracebackhide__ = True
         if take_postponed_interrupt():
             raise KeyboardInterrupt
-        if timeout is None and not threads.run_until(lambda: self._loop.has_ready_callback):
+        if timeout is None and not threads.run_until(self._is_ready):
             if threads.is_in_thread():
                 threads.refuse_to_wait()
             if not (self.messages.is_open or self.calls.is_open):
@@ -114,6 +114,11 @@ class _SleepingSelector:
             if take_postponed_interrupt():  # it came while this loop looked for work
                 raise KeyboardInterrupt
         return []
+
+    def _is_ready(self) -> bool:
+        if self.calls.is_open:
+            self.calls.wait(0.0)
+        return self._loop.has_ready_callback
 
     def _serve_messages(self) -> None:
         """Serves the messages that came. A task that waited for one goes on before the next is

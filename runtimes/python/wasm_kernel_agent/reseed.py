@@ -6,6 +6,7 @@ Two sessions begin from one base image, and a fork begins from its parent's memo
 from __future__ import annotations
 
 import _random
+import _thread
 import contextlib
 import gc
 import logging
@@ -13,7 +14,6 @@ import os
 import random
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -97,7 +97,7 @@ def _living_generators() -> Iterator[Any]:
     """
     bits: Any = sys.modules.get("numpy.random.bit_generator")
     states: Any = sys.modules.get("numpy.random.mtrand")
-    lock = type(threading.RLock())
+    lock = _thread.RLock  # which numpy's hook gives them
     kinds = _subclasses(random.Random)
     near = gc.get_referrers(*kinds, *([lock] if bits is not None else []))
     yield from (one for one in near if _is_random(one))

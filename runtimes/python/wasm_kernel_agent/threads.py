@@ -33,6 +33,7 @@ _LEFT = (
     "{names} did not run: the sandbox has no threads, and daemons and timers run where a cell "
     "waits for them, as in join()."
 )
+_NAMED_MOST = 5
 _waiting: list[_Handle] = []
 _idle: list[_Handle] = []  # event loops of threads; they run again at the next wait
 _running: list[_Handle] = []
@@ -51,13 +52,18 @@ class _Ended(BaseException):
 class _Wait:
     """A wait for something that happens once: `is_over` may take it away."""
 
-    def __init__(self, is_over: Callable[[], bool]) -> None:
+    def __init__(self, is_over: Callable[[], bool], timeout: float | None = None) -> None:
         self._look, self._is_over = is_over, False
+        self._end = None if timeout is None else time.monotonic() + timeout
 
-    def is_over(self) -> bool:
+    def has_happened(self) -> bool:
         """Returns whether it has happened."""
         self._is_over = self._is_over or self._look()
         return self._is_over
+
+    def is_over(self) -> bool:
+        """Returns whether it has happened, or its time is over."""
+        return self.has_happened() or (self._end is not None and time.monotonic() >= self._end)
 
 
 class _Handle:
@@ -72,7 +78,7 @@ class _Handle:
         called = thread.function if self.is_timer else thread._target
         called = called or type(thread).run
         self.is_of_cell = getattr(called, "__module__", None) == "__main__"
-        self.is_told = False
+        self.is_told = self.was_asked = False
         self._is_done = False
 
     def has_end(self) -> bool:
@@ -89,8 +95,13 @@ class _Handle:
     def join(self, timeout: float | None = None) -> None:
         """Runs the thread; refuses to wait for one that waits itself."""
         __tracebackhide__ = True
-        self.run_if_waiting()
-        if not self.is_done():
+        wait = _Wait(self.is_done, timeout)
+        _waits.append(wait)
+        try:
+            self.run_if_waiting()
+        finally:
+            _waits.remove(wait)
+        if not wait.is_over():
             _wait(self.is_done, timeout)
 
     def run_if_waiting(self) -> None:
@@ -147,33 +158,36 @@ def is_in_thread() -> bool:
     return bool(_running)
 
 
-def run_until(is_over: Callable[[], bool], *, timers: bool = True) -> bool:
-    """Runs started threads until a wait is over; returns whether it is.
+def run_until(
+    is_over: Callable[[], bool], timeout: float | None = None, *, timers: bool = True
+) -> bool:
+    """Runs started threads until a wait is over; returns whether what it waits for has happened.
 
     Daemons, which may have no end, come late, and timers last: they take their whole time.
     """
     _wake_idle()
-    wait = _Wait(is_over)
+    wait = _Wait(is_over, timeout)
     _waits.append(wait)
     try:
         while not wait.is_over():
             ready = [each for each in _waiting if timers or not each.is_timer]
             if not ready:
-                return False
+                break
             min(ready, key=lambda each: (each.is_timer, each.is_daemon)).run()
     finally:
         _waits.remove(wait)
-    return True
+    return wait.has_happened()
 
 
 def _wait(is_over: Callable[[], bool], timeout: float | None) -> bool:
     """Waits until `is_over`, or for `timeout` seconds; returns whether it is over."""
     __tracebackhide__ = True
-    if run_until(is_over, timers=timeout is None):
+    began = time.monotonic()
+    if run_until(is_over, timeout, timers=timeout is None):
         return True
     if timeout is None:
         refuse_to_wait()
-    _sleep(max(timeout, 0))
+    _sleep(max(began + timeout - time.monotonic(), 0))
     return False
 
 
@@ -212,7 +226,9 @@ def end_cell() -> None:
         ending[0].run()
     untold = [each for each in _waiting if each.is_of_cell and not each.is_told]
     if untold:
-        note(_LEFT.format(names=", ".join(each.name for each in untold)))
+        names = [each.name for each in untold[:_NAMED_MOST]]
+        more = [f"{len(untold) - _NAMED_MOST:,} others"] if untold[_NAMED_MOST:] else []
+        note(_LEFT.format(names=", ".join([*names, *more])))
     for each in untold:
         each.is_told = True
 
@@ -230,6 +246,7 @@ def install() -> None:
     module = threading
     module.Lock = module._allocate_lock = _Lock
     module.get_ident = get_ident
+    module._CRLock = None  # it asks for the guest's one thread
     _sleep.__module__, _sleep.__qualname__, _sleep.__name__ = "time", "sleep", "sleep"
     time.sleep = _sleep  # type: ignore[assignment]
     module.local = _threading_local.local  # it asks for the current thread
@@ -252,10 +269,13 @@ def _start(self: Any) -> None:
 
 
 def _is_alive(self: Any) -> bool:
-    """Runs the thread if it was started and has not run: a cell may wait in a loop for its end."""
+    """Returns whether the thread runs. Asked again, runs it: a cell may wait in a loop."""
     if not self._started.is_set():
         return False
     if isinstance(handle := self._os_thread_handle, _Handle):
+        if not handle.was_asked and handle in _waiting:
+            handle.was_asked = True
+            return True
         handle.run_if_waiting()
     return not handle.is_done()
 
