@@ -315,7 +315,8 @@ class _Lock:
         __tracebackhide__ = True
         if not (blocking and self._lock.locked()) or -1 != timeout < 0:
             return self._lock.acquire(blocking, timeout)
-        return _wait(lambda: self._lock.acquire(False), None if timeout == -1 else timeout)
+        is_free = _wait(lambda: not self._lock.locked(), None if timeout == -1 else timeout)
+        return is_free and self._lock.acquire(False)
 
     @property
     def __enter__(self) -> Callable[[], bool]:
