@@ -79,7 +79,7 @@ def written(folder: Folder, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def index(folder: Folder, written: Path) -> Iterator[Index]:
-    """The same index, to which a later process adds."""
+    """The index that a later process opens, and adds to."""
     with contextlib.closing(Index(folder, "image")) as opened:
         opened.go_on(read_index(folder))
         yield opened

@@ -114,7 +114,7 @@ class BoundGuest(Protocol):
         """The fuel that is left of this turn, or None if code is unmetered."""
 
     def lower_fuel(self, most: int | None) -> int:
-        """Lowers the turn's fuel to `most`, unless that is None; returns the fuel taken away."""
+        """Lowers the turn's fuel to `most`, if given; returns the fuel that the turn loses."""
 
 
 class HostFunctions(Protocol):

@@ -193,7 +193,8 @@ class ProgramHome(SandboxHome[Sandbox]):
     def mounted(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
         """Opens the policy's mounts; returns the folders for the worker.
 
-        Raises `PolicyError` if that fails, or if the policy needs a session and this is none.
+        Raises `PolicyError` if a mount can't be opened, or if the policy needs a session and the
+        sandbox has none.
         """
         if not self.hooks.id:
             check_unrecorded(policy)

@@ -113,7 +113,7 @@ class SessionWorker:
     def call(self, pending: PendingCall) -> int:
         """Sends a call to the worker; returns its number.
 
-        Forks a worker if there is none, without waiting for it. Raises `SandboxClosed`,
+        Forks a worker if the session has none, and does not wait for it. Raises `SandboxClosed`,
         `LimitReached`, or `HostFailed` if the system allows no more threads.
         """
         if not pending.is_cell:  # a cell is submitted, and then waited for or not

@@ -1,9 +1,9 @@
 """Threads in turns: a thread that was started runs when something waits for it.
 
 The guest has one thread, and can't leave a function before its end. So a started thread runs as a
-whole where a cell, or another thread, can't go on: at `join` and `is_alive`, a lock that is taken,
-or a wait without which nothing would happen (events, queues, barriers, futures). Threads of an
-operating system could take turns in the same way. Some that need more are told so.
+whole where a cell, or another thread, can't go on: at `join`, at a lock that is taken, or in a wait
+for an event, a queue, a barrier or a future. An operating system could run its threads in the same
+order. A thread that needs another order gets an error.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class _Ended(BaseException):
 
 
 class _Wait:
-    """A wait for something that happens once: `is_over` may take it away."""
+    """A wait of a cell or a thread for an event; once the event has happened, it stays so."""
 
     def __init__(self, is_over: Callable[[], bool], timeout: float | None = None) -> None:
         self._look, self._is_over = is_over, False
         self._end = None if timeout is None else time.monotonic() + timeout
 
     def has_happened(self) -> bool:
-        """Returns whether it has happened."""
+        """Returns whether the event has happened."""
         self._is_over = self._is_over or self._look()
         return self._is_over
 
     def is_over(self) -> bool:
-        """Returns whether it has happened, or its time is over."""
+        """Returns whether the event has happened, or the wait's time is over."""
         return self.has_happened() or (self._end is not None and time.monotonic() >= self._end)
 
 
@@ -161,7 +161,7 @@ def is_in_thread() -> bool:
 def run_until(
     is_over: Callable[[], bool], timeout: float | None = None, *, timers: bool = True
 ) -> bool:
-    """Runs started threads until a wait is over; returns whether what it waits for has happened.
+    """Runs started threads until a wait is over; returns whether its event has happened.
 
     Daemons, which may have no end, come late, and timers last: they take their whole time.
     """
