@@ -154,7 +154,7 @@ import threading
 class Spoilt(threading.Timer):
     name = property(lambda self: 1 / 0)
     def __init__(self, *given):
-        super().__init__(1, print)
+        super().__init__(1, lambda: None)
         if given: self.finished = None
 """
 
