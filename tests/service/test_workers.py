@@ -458,3 +458,10 @@ def test_an_error_of_a_worker_is_one_of_ours_and_whole() -> None:
         assert type(messages.error_of(messages.Failed(1, name, "text"))) is WasmKernelError
     with pytest.raises(FrameError):
         messages.error_of(messages.Failed(1, "OutOfFuel", "text"))
+
+
+def test_a_worker_that_has_ended_leaves_nothing_open() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs, pytest.raises(OSError, match="No such file"):
+        fork_server.Worker.of(ours, 2**22 + 1, os.pidfd_open(os.getpid()))  # no process has it
+    assert ours.fileno() == -1

@@ -152,9 +152,14 @@ class Worker(Process):
 
     @classmethod
     def of(cls, line: socket.socket, process: int, descriptor: int) -> Worker:
-        """Returns a worker that was just forked, at the other end of a line."""
+        """Returns a worker that was just forked, at the other end of a line.
+
+        If the worker has ended, closes the line and the process's descriptor; raises `OSError`.
+        """
         folder = f"/proc/{process}"
         with contextlib.ExitStack() as opened:
+            opened.callback(line.close)
+            opened.callback(os.close, descriptor)
             files = []
             for name in FILES:
                 files.append(os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC))
