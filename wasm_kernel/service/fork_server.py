@@ -152,10 +152,7 @@ class Worker(Process):
 
     @classmethod
     def of(cls, line: socket.socket, process: int, descriptor: int) -> Worker:
-        """Returns a worker that was just forked, at the other end of a line.
-
-        If the worker has ended, closes the line and the process's descriptor; raises `OSError`.
-        """
+        """Returns a worker just forked. If it has ended, closes `line`, and raises `OSError`."""
         folder = f"/proc/{process}"
         with contextlib.ExitStack() as opened:
             opened.callback(line.close)
@@ -245,8 +242,7 @@ class ForkServer:
         self._spawned, self._has_spares = 0, has_spares
         self._line: socket.socket | None = None
         self._process: Process | None = None
-        self._is_closed = False
-        self._owner = os.getpid()
+        self._is_closed, self._owner = False, os.getpid()
         if started is not None:
             self._has(started)
 
@@ -337,12 +333,11 @@ class ForkServer:
         if made is None:
             return
         with self._guard:
-            unused = None if self._spare is None else self._spare[1]
-            self._spare = (requests, made)
+            unused, self._spare = self._spare, (requests, made)
             if self._is_closed:
                 self._drop()
         if unused is not None:
-            unused.close()
+            unused[1].close()
 
     def _first(self, requests: Sequence[ForkRequest | CleanerRequest]) -> Worker | None:
         """Returns a worker for the first request that is prepared; None if none is.
