@@ -117,12 +117,22 @@ class Mount:
             raise PolicyError("mounts", f"can't cover the guest's own {'/' + parts[1]}")
         if not (isinstance(self.host, str | Path) and str(self.host)):
             raise PolicyError("mounts", f"has a host for {self.guest} that is {self.host!r}")
+        if not isinstance(self.writable, bool):
+            raise PolicyError(
+                "mounts", f"has a writable for {self.guest} that is {self.writable!r}"
+            )
         if not os.path.isdir(self.host):  # noqa: PTH112 - a `Path`'s raises for a long name
             raise PolicyError("mounts", f"names a host folder for {self.guest} that is not there")
 
 
 def user_path(path: os.PathLike[str] | str) -> Path:
-    """Returns a path that the user named; a `~` at its beginning stands for the home folder."""
+    """Returns a path that the user named; a `~` at its beginning stands for the home folder.
+
+    Raises `ValueError` for an empty text, often a variable that is not set. It would be the current
+    folder.
+    """
+    if path == "":
+        raise ValueError("a path is an empty text; name one, such as '.'")
     return Path(os.path.expanduser(path))  # noqa: PTH111 - a `Path`'s raises for an unknown user
 
 
@@ -419,6 +429,19 @@ def check_env(env: Mapping[str, str]) -> None:
             raise PolicyError("env", "takes names and values that are text")
         if not key or "=" in key or "\0" in key + value:
             raise PolicyError("env", f"can't hold the variable {key!r}")
+
+
+def is_limit(name: str, value: object) -> bool:
+    """Returns whether a limit can have a value: above 0 and finite, and whole unless in seconds."""
+    kinds = int | float if name.endswith("seconds") else int
+    return isinstance(value, kinds) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def check_limit(name: str, value: object, otherwise: str = "") -> None:
+    """Raises `PolicyError` unless a limit can have a value; `otherwise` says what else it takes."""
+    if not is_limit(name, value):
+        number = "finite number of seconds" if name.endswith("seconds") else "whole number"
+        raise PolicyError(name, f"must be a {number} above 0{otherwise}, not {value!r}")
 
 
 def size_of(text: str, *, plain: int = 1) -> int:

@@ -230,6 +230,7 @@ def test_an_annotation_that_no_plain_data_fits_is_refused() -> None:
         ({"name": 5}, "the name of a function of the host is of type str, not int"),
         ({"name": "a b"}, r"not 'a b'; give one: HostFunction\(function, name=...\)"),
         ({"seconds": "5"}, "seconds of echo is of type float . int, not str"),
+        ({"seconds": True}, "seconds of echo is of type float . int, not bool"),
         ({"calls_a_minute": 1.5}, "calls_a_minute of echo is of type int, not float"),
     ],
 )

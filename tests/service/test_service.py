@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import threading
@@ -394,11 +395,13 @@ def test_a_mount_that_was_replaced_while_its_session_slept_is_refused(
 
 
 def test_limits_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(PolicyError, match="idle_seconds must be above 0"):
-        ServiceLimits(idle_seconds=0)
-    with pytest.raises(PolicyError, match="must be above 0, or None for no limit, not '3'"):
-        ServiceLimits(sessions="3")  # type: ignore[arg-type]
-    with pytest.raises(PolicyError, match="must be above 0, not None"):
+    for wrong in (0, True, math.inf, math.nan, "3"):
+        with pytest.raises(PolicyError, match="idle_seconds must be a finite number of seconds"):
+            ServiceLimits(idle_seconds=wrong)  # type: ignore[arg-type]
+    for wrong in (True, 1.5, "3"):
+        with pytest.raises(PolicyError, match="a whole number above 0, or None for no limit, not"):
+            ServiceLimits(sessions=wrong)  # type: ignore[arg-type]
+    with pytest.raises(PolicyError, match="queue must be a whole number above 0, not None"):
         ServiceLimits(queue=None)  # type: ignore[arg-type]
 
 

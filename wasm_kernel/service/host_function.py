@@ -71,6 +71,7 @@ class HostFunction:
             object.__setattr__(self, "name", getattr(self.function, "__name__", ""))
         check_type("the name of a function of the host", self.name, str)
         _check_name(self.name)
+        check_type(f"recorded of {self.name}", self.recorded, bool)
         for limit in ("seconds", "most_bytes", "calls_a_cell", "calls_a_minute"):
             value, kind = getattr(self, limit), float | int if limit == "seconds" else int
             check_type(f"{limit} of {self.name}", value, kind)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from wasm_kernel.errors import LimitReached, PolicyError
-from wasm_kernel.policy import MIB
+from wasm_kernel.errors import LimitReached
+from wasm_kernel.policy import MIB, check_limit
 from wasm_kernel.result import readable
 
 WORKER_BYTES = 64 * MIB
@@ -47,11 +47,10 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if value is None and name not in _NEEDED:
-                continue
-            if not (isinstance(value, int | float) and value > 0):
-                none = "" if name in _NEEDED else ", or None for no limit"
-                raise PolicyError(name, f"must be above 0{none}, not {value!r}")
+            if name in _NEEDED:
+                check_limit(name, value)
+            elif value is not None:
+                check_limit(name, value, ", or None for no limit")
 
     def check_sessions(self, known: int, own: int, more: int) -> None:
         """Raises `LimitReached` unless there may be `more` sessions.

@@ -36,6 +36,14 @@ def add_repeated(
     command.add_argument(*names.split(), help=f"{about}; may be repeated", **fields)
 
 
+def path_of(text: str) -> Path:
+    """Returns the path in an option of a command."""
+    try:
+        return user_path(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
 def add_functions(command: argparse.ArgumentParser) -> None:
     """Adds the option `--functions` to a command; `named_functions` takes its values."""
     about = "a module or FILE.py of yours, whose functions cells may call"

@@ -240,6 +240,8 @@ def test_wrong_arguments_are_refused_before_any_notebook_and_a_hook_that_fails_i
     for words, options in wrong.items():
         with pytest.raises(BatchError, match=words):
             run(**options)
+    with pytest.raises(ValueError, match="a path is an empty text"):
+        run_notebooks([tmp_path / "in"], tmp_path / "executed", record="")
     with pytest.raises(BatchError, match="out is an empty text"):
         run_notebooks([tmp_path / "in"], "")
     lost = run(hooks={"on_cell_start": lambda **_: 1 / 0})["report.ipynb"]
@@ -383,9 +385,9 @@ def test_the_verdict_is_what_the_kernel_says(limits: set[str], ename: str, verdi
     assert verdict_of(limits, ename) == verdict
 
 
-@pytest.mark.parametrize("wrong", [{"cell_seconds": 0}, {"fuel": 0}, {"notebook_seconds": -1.0}])
+@pytest.mark.parametrize("wrong", [{"cell_seconds": 0}, {"fuel": 1.5}, {"notebook_seconds": True}])
 def test_a_budget_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(PolicyError, match=f"{next(iter(wrong))} must be above 0"):
+    with pytest.raises(PolicyError, match=f"{next(iter(wrong))} must be a .* above 0, not"):
         Budgets(**wrong)
 
 
@@ -416,9 +418,17 @@ def test_the_command_says_what_it_can_not_begin_with(
         (tmp_path / "tests.py").write_text("")
         assert main(["grade", *named[1:], "--tests", str(tmp_path / "tests.py"), *wrong]) == 2
         assert "Nothing was run." in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([*named, "--memory", "much"])
-    assert "'much' is not a size such as 512M" in capsys.readouterr().err
+    tests = ["--tests", str(tmp_path / "tests.py")]
+    for line, why in (
+        ([*named, "--memory", "much"], "--memory: 'much' is not a size such as 512M"),
+        # before, an empty path was the current folder, and the default folder of sessions
+        ([*named, "--record", ""], "--record: a path is an empty text; name one, such as '.'"),
+        (["grade", named[1], *tests, "-o", ""], "-o/--out: a path is an empty text"),
+        (["sessions", "prune", "--older-than", "1m", "--root", ""], "--root: a path is an empty"),
+    ):
+        with pytest.raises(SystemExit):
+            main(line)
+        assert why in capsys.readouterr().err
     for functions, words in _wrong_functions(tmp_path / "tools.py"):
         assert main([*named, "--functions", functions]) == 2
         told = capsys.readouterr()

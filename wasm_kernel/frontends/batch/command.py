@@ -12,9 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.errors import PolicyError, WasmKernelError
-from wasm_kernel.policy import size_of, user_path
+from wasm_kernel.policy import size_of
 from wasm_kernel.service import fork_process
-from wasm_kernel.service.named_functions import add_functions, add_repeated, named_functions
+from wasm_kernel.service.named_functions import (
+    add_functions,
+    add_repeated,
+    named_functions,
+    path_of,
+)
 
 if TYPE_CHECKING:
     from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
@@ -39,24 +44,29 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
     add("notebooks", nargs="+", metavar="NOTEBOOK", help=_NOTEBOOKS)
     add("-o", "--out", required=True, metavar="OUT", help=_OUT)
     repeat("-p --parameter", ("NAME", "VALUE"), "a value for the cell tagged parameters", nargs=2)
-    repeat("-f --parameters", "FILE", "a YAML file of such values", type=user_path)
+    repeat("-f --parameters", "FILE", "a YAML file of such values", type=path_of)
     add("--resume", action="store_true", help="go on where an earlier run into OUT ended")
     add("--folder", choices=("none", "read", "write"), default="read", help=_FOLDER)
     repeat("--mount", "HOST:GUEST", _MOUNT, dest="mounts")
     repeat("--network", "URL", _NETWORK)
     kept = parser.add_mutually_exclusive_group()
-    kept.add_argument("--record", type=user_path, metavar="FOLDER", help=_RECORD)
+    kept.add_argument("--record", type=path_of, metavar="FOLDER", help=_RECORD)
     add_replay(kept)
     add("--deterministic", action="store_true", help=_DETERMINISTIC)
     add_functions(parser)
     workers = parser.add_mutually_exclusive_group()
     workers.add_argument("--cluster", metavar="ADDRESS", help=_CLUSTER)
     workers.add_argument("--local-cluster", type=int, metavar="N", help=_LOCAL_CLUSTER)
-    add("--shared", type=user_path, metavar="FOLDER", help="a folder that all of its workers share")
+    add(
+        "--shared",
+        type=path_of,
+        metavar="FOLDER",
+        help="a folder that all of its workers share",
+    )
     add("--compare", action="store_true", help=_COMPARE)
     repeat("--ignore", None, "a part of outputs that may differ", choices=_PARTS, dest="ignored")
     add_reports(parser)
-    add("--html", type=user_path, metavar="FILE", help="also write a page with links and figures")
+    add("--html", type=path_of, metavar="FILE", help="also write a page with links and figures")
     add_running(parser)
     parser.set_defaults(run=lambda options: guarded(lambda: _run(options, root)))
 
@@ -80,16 +90,16 @@ _REQUIREMENTS = "a requirements file, whose packages notebooks in Python have"
 
 def add_replay(parser: Any) -> None:
     """Adds the option for recorded answers."""
-    parser.add_argument("--replay", type=user_path, metavar="FOLDER", help=_REPLAY)
+    parser.add_argument("--replay", type=path_of, metavar="FOLDER", help=_REPLAY)
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
     """Adds the options about running notebooks, which several commands share."""
     add, repeat = parser.add_argument, partial(add_repeated, parser)
     add("--jobs", type=int, metavar="N", help=_JOBS)
-    repeat("--input", "FILE", _INPUT, type=user_path, dest="inputs")
-    repeat("-r --requirements", "FILE", _REQUIREMENTS, type=user_path)
-    add("--sessions", type=user_path, metavar="FOLDER", help="where notebooks have their sessions")
+    repeat("--input", "FILE", _INPUT, type=path_of, dest="inputs")
+    repeat("-r --requirements", "FILE", _REQUIREMENTS, type=path_of)
+    add("--sessions", type=path_of, metavar="FOLDER", help="where notebooks have their sessions")
     for field, (name, kind, about) in _BUDGETS.items():
         add(name, dest=field, type=kind, metavar=_METAVARS[kind], help=about)
 
@@ -98,7 +108,7 @@ def add_reports(parser: argparse.ArgumentParser) -> None:
     """Adds the options for reports."""
     about = "write one JSON object a line instead of words"
     parser.add_argument("--json", action="store_true", help=about)
-    parser.add_argument("--junit", type=user_path, metavar="FILE", help="also write JUnit XML")
+    parser.add_argument("--junit", type=path_of, metavar="FILE", help="also write JUnit XML")
 
 
 def size(text: str) -> int:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wasm_kernel.frontends.batch import command
-from wasm_kernel.policy import user_path
-from wasm_kernel.service.named_functions import add_repeated
+from wasm_kernel.service.named_functions import add_repeated, path_of
 
 _ABOUT = (
     "Runs submissions in sandboxes, and each test in a copy of the state that one reached. The "
@@ -31,8 +30,8 @@ def add_grade(commands: Any, root: Callable[[], Path]) -> None:
     parser = commands.add_parser("grade", help="grade notebooks by tests", description=_ABOUT)
     add = parser.add_argument
     add("notebooks", nargs="+", metavar="SUBMISSION", help="as for `run`")
-    add("--tests", action="append", required=True, type=user_path, metavar="TESTS", help=_TESTS)
-    add("-o", "--out", required=True, type=user_path, metavar="OUT", help=_OUT)
+    add("--tests", action="append", required=True, type=path_of, metavar="TESTS", help=_TESTS)
+    add("-o", "--out", required=True, type=path_of, metavar="OUT", help=_OUT)
     add("--test-seconds", type=float, default=10.0, help="the most that a test may take")
     command.add_replay(parser)
     add_repeated(parser, "--network", "URL", _NETWORK)

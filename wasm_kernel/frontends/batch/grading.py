@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.probing import CleanGuest, NotJudged, SubmissionCopy
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.linux.task import QUIET
-from wasm_kernel.policy import ExecutionPolicy, NetworkMode, user_path
+from wasm_kernel.policy import ExecutionPolicy, NetworkMode, is_limit, user_path
 from wasm_kernel.service.service import Service
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.forking import ForkSession, fork_session
@@ -147,8 +146,8 @@ def grade_notebooks(
     files = read_tests([user_path(each) for each in paths_in("tests", tests)])
     named = paths_in("submissions", submissions)
     count = jobs_of(jobs)
-    if not 0 < test_seconds < math.inf:
-        raise BatchError(f"A test may take some seconds, not {test_seconds:g}. Nothing was run.")
+    if not is_limit("test_seconds", test_seconds):
+        raise BatchError(f"A test may take some seconds, not {test_seconds!r}. Nothing was run.")
     if network and replay is None:
         raise BatchError("--network needs --replay: grading reaches no host. Nothing was run.")
     settings = RunSettings(

@@ -28,7 +28,7 @@ from wasm_kernel.frontends.batch.parameters import check_parameters
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.linux.folders import closing_fd, making_folder
 from wasm_kernel.linux.locks import FileLock, try_lock
-from wasm_kernel.policy import ExecutionPolicy, Mount, NetworkMode
+from wasm_kernel.policy import ExecutionPolicy, Mount, NetworkMode, is_limit
 from wasm_kernel.service.program_home import OF_WORKER, own_workers
 from wasm_kernel.sessions.upkeep import Upkeep
 
@@ -77,7 +77,7 @@ def run_sources(
 def jobs_of(jobs: int | None) -> int:
     """Returns how many run at a time, by default one per processor; `BatchError` if below 1."""
     count = len(os.sched_getaffinity(0)) if jobs is None else jobs
-    if not isinstance(count, int) or count < 1:
+    if not is_limit("jobs", count):
         raise BatchError(f"jobs is a whole number above 0, not {jobs!r}. Nothing was run.")
     return count
 

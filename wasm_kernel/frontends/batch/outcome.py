@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args
 from msgspec import Struct
 
 from wasm_kernel.errors import PolicyError, WasmKernelError
-from wasm_kernel.policy import ExecutionPolicy, user_path
+from wasm_kernel.policy import ExecutionPolicy, check_limit, user_path
 
 Item = TypeVar("Item")
 Verdict = Literal[
@@ -183,8 +183,8 @@ class Budgets(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if not (value is None or (isinstance(value, int | float) and value > 0)):
-                raise PolicyError(name, f"must be above 0, not {value!r}")
+            if value is not None:
+                check_limit(name, value)
         try:
             ExecutionPolicy.from_values(self.limits())
         except PolicyError as problem:

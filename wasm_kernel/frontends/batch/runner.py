@@ -98,6 +98,7 @@ def run_notebooks(
         TypeError, ValueError: a function can't be offered.
     """
     sources = find_sources(paths_in("notebooks", notebooks), out_in(out))
+    kept = replay if record is None else record
     settings = RunSettings(
         root=SessionsRoot(workspace_root, private_root),
         budgets=budgets or Budgets(),
@@ -105,7 +106,7 @@ def run_notebooks(
         mounts=items_in("mounts", mounts),
         network=items_in("network", network),
         network_mode=_mode_of(record, replay),
-        exchanges=None if record is replay is None else user_path(record or replay or ""),
+        exchanges=None if kept is None else user_path(kept),
         inputs=tuple(user_path(each) for each in paths_in("inputs", inputs)),
         parameters=dict(parameters or {}),
         resume=resume,

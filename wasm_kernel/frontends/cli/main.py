@@ -21,8 +21,8 @@ from wasm_kernel.frontends.batch.command import add_run
 from wasm_kernel.frontends.batch.grade_command import add_grade
 from wasm_kernel.frontends.cli.serve import add_serve
 from wasm_kernel.frontends.mcp.command import add_mcp
-from wasm_kernel.policy import RuntimeType, user_path
-from wasm_kernel.service.named_functions import add_repeated
+from wasm_kernel.policy import RuntimeType
+from wasm_kernel.service.named_functions import add_repeated, path_of
 
 _ENV = "an environment variable for the kernel's process"
 _CACHE = (
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_place(install)
     install.add_argument("--display-name", help="how the picker calls the kernel")
     add_repeated(install, "--env", ("NAME", "VALUE"), _ENV, nargs=2)
-    install.add_argument("--cache", metavar="FOLDER", help=_CACHE)
+    install.add_argument("--cache", type=path_of, metavar="FOLDER", help=_CACHE)
     install.set_defaults(run=_install)
 
     uninstall = commands.add_parser("uninstall", help="take the kernel out of the picker")
@@ -76,8 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     warm = commands.add_parser("warm", help="compile the guest now, not at the first kernel")
     warm.add_argument("--fuel", action="store_true", help=_FUEL)
     carried = warm.add_mutually_exclusive_group()
-    carried.add_argument("--export", type=user_path, metavar="FILE", help=_EXPORT)
-    carried.add_argument("--import", type=user_path, dest="source", metavar="FILE", help=_IMPORT)
+    carried.add_argument("--export", type=path_of, metavar="FILE", help=_EXPORT)
+    carried.add_argument("--import", type=path_of, dest="source", metavar="FILE", help=_IMPORT)
     about = "of the FILE to import, as --export printed it"
     warm.add_argument("--sha256", metavar="DIGEST", help=about)
     warm.set_defaults(run=_warm, usage=warm.error)
@@ -116,7 +116,7 @@ def _install(options: argparse.Namespace) -> None:
 
     place, env = kernelspecs.KernelspecPlace(options.user, options.prefix), dict(options.env)
     if options.cache is not None:
-        cache = Cache(user_path(options.cache).absolute())
+        cache = Cache(options.cache.absolute())
         cache.prepare()
         env[ENVIRONMENT] = str(cache.folder)
     runtime = RuntimeType(options.language)

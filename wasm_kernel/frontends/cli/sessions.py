@@ -31,6 +31,7 @@ from wasm_kernel.frontends.cli.session_tables import (
     table,
 )
 from wasm_kernel.result import readable
+from wasm_kernel.service.named_functions import path_of
 from wasm_kernel.sessions import ids, overview
 from wasm_kernel.sessions.overview import Overview
 from wasm_kernel.sessions.pruning import hours_of
@@ -68,12 +69,12 @@ def _add_folders(parser: argparse.ArgumentParser, **fields: Any) -> None:
         ("--root", "the folder that holds the sessions"),
         ("--private-root", "the folder of their variables; not needed if it was used before"),
     ):
-        parser.add_argument(name, metavar="FOLDER", help=about, **fields)
+        parser.add_argument(name, type=path_of, metavar="FOLDER", help=about, **fields)
 
 
 def _running(command: Command, default: Callable[[], Path]) -> Command:
     def run(options: argparse.Namespace) -> int | None:
-        place, private = Path(options.root) if options.root else default(), options.private_root
+        place, private = options.root or default(), options.private_root
         options.elsewhere = [] if options.root else ROOTS.paths()
         root = options.root = SessionsRoot(place, private)
         if "session" in options:
@@ -157,14 +158,14 @@ def _files(options: argparse.Namespace) -> None:
     "print a file of a session",
     _SESSION,
     _option("path", "the file's path in the session"),
-    _option("--output -o", "instead of standard output", metavar="FILE"),
+    _option("--output -o", "instead of standard output", type=path_of, metavar="FILE"),
 )
 def _read(options: argparse.Namespace) -> None:
     from wasm_kernel.sessions.files import read_session_file
 
     data = read_session_file(options.session, options.path, **options.folders)
     if options.output is not None:
-        Path(options.output).write_bytes(data)
+        options.output.write_bytes(data)
         return
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

@@ -17,11 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.errors import Door, PolicyError, WasmKernelError
-from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml, size_of, user_path
+from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml, size_of
 from wasm_kernel.result import readable
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.functions import Functions
-from wasm_kernel.service.named_functions import add_functions, add_repeated, named_functions
+from wasm_kernel.service.named_functions import (
+    add_functions,
+    add_repeated,
+    named_functions,
+    path_of,
+)
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -101,11 +106,11 @@ def add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def add_service_options(command: argparse.ArgumentParser, **defaults: float) -> None:
     """Adds the options of sessions, and of a server over HTTP; `defaults` replace some."""
     add, repeat = command.add_argument, partial(add_repeated, command)
-    add("--token-file", type=user_path, metavar="FILE", help=_BEARERS)
+    add("--token-file", type=path_of, metavar="FILE", help=_BEARERS)
     repeat("--allow-host", "NAME", "over HTTP, a further name that clients reach this server by")
     add("--keep", action="store_true", help="leave sessions on disk at the end")
-    add("--workspace", type=user_path, metavar="FOLDER", help="where sessions lie")
-    add("--policy", type=user_path, metavar="FILE", help=_POLICY)
+    add("--workspace", type=path_of, metavar="FOLDER", help="where sessions lie")
+    add("--policy", type=path_of, metavar="FILE", help=_POLICY)
     repeat("--mount", "HOST:GUEST[:rw]", _MOUNT)
     repeat("--network", "URL", _NETWORK)
     add_functions(command)
