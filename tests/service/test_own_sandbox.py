@@ -41,6 +41,7 @@ from wasm_kernel.result import SandboxResult
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.fork_server import ForkServer
 from wasm_kernel.service.sandbox import Sandbox
+from wasm_kernel.sessions.root import WorkspaceError
 
 Making = Callable[..., Sandbox]
 ID = "abc-123"
@@ -94,6 +95,11 @@ def test_what_is_wrong_is_said_before_anything_is_made(make: Making, tmp_path: P
         make(broker=None)
     with pytest.raises(PolicyError, match="is record, which needs a session"):
         make(policy=ExecutionPolicy(network_mode="record"))
+    # before, it was a plain OSError
+    with pytest.raises(
+        WorkspaceError, match=r"'w' can't .* \(No such .*\). No .* Set workspace to"
+    ):
+        wasm_kernel.create_sandbox(workspace="/proc/nowhere/w")
     assert not [*tmp_path.iterdir()]
     sandbox = make()
     with pytest.raises(PolicyError, match="is replay, which needs a session"):

@@ -49,7 +49,7 @@ def create_sandbox(
         PrivateFolderError: there is no place for private state.
         OutOfDescriptors: this process may not open more files, even with its soft limit raised to
             the hard one.
-        OSError: the workspace can't be made.
+        WorkspaceError: the workspace can't be made or opened.
     """
     from wasm_kernel.service import fork_process
 

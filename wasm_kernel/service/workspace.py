@@ -9,10 +9,15 @@ from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.orphans import remove_due_daily
 from wasm_kernel.linux.folders import real_path, undoing
 from wasm_kernel.policy import ExecutionPolicy, NetworkMode, user_path
+from wasm_kernel.sessions.root import WorkspaceError
 
 _NEEDS_SESSION = (
     "is {mode}, which needs a session: outside of sessions, the record ends with the sandbox. "
     "Nothing was done. Use get_session_sandbox"
+)
+_CLOSED = (
+    "The workspace {name!r} can't be made or opened ({why}). No sandbox was made. Set workspace to "
+    "a folder that you can write to."
 )
 
 
@@ -26,7 +31,10 @@ def open_workspace(workspace: str, policy: ExecutionPolicy, private_root: str | 
     check_unrecorded(policy)
     folder = user_path(workspace)
     guards = check_opening(real_path(folder), None, policy.mounts, private_root)
-    folders = SandboxFolders.of_workspace(folder, private_root, guards)
+    try:
+        folders = SandboxFolders.of_workspace(folder, private_root, guards)
+    except OSError as problem:
+        raise WorkspaceError(_CLOSED.format(name=folder.name, why=describe(problem))) from problem
     with undoing(folders.close):
         folders.mounted(policy.mounts)
     remove_due_daily()
