@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +26,7 @@ from tests.service.traitors import (
 from wasm_kernel.errors import HostFailed, LimitReached, SandboxClosed, WasmKernelError
 from wasm_kernel.execution.interfaces import InputInterrupted, NoListener
 from wasm_kernel.guests.protocol import Output
+from wasm_kernel.linux import memory
 from wasm_kernel.linux.broker import BrokerRequest, EmptyReply
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.task import Task
@@ -75,6 +77,22 @@ def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Makin
     home.script = lambda channel: None
     fall_asleep(sandbox)
     assert "has ended, or was killed" in lost(lambda: sandbox.query(A_QUERY).result(PATIENCE))
+
+
+def test_the_error_names_memory_if_the_system_has_ended_processes_for_it(
+    homes: Making, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (figures := tmp_path / "vmstat").write_text("nr_free_pages 7\noom_kill 3\n")
+    monkeypatch.setattr(memory, "VMSTAT", figures)
+
+    def is_killed_for_memory(channel: Channel) -> None:
+        channel.send(messages.Opened())
+        request(channel)
+        figures.write_text("oom_kill 4\n")
+
+    sandbox = homes(is_killed_for_memory).session()
+    assert "was killed, probably by the system" in error_of(sandbox.execute("x"))
+    assert "has ended, or was killed" in error_of(sandbox.execute("x"))
 
 
 def test_a_session_goes_on_after_the_system_had_no_thread_for_it(

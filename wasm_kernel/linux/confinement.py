@@ -37,7 +37,7 @@ _SYSTEM = (
     *("/etc/ld.so.cache", "/etc/localtime", "/etc/timezone"),
     *("/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf"),
     *("/proc/self", "/proc/stat", "/proc/meminfo", "/proc/cpuinfo", "/proc/loadavg"),
-    *("/proc/uptime", "/proc/version", "/proc/filesystems"),
+    *("/proc/uptime", "/proc/version", "/proc/vmstat", "/proc/filesystems"),
     *("/proc/sys/vm/overcommit_memory", "/proc/sys/vm/max_map_count"),
     *("/sys/devices/system/cpu", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage"),
     *("/dev/urandom", "/dev/random", "/dev/zero"),

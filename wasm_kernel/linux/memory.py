@@ -21,6 +21,7 @@ _NO_ACCESS = 0  # PROT_NONE
 _MAY_MOVE, _FIXED = 1, 2  # flags of mremap
 _MAPS = Path("/proc/self/maps")
 MEMINFO, GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
+VMSTAT = Path("/proc/vmstat")
 GROUPS = Path("/sys/fs/cgroup")
 _mmap = libc.function("mmap", POINTER, SIZE, INT, INT, INT, LONG, result=POINTER)
 _munmap = libc.function("munmap", POINTER, SIZE)
@@ -195,6 +196,15 @@ def available_memory() -> int:
     A control group of this process may leave less than the system has.
     """
     return min([_of_system(), *_of_groups()])
+
+
+def oom_kills() -> int:
+    """Returns how many processes the system has ended for lack of memory; 0 if unknown."""
+    with contextlib.suppress(OSError):
+        for line in VMSTAT.read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 def _of_system() -> int:

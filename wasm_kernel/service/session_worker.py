@@ -264,7 +264,7 @@ class SessionWorker:
         except Exception as failure:
             log_failure("a session", failure)
             line.why_ended = "was ended, as its service failed; the log says more"
-        return WorkerLost(line.why_ended or "has ended, or was killed", LAST_KEPT)
+        return WorkerLost(line.why_lost, LAST_KEPT)
 
     def _progress(self, text: str) -> None:
         for pending in [*self._calls.calls.values()]:

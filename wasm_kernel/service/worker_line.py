@@ -18,6 +18,7 @@ from wasm_kernel import events
 from wasm_kernel.errors import FrameError, GuestStopped, WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, BrokerServer, Handlers
+from wasm_kernel.linux.memory import oom_kills
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
 from wasm_kernel.service.calls import PendingCall
@@ -39,6 +40,11 @@ _CLOSE_SECONDS = 150.0  # for a worker to close its session, beside its grace an
 _TELL_SECONDS = 2.0  # of waiting in silence for its end
 _DISK_SPEED = 4 * MIB  # bytes a second; the worker's own memory is the most that is left to write
 SILENT = "did not answer for {seconds:g} seconds, and was ended"
+_KILLED = "has ended, or was killed"
+_OUT_OF_MEMORY = (
+    "was killed, probably by the system, which has just ended processes because the machine, or a "
+    "container on it, had no memory left"
+)
 _SLOW = "did not close its session within {seconds:.0f} seconds, and was ended"
 
 
@@ -63,6 +69,12 @@ class WorkerLine:
         self._pings = 0  # unanswered
         self._stray_left = _STRAY_BYTES
         self._requests = 0
+        self._oom_kills = oom_kills()
+
+    @property
+    def why_lost(self) -> str:
+        """The reason why the worker is gone, as the end of a sentence about its process."""
+        return self.why_ended or (_KILLED if oom_kills() == self._oom_kills else _OUT_OF_MEMORY)
 
     def hear(self) -> tuple[Report, int]:
         """Waits for a message; returns it with its size.
