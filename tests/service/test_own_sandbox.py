@@ -304,6 +304,22 @@ def test_a_listener_or_callback_that_waits_for_its_own_session_is_told(make: Mak
     assert all("can't wait for its own session" in each for each in told)
 
 
+@pytest.mark.parametrize("session_id", ["", ID])
+def test_a_listener_may_close_its_sandbox(make: Making, tmp_path: Path, session_id: str) -> None:
+    """Before, the folders were closed under the worker, and the cell ended with `HostFailed`."""
+    sandbox = make(session_id)
+
+    class Closing(NoListener):
+        def emit(self, output: object) -> None:
+            sandbox.close()
+
+    code = "import time\nprint(1, flush=True)\ntime.sleep(600)"
+    assert "as its sandbox was closed" in error_of(sandbox.execute(code, listener=Closing()))
+    with pytest.raises(SandboxClosed, match="can be opened again"):
+        sandbox.execute("1")
+    wait_for(lambda: not [file for file in open_files() if file.startswith(str(tmp_path))])
+
+
 def test_a_sandbox_that_was_not_closed_warns_and_ends(make: Making, tmp_path: Path) -> None:
     sandbox: Any = wasm_kernel.create_sandbox(workspace=tmp_path / "left")
     sandbox.execute("1")

@@ -148,6 +148,7 @@ class ProgramHome(SandboxHome[Sandbox]):
         self.hooks = hooks
         self._workers = own_workers()
         self._forks: dict[str, SandboxFolders] = {}
+        self._is_closed = False
 
     def sandbox(
         self,
@@ -172,6 +173,8 @@ class ProgramHome(SandboxHome[Sandbox]):
     def release(self, session: SessionWorker) -> None:
         """Notes that the session is asleep."""
         self._workers.remove(session)
+        if self._is_closed:
+            self._close_folders()
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker for the session."""
@@ -202,7 +205,12 @@ class ProgramHome(SandboxHome[Sandbox]):
         return {"folders": replace(self.hooks.folders.opened, is_left=False)}  # it is in use
 
     def closed(self, sandbox: Sandbox) -> None:
-        """Closes the session and its folders."""
+        """Closes the session and its folders, once its worker has ended."""
+        self._is_closed = True
+        if sandbox.worker.state == "asleep":  # it is not if its own listener closes it
+            self._close_folders()
+
+    def _close_folders(self) -> None:
         self.hooks.closed()
         self.hooks.folders.close()
 
