@@ -130,7 +130,7 @@ class SandboxLogger:
         """Returns a logger that adds `fields` to every event."""
         return SandboxLogger(self._logger, {**self.fields, **fields})
 
-    def log_event(self, event: str, **fields: Any) -> None:
+    def log_event(self, event: str, /, **fields: Any) -> None:
         """Sends one event, at level `warning` for those in `WARNINGS` and at `info` otherwise.
 
         Paths and enum members become plain values; a field that is None is left out.

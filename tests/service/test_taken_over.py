@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import socket
@@ -33,6 +34,7 @@ from tests.service.traitors import (
 )
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import Cell
 from wasm_kernel.guests.protocol import CallFunction, Display
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, EmptyReply
@@ -333,6 +335,27 @@ def test_shared_memory_of_a_worker_counts_as_its_own() -> None:
         shared.write(b"x" * 64 * MIB)
         assert worker.resident_bytes - before > 48 * MIB
     worker.channel.close()
+
+
+def test_a_worker_that_tells_of_a_wait_is_heard_once(
+    homes: Making, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, 14,000 messages wrote as many warnings, and as many sentences for those who wait."""
+    sandbox = homes(says(*[messages.Waiting(1.0)] * 9, ended)).session()
+    assert sandbox.execute("x").success
+    assert caplog.text.count("an earlier process still saves") == 1
+
+
+def test_an_event_of_a_worker_with_odd_fields_is_logged(
+    homes: Making, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, a field named `self` was a fault of the service."""
+    event = messages.Event("session.forked", {"self": 1, "level": 2})
+    sandbox = homes(says(event, ended)).session()
+    sandbox.worker.logger = SandboxLogger(logging.getLogger("heard"))
+    caplog.set_level("INFO", "heard")
+    assert sandbox.execute("x").success
+    assert "session.forked self=1" in caplog.text
 
 
 def test_the_text_of_a_workers_error_does_nothing_to_a_terminal() -> None:

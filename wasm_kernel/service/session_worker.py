@@ -293,8 +293,9 @@ class SessionWorker:
                 self.usage.opened(report.count)
                 self._killed = 0
             case messages.Waiting():
-                line.count(size)
-                self._tell_wait(f"an earlier process still saves: {report.seconds:.0f} s at most")
+                if line.waits(size):
+                    most = f"{report.seconds:.0f} s at most"
+                    self._tell_wait(f"an earlier process still saves: {most}")
             case messages.MaySleep():
                 line.count(size)
                 self.sleep()

@@ -64,6 +64,7 @@ class WorkerLine:
         self.is_hearing = True
         self.has_guest = False
         self.is_up = False
+        self._has_waited = False
         self._silence: float | None = None  # seconds since a ping
         self._guard = threading.Lock()
         self._pings = 0  # unanswered
@@ -99,6 +100,12 @@ class WorkerLine:
         self._stray_left -= size + _STRAY_LEAST
         if self._stray_left < 0:
             raise FrameError("it says more than anybody reads")
+
+    def waits(self, size: int) -> bool:
+        """Counts a message that the worker waits; returns whether it is the first one."""
+        self.count(size)
+        is_first, self._has_waited = not self._has_waited, True
+        return is_first
 
     def serve(self, message: BrokerRequest | BrokerCancel, size: int, more: int) -> None:
         """Begins to serve a request for work beyond the walls, or cancels one.

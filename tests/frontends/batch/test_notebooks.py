@@ -1,3 +1,5 @@
+# mypy: disable-error-code="no-untyped-call"
+
 """Which notebooks a batch has, how they are read, and where they are written."""
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from tests.faces import full_disk
@@ -25,7 +28,12 @@ from wasm_kernel.frontends.batch.notebooks import (
     write_notebook,
 )
 from wasm_kernel.frontends.batch.outcome import BatchError, paths_in
-from wasm_kernel.frontends.batch.parameters import check_parameters, read_parameters, value_of
+from wasm_kernel.frontends.batch.parameters import (
+    check_parameters,
+    put_in,
+    read_parameters,
+    value_of,
+)
 
 
 def test_folders_globs_and_files_are_found_once(
@@ -159,6 +167,21 @@ def test_a_hostile_notebook_is_read_in_time_that_grows_with_its_size() -> None:
         with pytest.raises(NotebookError, match="the tags of a cell are not texts"):
             parse_notebook(json.dumps(each).encode())
     assert time.process_time() - began < 20.0
+
+
+def test_a_notebook_with_a_lone_surrogate_can_be_written() -> None:
+    """Before, it ended the run of all notebooks on a cluster, and with a comparison everywhere."""
+    cell = {"cell_type": "code", "id": "a", "source": "'\ud800'", "metadata": {}, "outputs": []}
+    book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}}
+    read = parse_notebook(json.dumps(book | {"cells": [cell | {"execution_count": None}]}).encode())
+    assert b"'?'" in nbformat.v4.writes(read).encode()
+
+
+def test_a_notebook_of_an_old_format_takes_parameters() -> None:
+    """Before, one of the first format ended the run of all notebooks."""
+    cell = {"cell_type": "code", "code": "x = 1", "prompt_number": 1}
+    old = {"nbformat": 1, "nbformat_minor": 0, "metadata": {}, "cells": [cell]}
+    assert "x = 3" in put_in(parse_notebook(json.dumps(old).encode()), {"x": 3}).cells[0].source
 
 
 @pytest.mark.parametrize("values", ['{"":{}},', "[],", "1,"])

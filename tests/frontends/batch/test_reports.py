@@ -8,6 +8,7 @@ import base64
 import copy
 import io
 import json
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from junitparser import JUnitXml
 from tests.frontends.batch.conftest import Making, Running, executed
 from wasm_kernel.frontends.batch.comparing import difference, without_notes
 from wasm_kernel.frontends.batch.live_table import LiveTable
-from wasm_kernel.frontends.batch.notebooks import write_notebook
+from wasm_kernel.frontends.batch.notebook_run import compared
+from wasm_kernel.frontends.batch.notebooks import find_sources, write_notebook
 from wasm_kernel.frontends.batch.outcome import Outcome
 from wasm_kernel.frontends.batch.report_files import junit_report, page, write_reports
 from wasm_kernel.frontends.batch.reporting import JsonLines, line_of, summary
@@ -146,6 +148,25 @@ def test_the_time_of_a_comparison_grows_with_its_size() -> None:
     assert time.process_time() - began < 10.0
 
 
+def test_outputs_that_can_not_be_compared_fail_their_own_notebook(make: Making) -> None:
+    """Before, one notebook with nested stored outputs ended the run of all others."""
+    nested: Any = 1
+    for _ in range(450):
+        nested = [nested]
+    data = {"application/json": nested}
+    made = book({"output_type": "display_data", "data": data, "metadata": {}})
+    (source,) = find_sources([str(make("a.ipynb", *made.cells))], Path("out"))
+    outcome = compared(source, book(), [], Outcome("a.ipynb", "ok"))
+    assert (outcome.verdict, "can't be compared" in outcome.reason) == ("error", True)
+
+
+def test_a_comparison_starts_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, git got the outputs if it was there, and failed for lone surrogates."""
+    monkeypatch.setattr(subprocess, "Popen", None)
+    old, new = (book(shown(text_plain=text)) for text in ("a\nb", "a\nc"))
+    assert "-  b" in difference(old, new, [])[0]
+
+
 def test_a_run_is_compared_with_what_was_stored(make: Making, run: Running, tmp_path: Path) -> None:
     said = {"output_type": "stream", "name": "stdout"}
     for name, texts in (("a", ["1\n", "2\n"]), ("b", ["1\n5\n"])):
@@ -155,7 +176,7 @@ def test_a_run_is_compared_with_what_was_stored(make: Making, run: Running, tmp_
     outcomes = run(compare=True, ignored=["counts"])
     assert outcomes["a.ipynb"].ok
     assert (outcomes["b.ipynb"].verdict, outcomes["b.ipynb"].cell) == ("error", 1)
-    assert "-5" in outcomes["b.ipynb"].difference
+    assert "-  5" in outcomes["b.ipynb"].difference
     assert executed(tmp_path / "out" / "b.ipynb")[0][1] == "1\n2\n"
 
 

@@ -52,7 +52,7 @@ def difference(
     if not found:
         return "", 0
     written = io.StringIO()
-    told = PrettyPrintConfig(out=written, use_color=False)
+    told = PrettyPrintConfig(out=written, use_git=False, use_diff=False, use_color=False)
     pretty_print_notebook_diff("stored", "now", old, [op_patch("cells", found)], told)
     return written.getvalue()[:_DIFFERENCE_CHARACTERS], found[0].key + 1
 

@@ -92,6 +92,7 @@ _CANCELLED = "The run was cancelled."
 _LATE = "The notebook ran longer than its limit of {seconds:g} seconds."
 _MORE_TIME = "Raise --notebook-seconds to allow more."
 _DIFFERS = "The outputs are not those that the notebook was stored with."
+_NOT_COMPARED = "The outputs can't be compared with the stored ones ({why})."
 _NOT_HERE = "The notebook is in {language}, in which submissions can't be graded."
 _KEPT_IN = "not collected, but kept in session {id}"
 _GONE = "not collected, and gone with the worker"
@@ -450,7 +451,11 @@ def compared(
 ) -> Outcome:
     """Returns the outcome of a notebook whose outputs must equal its stored ones."""
     before = without_notes(read_stored(source))
-    found, cell = difference(before, book, ignored)
+    try:
+        found, cell = difference(before, book, ignored)
+    except Exception as problem:  # the stored outputs are untrusted: nbdime may raise anything
+        why = plain(_NOT_COMPARED.format(why=describe(problem)))
+        return replace(outcome, verdict="error", reason=why)
     if not found:
         return outcome
     return replace(outcome, verdict="error", reason=_DIFFERS, cell=cell, difference=found)

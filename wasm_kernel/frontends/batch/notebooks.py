@@ -26,6 +26,7 @@ from nbformat import NotebookNode
 
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.frontends.batch.outcome import BatchError, BatchStopped, plain
+from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.linux.channel import marks_in
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import RuntimeType
@@ -219,9 +220,10 @@ def parse_notebook(data: bytes) -> NotebookNode:
             found["nbformat_minor"] = max(5, int(found["nbformat_minor"]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            book: NotebookNode = nbformat.reader.reads(json.dumps(found))
+            text = without_surrogates(json.dumps(found, ensure_ascii=False))
+            book: NotebookNode = nbformat.reader.reads(text)
             if book.nbformat != _VERSION:
-                book = nbformat.convert(book, _VERSION)
+                book = nbformat.from_dict(nbformat.convert(book, _VERSION))
                 for number, cell in enumerate(book.cells, start=1):
                     cell.id = f"cell-{number}"
             nbformat.validate(book)
