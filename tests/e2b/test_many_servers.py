@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+import pytest
+
 from tests.e2b.conftest import ANN, BOB, TOKENS, Api, SandboxOf
-from tests.faces import wait_for
+from tests.faces import PATIENCE, wait_for
 from tests.forking import forked
-from tests.mcp.clients import Agents, HttpServer, server_environment, serving
+from tests.mcp.clients import Agents, Answer, HttpServer, server_environment, serving
+from wasm_kernel.frontends.http.callers import ENDING
 
 
 @contextlib.contextmanager
@@ -45,6 +50,35 @@ def is_refused(sandbox: SandboxOf) -> bool:
 def ids(answer: Api) -> set[str]:
     """Returns the ids of a client's sandboxes."""
     return {each["sandboxID"] for each in answer.call("GET", "/v2/sandboxes").json}
+
+
+@pytest.mark.parametrize("kept", [(), ("--keep",)])
+def test_clients_of_an_ending_server_read_so(tmp_path: Path, kept: tuple[str, ...]) -> None:
+    """Before, they read that their sandbox was killed, or "the service is closed; make another"."""
+    code = "import time\nprint('began', flush=True)\ntime.sleep(600)"
+    with (
+        ExitStack() as ending,
+        serving(server_environment(tmp_path), *kept, begin=forked("serve")) as running,
+    ):
+        line = client(running).made().begin("POST", "/execute", {"code": code})
+        answer = ending.enter_context(closing(line)).getresponse()
+        assert json.loads(answer.readline())["text"] == "began\n"
+        began = threading.Event()
+        agent = Agents({}, ending).http(running.url)
+        call = agent.begin("execute_code", on_progress=raised(began), code=code)
+        assert began.wait(PATIENCE)
+        os.kill(running.pid, signal.SIGTERM)
+        assert json.loads(answer.read().splitlines()[-1])["value"] == ENDING
+        assert "server is ending" in Answer(call.result(PATIENCE)).text
+
+
+def raised(event: threading.Event) -> Callable[..., Awaitable[None]]:
+    """Returns a function for progress that sets an event."""
+
+    async def heard(*_: object) -> None:
+        event.set()
+
+    return heard
 
 
 def test_sandboxes_and_sessions_outlive_their_server(tmp_path: Path) -> None:

@@ -267,13 +267,21 @@ class Service(SandboxHome[Sandbox]):
 
         Does nothing in a process that was forked from the one that made the service.
         """
+        self.end(CLOSED)
+
+    def end(self, why: str, *, saves: bool = True) -> None:
+        """Closes all sessions, for the reason `why`. For servers, which may delete them afterwards.
+
+        Unless it `saves` them, they lose what is not on disk yet.
+        """
         if self.fork_server.is_copy:
             return
-        self._why_closed = CLOSED
+        self._why_closed = why
         self._ending.set()
-        leaving = [each for each in self._registry.entries() if each.sandbox.worker.sleep(CLOSED)]
-        for each in leaving:
-            each.sandbox.worker.wait_asleep()
+        leaving = [each for each in self._registry.entries() if each.sandbox.worker.sleep(why)]
+        if saves:
+            for each in leaving:
+                each.sandbox.worker.wait_asleep()
         self.fork_server.close()
         self._lock.release()
 

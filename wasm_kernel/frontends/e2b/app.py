@@ -25,7 +25,13 @@ from wasm_kernel.frontends.e2b.calls import ApiCall, Operation, Plane
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.files import FILE_BYTES, too_large
 from wasm_kernel.frontends.e2b.sandboxes import GONE, Sandboxes
-from wasm_kernel.frontends.http.callers import Caller, MemoryLease, client_name, key_name
+from wasm_kernel.frontends.http.callers import (
+    ENDING,
+    Caller,
+    MemoryLease,
+    client_name,
+    key_name,
+)
 from wasm_kernel.frontends.http.limits import SMALL_BYTES, ClientLimits, Refusal, read_body
 from wasm_kernel.frontends.http.serving import Address
 from wasm_kernel.linux.channel import marks_in
@@ -139,7 +145,7 @@ class SandboxApi:
             name, words = call.sandbox.name, str(problem)
             if call.sandbox.is_gone:
                 raise Refusal(502, f"{GONE.format(name=name)}: {words}") from None
-            if isinstance(problem, SandboxClosed):  # a context that was removed
+            if isinstance(problem, SandboxClosed) and words != ENDING:  # a context was removed
                 raise Refusal(404, words) from None
             if isinstance(problem, SessionInUse):  # by a server whose facts are newer
                 await self._sandboxes.leave(call.sandbox)
@@ -202,7 +208,7 @@ def _refusal_of(problem: Exception) -> Refusal | None:
         case LimitReached():
             status, limit = _OF_LIMITS.get(problem.limit, 503), problem.limit
         case SandboxClosed():
-            status = 502
+            status = 503 if words == ENDING else 502
         case SessionInUse():
             status = 503
         case msgspec.DecodeError() | UnicodeError() | RecursionError():

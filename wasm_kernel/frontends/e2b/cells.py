@@ -12,9 +12,10 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from wasm_kernel.errors import SessionInUse
+from wasm_kernel.errors import SandboxClosed, SessionInUse
 from wasm_kernel.frontends.e2b.calls import ApiCall
 from wasm_kernel.frontends.e2b.sandbox import Context
+from wasm_kernel.frontends.http.callers import ENDING
 from wasm_kernel.frontends.http.serving import CutOff
 from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
@@ -121,6 +122,8 @@ class CellStream(Response):
             self.is_elsewhere = isinstance(problem, SessionInUse)
             return CellError(type(problem).__name__, str(problem))
         result: SandboxResult = self._cell.result()
+        if not result.success and self._context.session.sync.worker.why_closed == ENDING:
+            return CellError(SandboxClosed.__name__, ENDING)
         self._metrics.cell_ended(result)
         return result
 

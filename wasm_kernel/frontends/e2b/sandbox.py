@@ -16,7 +16,7 @@ from msgspec import field as kept_field
 
 from wasm_kernel.errors import Door
 from wasm_kernel.frontends.e2b.messages import NewSandbox
-from wasm_kernel.frontends.http.callers import Caller
+from wasm_kernel.frontends.http.callers import ENDING, Caller
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.async_session import AsyncSession
@@ -110,7 +110,7 @@ class ClientSandbox:
     @property
     def is_gone(self) -> bool:
         """True if the sandbox's session was deleted."""
-        return bool(self.main.sync.worker.why_closed)
+        return self.main.sync.worker.why_closed not in ("", ENDING)
 
     @property
     def is_busy(self) -> bool:

@@ -18,6 +18,8 @@ from wasm_kernel.errors import PolicyError
 from wasm_kernel.policy import MIB, read_toml
 
 ADMIN = "admin"
+ENDING = "this server is ending; try again when it is up again"
+"""The words for clients whose requests can't be served any more."""
 LEASE_KEY = "wasm_kernel.lease"
 """The key of a request's `MemoryLease` in its ASGI scope."""
 HELD_BYTES = 64 * MIB

@@ -48,6 +48,7 @@ _HELP = dict.fromkeys(
     "MemoryError": "Variables are intact. Free what is not needed (del name), or work in pieces.",
     "KeyboardInterrupt": "The cell was interrupted. Variables are intact, with what it had done.",
     "WorkerLost": "Send the next cell: it gets a new process with these variables.",
+    "GuestClosed": "The server is ending, or the session was deleted: make another one.",
     "ModuleNotFoundError": (
         "install_packages brings packages of pure Python; list_runtimes names those that are there."
     ),

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import SessionInUse, WasmKernelError
-from wasm_kernel.frontends.http.callers import Caller
+from wasm_kernel.frontends.http.callers import ENDING, Caller
 from wasm_kernel.frontends.http.session_files import HostWork, write_file
 from wasm_kernel.frontends.mcp.variables import NOTHING_SEEN, SessionContents
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
@@ -411,9 +411,7 @@ class AgentSessions:
 
 def _close(service: Service, *, keep: bool) -> None:
     ended = [] if keep else [each.session_id for each in service.list()]
-    if not keep:
-        service.fork_server.close()  # sessions to delete need not be saved first
-    service.close()
+    service.end(ENDING, saves=keep)
     for name in ended:
         with contextlib.suppress(WasmKernelError, OSError):
             service.delete(name)
