@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -317,6 +319,19 @@ def test_forks_that_are_made_at_once_are_counted_one_after_the_other(parent: Pat
 
     with ThreadPoolExecutor(8) as threads:
         assert sum(threads.map(make, range(8))) == 2
+
+
+@pytest.mark.parametrize("looks", [0, 2])  # before the copying, and after it
+def test_no_fork_takes_the_last_of_a_disk(
+    parent: Path, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """Before, `fork(1000)` filled it."""
+    sizes = itertools.chain([2**40] * looks, itertools.repeat(2**27))
+    there = lambda folder: SimpleNamespace(f_bavail=next(sizes), f_frsize=1)  # noqa: E731
+    monkeypatch.setattr(os, "statvfs", there)
+    with pytest.raises(ForkError, match=r"less than 256\.0 MiB left.*Nothing.*Delete"):
+        fork(parent)
+    assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
 def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(

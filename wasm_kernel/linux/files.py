@@ -25,6 +25,8 @@ from wasm_kernel.linux.walks import Lookup
 
 _FICLONE = 0x40049409
 _BLOCK = 4 * 1024 * 1024
+FREE_BYTES = 256 * 1024 * 1024
+"""Bytes that are left on a disk for existing sessions: no new one is made in them."""
 STEP = 64 * 1024 * 1024  # bytes that one call copies, between two checks for cancelling
 _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
 # ENOENT also comes while another file takes the name; opening shows whether there is a file.
@@ -40,6 +42,12 @@ _ANSWER = 256
 _NEVER = "0.000000000"  # in file systems that were made as images
 _GET_GENERATION = 0x80087601
 _BOOT = "/proc/sys/kernel/random/boot_id"
+
+
+def is_full(folder: Path | int) -> bool:
+    """Returns whether the disk of a folder has less than `FREE_BYTES` left."""
+    there = os.statvfs(folder)
+    return there.f_bavail * there.f_frsize < FREE_BYTES
 
 
 class FileCopier:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from msgspec import Struct
 
 from wasm_kernel.errors import LimitReached
+from wasm_kernel.linux.files import FREE_BYTES, is_full
 from wasm_kernel.policy import MIB, check_limit
 from wasm_kernel.result import readable
 
 WORKER_BYTES = 64 * MIB
 """The most memory that a worker takes beside its guest's."""
 _NEEDED = ("queue", "answer_seconds")
-_FREE_BYTES = 256 * MIB  # left on a disk for existing sessions; no new one is made in them
 
 
 class ServiceLimits(Struct, frozen=True, kw_only=True):
@@ -79,10 +78,9 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
                 f"take {readable(taken)}.",
                 "Delete some, or raise disk_bytes.",
             )
-        there = os.statvfs(next(each for each in (root, *root.parents) if each.is_dir()))
-        if there.f_bavail * there.f_frsize < _FREE_BYTES:
+        if is_full(next(each for each in (root, *root.parents) if each.is_dir())):
             raise LimitReached(
                 "disk_bytes",
-                f"The disk of the sessions' folder has less than {readable(_FREE_BYTES)} left.",
+                f"The disk of the sessions' folder has less than {readable(FREE_BYTES)} left.",
                 "Delete what is no longer needed there, such as old sessions.",
             )

@@ -20,10 +20,11 @@ from msgspec.structs import replace
 from wasm_kernel.errors import ForkError, HistoryError, describe
 from wasm_kernel.folders.folders import EXCHANGES, KEPT, STATE, TMP, UNLINKED, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
-from wasm_kernel.linux.files import FileCopier, file_identity_below
+from wasm_kernel.linux.files import FREE_BYTES, FileCopier, file_identity_below, is_full
 from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.linux.trees import copy_tree
+from wasm_kernel.result import readable
 from wasm_kernel.state.commits import CONTENTS, missing_in
 from wasm_kernel.state.file_contents import FileContents
 from wasm_kernel.state.file_ledger import FileLedger
@@ -49,6 +50,7 @@ def fork_stored(
     not be copied, by path. After a `ForkError`, discard the folders.
     """
     try:
+        _check_disk(target)
         with source.private.enter(STATE) as state:
             image, tree = whole_states(state)
             left_out = _copy_files(source, target, task)
@@ -61,11 +63,18 @@ def fork_stored(
             tree = replace(tree, origin=ForkOrigin(tree.last, reseed, names))
             with target.private.enter(STATE, make=True) as there:
                 copy_states(state, there, image, tree, task)
+        _check_disk(target)
     except Cancelled as problem:
         raise ForkError(INTERRUPTED) from problem
     except (OSError, HistoryError) as problem:
         raise ForkError(describe(problem)) from problem
     return left_out
+
+
+def _check_disk(target: SandboxFolders) -> None:
+    if is_full(target.workspace.fd) or is_full(target.private.fd):
+        why = f"its disk would have less than {readable(FREE_BYTES)} left"
+        raise ForkError(why, "Delete what is no longer needed there, such as old sessions.")
 
 
 def whole_states(state: Folder) -> tuple[str, Tree]:
