@@ -24,6 +24,7 @@ from wasm_kernel.frontends.batch import notebook_run, results
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.notebooks import METADATA
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain, verdict_of
+from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.service.cleaning import WalledCleaner
 from wasm_kernel.service.named_functions import named_functions
@@ -389,6 +390,24 @@ def test_the_verdict_is_what_the_kernel_says(limits: set[str], ename: str, verdi
 def test_a_budget_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(PolicyError, match=f"{next(iter(wrong))} must be a .* above 0, not"):
         Budgets(**wrong)
+
+
+def test_a_large_notebook_is_not_written_after_each_short_cell(
+    make: Making, run: Running, tmp_path: Path
+) -> None:
+    (large := code("x" * 2**22)).update(cell_type="raw")
+    for name in ("outputs", "execution_count"):
+        del large[name]
+    make("large.ipynb", large, *["1"] * 30)
+    written = set()
+
+    class Watching(Progress):
+        def cell_ended(self, name: str, done: int, cells: int) -> None:
+            written.add((tmp_path / "out" / name).stat().st_ino)
+
+    run(progress=Watching())
+    assert len(written) < 20
+    assert executed(tmp_path / "out" / "large.ipynb") == [("1", "1")] * 30
 
 
 def test_the_command_says_what_it_can_not_begin_with(

@@ -83,6 +83,8 @@ RUNNING = "running"
 
 _SPARE_STATES = 100  # states that attempts to resume may leave
 _STATES_MOST = 10_000
+_LARGE = 1024 * 1024  # bytes of a notebook that is not written again at once
+_PAUSES = 10  # from one of its writes to the next, in times that the first took
 _LOG = logging.getLogger("wasm_kernel.batch")
 _FAULT = "The runner failed in a way that it never should ({kind}); its log says more."
 _NOT_KEPT = "Every cell ran, but the variables that they left could not be kept."
@@ -190,6 +192,7 @@ class NotebookRun:
         self._cells: Sequence[Cell] = ()
         self._done = 0
         self._end = math.inf
+        self._write_from = 0.0
         self._failed: list[_NotebookEnded] = []
         self._before: Sequence[str] = ()  # the results of an earlier run, until they are replaced
 
@@ -295,7 +298,10 @@ class NotebookRun:
             record["files"] = self._before
         if self.settings.deterministic:
             record.pop("seconds", None)
-        await asyncio.to_thread(write_notebook, self._book, self.source.output, record)
+        began = time.monotonic()
+        size = await asyncio.to_thread(write_notebook, self._book, self.source.output, record)
+        now = time.monotonic()
+        self._write_from = now + _PAUSES * (now - began) if size > _LARGE else now
 
     async def _run_all(self, earlier: PreviousRun | None) -> None:
         try:
@@ -309,7 +315,8 @@ class NotebookRun:
                 await self._run_or_go_on(page, place, cell)
                 self._done += 1
                 self.progress.cell_ended(self.source.name, self._done, len(self._cells))
-                await self._write(RUNNING)
+                if time.monotonic() >= self._write_from:
+                    await self._write(RUNNING)
             page.client.set_widgets_metadata()
             if self._failed:
                 raise self._failed[0]

@@ -301,11 +301,12 @@ def merge_streams(cell: NotebookNode) -> None:
 # -- writing
 
 
-def write_notebook(book: NotebookNode, output: Path, record: Mapping[str, Any]) -> None:
-    """Writes an executed notebook, with a record of the run, atomically."""
+def write_notebook(book: NotebookNode, output: Path, record: Mapping[str, Any]) -> int:
+    """Writes an executed notebook, with a record of the run, atomically; returns its size."""
     book.metadata[METADATA] = dict(record)
-    text = nbformat.v4.writes(book) + "\n"
-    write_bytes(output, text.encode("utf-8", "replace"))
+    data = f"{nbformat.v4.writes(book)}\n".encode("utf-8", "replace")
+    write_bytes(output, data)
+    return len(data)
 
 
 def write_bytes(output: Path, data: bytes) -> None:
