@@ -15,6 +15,12 @@ from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, Genera
 from typing import Any
 
 _RUNNING = {AsyncGeneratorType, CoroutineType, FrameType, GeneratorType}
+_COUNT = 2**32 - 1
+"""The part of an object's first word that makes it immortal if it is high, its count of references.
+
+In Python 3.14 and later the same word has flags, too.
+"""
+_FLAG = 1 << 48  # of immortal objects in 3.14 and later: it saves a look at the count
 _probe = object()
 
 
@@ -23,17 +29,19 @@ def freeze() -> None:
 
     They are never freed. It takes a tenth of a second or two.
     """
-    mark = _count(None).value
-    _count(_probe).value = mark
+    lowest = _word(None).value & _COUNT
+    # In 3.14 and later, code that runs takes the references that it holds off even an immortal
+    # object's count, so the new count is far above the lowest. Before, the lowest is the highest.
+    mark = (lowest + _COUNT) // 2 | _word(None).value & _FLAG
+    _immortalize([_probe], lowest, mark)
     if _is_immortal(_probe):
         gc.unfreeze()
-        _immortalize(gc.get_objects(), mark)
+        _immortalize(gc.get_objects(), lowest, mark)
     gc.freeze()
 
 
-def _count(item: object) -> ctypes.c_uint32:
-    """Returns the half of an object's count of references that makes it immortal."""
-    return ctypes.c_uint32.from_address(id(item))
+def _word(item: object) -> ctypes.c_uint64:
+    return ctypes.c_uint64.from_address(id(item))
 
 
 def _is_immortal(item: object) -> bool:
@@ -42,14 +50,14 @@ def _is_immortal(item: object) -> bool:
     return sys.getrefcount(*more) == before
 
 
-def _immortalize(left: list[Any], mark: int) -> None:
+def _immortalize(left: list[Any], lowest: int, mark: int) -> None:
     """Makes objects immortal, and all that they refer to; code that runs stays as it is."""
     while left:
         item = left.pop()
-        count = _count(item)
-        if count.value == mark or type(item) in _RUNNING:
+        word = _word(item)
+        if word.value & _COUNT >= lowest or type(item) in _RUNNING:
             continue
-        count.value = mark
+        word.value = word.value & ~_COUNT | mark
         left += _parts(item) if type(item) is CodeType else gc.get_referents(item)
 
 
