@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from jupyter_client.kernelspec import KernelSpec
 
-from tests.faces import completed, raising
+from tests.faces import PATIENCE, completed, raising
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED, Flavour
 from wasm_kernel.frontends.cli import doctor, kernelspecs
 from wasm_kernel.frontends.cli import main as cli
 from wasm_kernel.frontends.cli import warm as warming
+from wasm_kernel.frontends.jupyter.provisioner import ListeningProvisioner
 from wasm_kernel.guests.base import GuestLanguage, languages
 from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.policy import RuntimeType
@@ -51,6 +56,24 @@ def test_a_module_beside_the_notebook_is_not_imported_by_the_kernel(tmp_path: Pa
     ran = completed(command, cwd=tmp_path, env={"PYTHONPATH": root})
     assert "WasmKernel.memory_bytes" in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+async def test_a_port_that_takes_no_connection_blocks_no_server() -> None:
+    """Before, a Jupyter server did nothing for two minutes, and did not end either."""
+    provisioner = ListeningProvisioner(kernel_id="k", kernel_spec=KernelSpec())
+    with (
+        closing(socket.create_server(("127.0.0.1", 0), backlog=0)) as full,
+        closing(socket.create_connection(full.getsockname())),
+    ):
+        provisioner.connection_info = {
+            "transport": "tcp",
+            "ip": "127.0.0.1",
+            "control_port": full.getsockname()[1],
+        }
+        async with asyncio.timeout(PATIENCE):
+            await provisioner.launch_kernel(["sleep", "60"])
+        await provisioner.kill()
+        await provisioner.wait()
 
 
 def test_install_names_this_interpreter(tmp_path: Path) -> None:

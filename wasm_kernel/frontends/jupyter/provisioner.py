@@ -36,4 +36,5 @@ class ListeningProvisioner(LocalProvisioner):
         if info["transport"] != "tcp":
             return True
         with socket.socket() as trial:  # the launcher opens the control channel's last
+            trial.settimeout(_POLL_SECONDS)  # a full backlog would block the server for minutes
             return trial.connect_ex((info["ip"], info["control_port"])) == 0
