@@ -62,6 +62,7 @@ class Page(CleanPage):
         self.ident = str(uuid.uuid4())
         self.offered = 0  # comm messages that came while a cell ran
         self._last_outputs: dict[str, str] = {}  # waiting messages with all outputs of an `Output`
+        self._is_answered = True  # by the client, as far as is known
         self.session = session
         self._iopub: Any = sockets.iopub
 
@@ -130,6 +131,7 @@ class Page(CleanPage):
             return None
         self.offered += 1
         if _has_all_outputs(message):
+            self._is_answered = True
             self._last_outputs[message.comm_id] = parent["header"]["msg_id"]
             return None
         offered = PageMessage(message, KernelListener(self, parent), cell)
@@ -141,8 +143,12 @@ class Page(CleanPage):
 
         It answers each by a comm message. jupyter_client sends past its event loop, so that a
         cell's reply that came at that moment would wait for the cell's time-out, or for ever.
-        Ends when no answer came for `_ANSWER_SECONDS`, as other clients never answer.
+        Ends when no answer came for `_ANSWER_SECONDS`, as other clients never answer, and waits no
+        more until one has come.
         """
+        if not self._is_answered or self.offered >= listener.answers_due:
+            return
+        self._is_answered = False
         seen, end = self.offered, time.monotonic() + _ANSWER_SECONDS
         while self.offered < listener.answers_due and time.monotonic() < end:
             await asyncio.sleep(_LOOK_SECONDS)
@@ -159,6 +165,7 @@ class Page(CleanPage):
         if message is None:
             return
         if _has_all_outputs(message):
+            self._is_answered = True
             sent = parent["header"]["msg_id"]
             if self._last_outputs.get(message.comm_id, sent) != sent:
                 return
@@ -273,8 +280,14 @@ def _is_answered(output: Output) -> bool:
 
 
 def _has_all_outputs(message: CommMessage) -> bool:
+    """Returns whether a message holds the outputs that an `Output` widget has now, and no more."""
     state = message.data.get("state")
-    return isinstance(state, dict) and state.keys() == {"outputs"}
+    if not (isinstance(state, dict) and state.keys() == {"outputs"}):
+        return False
+    outputs = state["outputs"]
+    return isinstance(outputs, list) and all(
+        isinstance(each, dict) and "output_type" in each for each in outputs
+    )
 
 
 def message_of(parent: Content) -> CommMessage | None:
