@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -57,8 +58,12 @@ class Api:
     def begin(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> http.client.HTTPConnection:
-        """Sends a request, and does not read its answer."""
+        """Sends a request, and does not read its answer; the system takes little of it."""
         line = http.client.HTTPConnection(self.place, timeout=PATIENCE)
+        line.sock = socket.socket()
+        line.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.sock.settimeout(PATIENCE)
+        line.sock.connect((line.host, line.port))
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         line.request(method, path, content, {**self.headers, **(headers or {})})
         return line

@@ -7,6 +7,7 @@ import gzip
 import pytest
 
 from tests.e2b.conftest import Answer, Api, SandboxOf
+from tests.faces import wait_for
 
 PACKED = {"Content-Encoding": "gzip"}
 BOUNDARY = "5e1f"
@@ -192,3 +193,18 @@ def test_uploads_that_cannot_be_read_are_refused(sandbox: SandboxOf) -> None:
     for content in (b"no gzip", gzip.compress(b"abc" * 99)[:-9]):
         assert sandbox.upload("a", content, **PACKED).status == 400
     assert sandbox.files("ListDir", path=".").json["entries"] == []
+
+
+def test_answers_that_are_not_read_count_towards_the_memory_of_their_client(
+    sandbox: SandboxOf,
+) -> None:
+    """Before, unread downloads of 32 MiB each stayed in the server, and a list had 200 MB."""
+    names = "os.makedirs(f := '/'.join(['n' * 250] * 14)); os.chdir(f)"
+    sandbox.run(f"import os; {names}; [os.symlink('t' * 3900, str(n)) for n in range(200)]")
+    sandbox.upload("large", b"x" * 2_900_000)
+    lines = [sandbox.begin("GET", "/files?path=large") for _ in range(30)]
+    wait_for(lambda: read(sandbox, "large").status == 503)
+    assert sandbox.files("ListDir", path=".", depth=100).status == 503
+    for line in lines:
+        line.close()
+    wait_for(lambda: sandbox.files("ListDir", path=".", depth=100).status == 200)

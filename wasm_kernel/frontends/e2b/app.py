@@ -52,6 +52,7 @@ _OF_LIMITS |= {"workspace_bytes": 507, "workspace_files": 507}
 _OF_ERRNO = {errno.ENOENT: 404, errno.EEXIST: 409, errno.ENOSPC: 507, errno.EDQUOT: 507}
 _OF_ERRNO |= {errno.EFBIG: 413}
 _NO_CALL = "There is no such call here: {method} {path}. /openapi.json lists those that there are."
+_UNREAD = "Too many large answers at once. Read those that have begun."
 _NO_KEY = "The API key is none of this server's tokens."
 
 
@@ -136,6 +137,8 @@ class SandboxApi:
         try:
             body = () if operation.body is None else (await _body(operation, call.lease, request),)
             response = _response(operation, await operation.act(call, *body))
+            if not call.lease.reserve(len(response.body)):  # its client may never read it
+                raise Refusal(503, _UNREAD, "reply_bytes")
             await response(request.scope, request.receive, send)
             if isinstance(response, CellStream) and response.is_elsewhere:
                 await self._sandboxes.leave(call.sandbox)

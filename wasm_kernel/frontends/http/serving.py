@@ -13,7 +13,7 @@ import h11
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 from msgspec import Struct
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wasm_kernel.errors import PolicyError
@@ -141,6 +141,26 @@ def by_path(paths: Collection[str], first: App, second: App) -> App:
     return app
 
 
+def awaiting_clients(app: App) -> App:
+    """Returns an application whose answers end when their clients have taken them.
+
+    uvicorn waits for a client before a part of an answer, but not after the last one.
+    """
+
+    async def serve_all(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_part(message: Message) -> None:
+            if message.get("body"):
+                await send({**message, "more_body": True})
+                if message.get("more_body"):
+                    return
+                message = {**message, "body": b""}
+            await send(message)
+
+        await app(scope, receive, send_part)
+
+    return serve_all
+
+
 async def serve(
     app: App, listener: socket.socket, close: Callable[[], Awaitable[None]], *, has_tokens: bool
 ) -> None:
@@ -149,7 +169,7 @@ async def serve(
     A server that `has_tokens` believes a reverse proxy which address a client has.
     """
     config = uvicorn.Config(
-        app,
+        awaiting_clients(app),
         http=HttpConnection,
         log_level="warning",
         access_log=False,
