@@ -53,6 +53,23 @@ for fork in (lambda: forks._fork(ForkRequest("python", "unchecked"), other.filen
     except SystemExit as problem:
         print(problem)
 """
+CACHE_REMOVED = """
+from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.flavours import UNCHECKED
+from wasm_kernel.linux.broker import NoBroker
+from wasm_kernel.service.fork_loop import WorkerForks
+from wasm_kernel.service.messages import ForkRequest
+forks, request, find = WorkerForks(), ForkRequest("python", UNCHECKED.name), Cache.folder_of
+first = forks.load(request)
+print(forks.load(request) is first)
+Cache.folder_of = lambda cache, name: None
+try:
+    forks.load(request)
+except NoBroker:
+    print("unprepared")
+Cache.folder_of = find
+print(forks.load(request) is first)
+"""
 TWO_OWNERS = """
 import os, socket, subprocess, sys, time
 from wasm_kernel.engine.flavours import UNCHECKED
@@ -303,6 +320,13 @@ def test_a_process_with_a_second_thread_forks_neither_workers_nor_kernels() -> N
     command = [sys.executable, "-c", BESIDE_A_THREAD]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "wasm-kernel: 1 threads too many; nothing is forked\n" * 2
+
+
+def test_after_the_cache_was_removed_the_next_worker_has_it_prepared_again() -> None:
+    """Before, each cell of a new kernel failed with `NoBroker`, until the forker had ended."""
+    command = [sys.executable, "-c", CACHE_REMOVED]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["True", "unprepared", "False"]
 
 
 def test_a_process_that_loads_slowly_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,6 @@ class WorkerForks:
         self._is_shared = is_shared
         self._forks, self._has_rehearsed = 0, False
         self._close_others = close_others
-        self._no_broker = MissingBroker()  # neither this process nor a worker prepares anything
         self._loaded: dict[ForkRequest, GuestLanguage] = {}
         self._served: set[ForkRequest] = set()
         self._lines: dict[int, _Line] = {}  # by their own descriptors, and by their owners'
@@ -191,18 +190,22 @@ class WorkerForks:
     def load(self, request: ForkRequest) -> GuestLanguage:
         """Returns the language of a request, ready for its guests.
 
-        Raises `WasmKernelError` if the cache lacks something that the language needs.
+        Raises `WasmKernelError` if the cache lacks something that the language needs, also if it
+        was there before: then the next request loads the language anew.
         """
-        if request not in self._loaded:
-            language = load(RuntimeType.checked(request.language), self._no_broker)
-            flavour = FLAVOURS[request.flavour]
-            language.prepare(flavour, lambda text: None).keep_open()
+        flavour = FLAVOURS[request.flavour]
+        loaded = self._loaded.pop(request, None)
+        # neither this process nor a worker prepares anything; each broker has its own language
+        language = loaded or load(RuntimeType.checked(request.language), MissingBroker())
+        image = language.prepare(flavour, lambda text: None)
+        if loaded is None:
+            image.keep_open()
             language.define_early(flavour)
             check_alone()
             memory.trim()
             gc.freeze()
-            self._loaded[request] = language
-        return self._loaded[request]
+        self._loaded[request] = language
+        return language
 
     def _serve(self, line: _Line) -> bool:
         """Answers a request; returns False if the owner has hung up or sends no request."""
