@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import mmap
 import os
 from array import array
@@ -12,20 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from wasm_kernel.linux import libc
-from wasm_kernel.linux.folders import undoing
 from wasm_kernel.linux.libc import INT, LONG, POINTER, SIZE, failure
 
 _MAP_FIXED = 0x10  # Python's mmap module does not name it
 _FAILED = ctypes.c_void_p(-1).value
-_NO_ACCESS = 0  # PROT_NONE
-_MAY_MOVE, _FIXED = 1, 2  # flags of mremap
-_MAPS = Path("/proc/self/maps")
 MEMINFO, GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 VMSTAT = Path("/proc/vmstat")
 GROUPS = Path("/sys/fs/cgroup")
 _mmap = libc.function("mmap", POINTER, SIZE, INT, INT, INT, LONG, result=POINTER)
-_munmap = libc.function("munmap", POINTER, SIZE)
-_mremap = libc.function("mremap", POINTER, SIZE, SIZE, INT, POINTER, result=POINTER)
 _madvise = libc.function("madvise", POINTER, SIZE, INT)
 _read = libc.function(
     "process_vm_readv", INT, POINTER, SIZE, POINTER, SIZE, SIZE, result=ctypes.c_ssize_t
@@ -74,60 +67,6 @@ def clear_ranges(
             for start, end in ranges:
                 clear(address + start, end - start, mapped=is_mapped)
                 yield start, end
-
-
-_MOVE = _MAY_MOVE | _FIXED | 4  # MREMAP_DONTUNMAP
-
-
-class MovedMemory:
-    """Memory that was moved away from its place, with its mappings; close it.
-
-    Page tables are moved, no content: a gigabyte takes less than a millisecond. Source: mremap(2);
-    MREMAP_DONTUNMAP, of Linux 5.7 and later, leaves empty memory, so the place stays reserved.
-    """
-
-    def __init__(self, address: int, size: int) -> None:
-        """Moves memory of ours away; its old place is undefined then, also after an `OSError`."""
-        how = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        place = _mmap(None, size, _NO_ACCESS, how, -1, 0)
-        if place in (None, _FAILED):
-            raise failure()
-        self.size, self._place = size, place
-        with undoing(self.close):
-            _move(address, place, size)
-
-    def move_to(self, address: int, size: int) -> None:
-        """Moves the first `size` bytes over other memory, which is undefined after an `OSError`."""
-        _move(self._place, address, size)
-
-    def close(self) -> None:
-        """Frees the part that was not moved on. Safe to call twice."""
-        if self._place:
-            place, self._place = self._place, 0
-            _munmap(place, self.size)
-
-
-def _move(source: int, target: int, size: int) -> None:
-    at = source
-    for start, end in _mappings(source, source + size):
-        place = target + start - source
-        moved = _mremap(start, end - start, end - start, _MOVE, place)
-        if start != at or moved != place:
-            raise failure("mremap")
-        at = end
-    if at != source + size:
-        raise OSError(errno.EFAULT, "mremap")
-
-
-def _mappings(start: int, end: int) -> list[Range]:
-    """Returns the mappings between two addresses; mremap moves one mapping per call."""
-    found = []
-    for line in _MAPS.read_bytes().splitlines():
-        first, _, last = line.split(b" ", 1)[0].partition(b"-")
-        begin, stop = max(start, int(first, 16)), min(end, int(last, 16))
-        if begin < stop:
-            found.append((begin, stop))
-    return found
 
 
 def view(address: int, size: int) -> memoryview:
