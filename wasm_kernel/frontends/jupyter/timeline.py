@@ -94,17 +94,6 @@ class _Changes(_ViewRequest, frozen=True, tag="changes"):
 _Asked = _Tree | _Go | _Undo | _Redo | _Checkpoint | _Forget | _Fork | _Changes
 
 
-class Run(Struct, frozen=True):
-    """A counted cell that this kernel ran."""
-
-    cell_id: str | None
-    label: str
-    outcome: str
-    seconds: float
-    fuel: int | None
-    files: dict[str, list[str]]
-
-
 class KernelTimeline:
     """The views of the session's states in pages, and the cells that this kernel ran.
 
@@ -117,10 +106,10 @@ class KernelTimeline:
         self._send = send
         self._views: dict[str, None] = {}
         self._widget: TimelineWidget | None = None  # the last one
-        self._runs: dict[int, Run] = {}
+        self._used: Content = {"fuel": None, "seconds": None}  # by the last counted cell
+        self._lost: dict[int, Content] = {}  # cells that lost their guest, by number
         self._last_runs: dict[str, int] = {}  # the number of each notebook cell's last run
         self._gone: set[str] = set()  # notebook cells whose effects memory does not have
-        self._lost_at: dict[int, int] = {}  # by lost cells, the states in which they ran
         self._resumed = ""  # the sentence that the session goes on, until a cell runs
         self._version = 0  # the version of the states
         self._known: tuple[int, Content] | None = None
@@ -166,20 +155,30 @@ class KernelTimeline:
         number = count_of(result.reply)
         if cell.store_history and number:
             self._resumed = ""
-            self._runs[number] = _run_of(cell, result)
-            if len(self._runs) > _RUNS_MOST:
-                self._forget_run(next(iter(self._runs)))
+            self._used = {"fuel": result.fuel_consumed, "seconds": result.duration}
+            error = "" if result.error is None else result.error.ename
+            if (outcome := _outcome(error)) in _LOST:
+                self._lost[number] = {
+                    "cell": number,
+                    "label": _shown(cell.code.strip().split("\n", 1)[0][:_LABEL]),
+                    "seconds": result.duration,
+                    "outcome": outcome,
+                    "files": _files_of(result),
+                }
             if cell.cell_id:
+                self._last_runs.pop(cell.cell_id, None)
                 self._last_runs[cell.cell_id] = number
                 self._gone.discard(cell.cell_id)
+            self._forget_oldest()
         self.changed()
 
-    def _forget_run(self, number: int) -> None:
-        run = self._runs.pop(number)
-        self._lost_at.pop(number, None)
-        if run.cell_id and self._last_runs.get(run.cell_id) == number:
-            del self._last_runs[run.cell_id]
-            self._gone.discard(run.cell_id)
+    def _forget_oldest(self) -> None:
+        if len(self._lost) > _RUNS_MOST:
+            del self._lost[next(iter(self._lost))]
+        if len(self._last_runs) > _RUNS_MOST:
+            oldest = next(iter(self._last_runs))
+            del self._last_runs[oldest]
+            self._gone.discard(oldest)
 
     def changed(self) -> None:
         """Notes that the states may have changed; views get them soon."""
@@ -311,20 +310,18 @@ class KernelTimeline:
         line = _lineage(states, here)
         of_cells = {state["cell"]: one for one, state in states.items() if state["cell"]}
         self._mark(of_cells, line)
-        last = next(reversed(self._runs.values()), None)
         return {
             "states": [*states.values()],
             "here": here,
             "redo": found.redo if found.redo in states else 0,
-            "lost": self._lost(of_cells, line),
+            "lost": self._without_state(of_cells, line),
             "gone": sorted(self._gone),
             "resumed": self._resumed,
             "saved": found.saved,
             "memory_bytes": found.memory_bytes,
             "memory_limit": self._sandbox.policy.memory_bytes,
-            "fuel": None if last is None else last.fuel,
             "fuel_limit": self._sandbox.policy.fuel_budget,
-            "seconds": None if last is None else last.seconds,
+            **self._used,
         }
 
     def _mark(self, of_cells: dict[int, int], line: set[int]) -> None:
@@ -336,16 +333,13 @@ class KernelTimeline:
             elif state is not None:
                 self._gone.add(cell_id)
 
-    def _lost(self, of_cells: dict[int, int], line: set[int]) -> list[Content]:
+    def _without_state(self, of_cells: dict[int, int], line: set[int]) -> list[Content]:
         """Returns the cells that lost their guest, and so left no state."""
-        lost = []
-        for number, run in self._runs.items():
-            if run.outcome in _LOST and number not in of_cells:
-                before = [one for cell, one in of_cells.items() if cell < number and one in line]
-                at = self._lost_at.setdefault(number, max(before, default=0))
-                about = {"cell": number, "label": run.label, "at": at, "seconds": run.seconds}
-                lost.append({**about, "outcome": run.outcome, "files": run.files})
-        return lost
+        lost = {number: row for number, row in self._lost.items() if number not in of_cells}
+        for number, row in lost.items():
+            before = [one for cell, one in of_cells.items() if cell < number and one in line]
+            row.setdefault("at", max(before, default=0))  # the state that it ran in
+        return [*lost.values()]
 
 
 def _lineage(states: dict[int, Content], at: int) -> set[int]:
@@ -404,17 +398,6 @@ def _outcome(error: str) -> str:
         return "ok"
     stops = (kind.__name__ for kind in GuestStopped.__subclasses__())
     return _OUTCOMES.get(error, "lost" if error in stops else "error")
-
-
-def _run_of(cell: Cell, result: SandboxResult) -> Run:
-    return Run(
-        cell.cell_id,
-        _shown(cell.code.strip().split("\n", 1)[0][:_LABEL]),
-        _outcome("" if result.error is None else result.error.ename),
-        result.duration,
-        result.fuel_consumed,
-        _files_of(result),
-    )
 
 
 def _files_of(result: SandboxResult) -> dict[str, list[str]]:
