@@ -17,7 +17,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,6 +49,7 @@ READ_BYTES = 1024 * 1024 * 1024
 
 _ATTEMPTS = 8
 _NAMED_CHARACTERS = 500
+_LINK_STEPS = 1_000_000  # a million take some seconds
 _SWAPPED = {errno.ELOOP, errno.ENOTDIR, errno.ESTALE}
 
 
@@ -63,7 +64,7 @@ def list_session_files(
     """Returns the files of a session: sorted paths relative to its workspace, split by `/`.
 
     Folders themselves are not listed. A link is listed if it leads to a file of the session, but
-    never walked. Pipes, sockets and devices are left out, and so are files that are deeper than
+    never walked; links are left out once following links has taken a million steps. Pipes, sockets and devices are left out, and so are files that are deeper than
     2,000 folders.
 
     Args:
@@ -368,6 +369,14 @@ def _log(
 
 def files_in(workspace: Path, wanted: Pattern | None) -> Iterator[str]:
     """Yields the paths of the files in a workspace that match a pattern; all if it is None."""
+    left = _LINK_STEPS
+
+    def step() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
     with FolderWalk(workspace) as root:
         for found in walks.entries(root.fd):
             if found.is_folder or found.is_deep:
@@ -377,17 +386,19 @@ def files_in(workspace: Path, wanted: Pattern | None) -> Iterator[str]:
             parts = (*found.path, found.name)
             if wanted is not None and not wanted.matches(parts):
                 continue
-            if _is_file(workspace, found.folder, parts):
+            if _is_file(workspace, found.folder, parts, step):
                 yield "/".join(parts)
 
 
-def _is_file(workspace: Path, folder: int, parts: tuple[str, ...]) -> bool:
+def _is_file(
+    workspace: Path, folder: int, parts: tuple[str, ...], step: Callable[[], None]
+) -> bool:
     """Returns whether a name is a file of the session, or a link that leads to one."""
     try:
         mode = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False).st_mode
         if not stat.S_ISLNK(mode):
             return stat.S_ISREG(mode)
-        with locate(workspace, parts, "/".join(parts)) as (walk, name):
+        with locate(workspace, parts, "/".join(parts), each=step) as (walk, name):
             return stat.S_ISREG(os.stat(name, dir_fd=walk.fd, follow_symlinks=False).st_mode)
     except (OSError, SessionPathError):
         return False  # removed just now, or a link that leads out of the session
@@ -401,7 +412,8 @@ class Pattern:
 
     `**` matches any number of folders, or none; at the end of a pattern it matches everything
     below. Names that begin with a dot match like all others. Matching takes time in proportion to
-    the pattern's length times the path's. Immutable.
+    the pattern's length for each path, if the paths of a folder come one after the other, as they
+    do in a walk. One thread's own.
     """
 
     def __init__(self, text: str) -> None:
@@ -414,13 +426,20 @@ class Pattern:
         self._names = [
             None if part == _ANY_FOLDERS else re.compile(fnmatch.translate(part)) for part in once
         ]
+        self._folder: tuple[str, ...] = ()
+        self._states = [self._opened({0})]  # of the folders on the way to the last path
 
     def matches(self, path: tuple[str, ...]) -> bool:
         """Returns whether the pattern matches the whole of a path."""
-        states = self._opened({0})
-        for name in path:
-            states = self._opened(self._after(states, name))
-        return len(self._names) in states
+        *folder, name = path
+        if path[:-1] != self._folder:
+            pairs = zip(folder, self._folder, strict=False)
+            shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            del self._states[shared + 1 :]
+            for each in folder[shared:]:
+                self._states.append(self._after(self._states[-1], each))
+            self._folder = path[:-1]
+        return len(self._names) in self._after(self._states[-1], name)
 
     def _after(self, states: set[int], name: str) -> set[int]:
         found = set()
@@ -430,7 +449,7 @@ class Pattern:
                 found.add(state)
             elif regex.match(name):
                 found.add(state + 1)
-        return found
+        return self._opened(found)
 
     def _opened(self, states: set[int]) -> set[int]:
         """Returns the states, and those after each `**`, which may match no folder at all."""

@@ -119,6 +119,7 @@ def locate(
     *,
     follow: bool = True,
     make: bool = False,
+    each: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[FolderWalk, str]]:
     """Yields a walk to the folder that a path's target lies in, and the target's name there.
 
@@ -127,7 +128,9 @@ def locate(
     removed again if they are empty. Arguments and errors are those of `resolve`.
     """
     with FolderWalk(workspace) as walk:
-        *folders, name = _Resolving(workspace, walk, path).run(parts, follow=follow) or [""]
+        *folders, name = _Resolving(workspace, walk, path).run(parts, follow=follow, each=each) or [
+            ""
+        ]
         made = 0
         try:
             for folder in folders:

@@ -11,6 +11,7 @@ import logging
 import os
 import posixpath
 import stat
+import time
 import zlib
 from collections.abc import AsyncGenerator, Iterator
 from datetime import UTC, datetime
@@ -38,6 +39,8 @@ FILES_MOST = 100
 """The most files in one request."""
 _GZIP = 31  # what zlib calls the format of gzip, with its largest window
 _LEVELS_MOST = 100
+_LIST_SECONDS = 10.0  # of processor time; each link may lead through 40 others
+_SLOW_LIST = "The folder has too many files, links or levels for one list. List its folders."
 _YEAR_9999 = 253_370_764_800  # in seconds since 1970; cells can set any time
 logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it tells of each broken upload
 _KINDS = {stat.S_IFDIR: "FILE_TYPE_DIRECTORY", stat.S_IFREG: "FILE_TYPE_FILE"}
@@ -171,16 +174,18 @@ def describe(session: AsyncSession, asked: messages.StatRequest) -> messages.Sta
 def list_folder(session: AsyncSession, asked: messages.ListDirRequest) -> messages.ListDirResponse:
     """Lists the files and folders in a folder."""
     with _opened(session) as files:
-        levels = min(asked.depth, _LEVELS_MOST) or 1
-        return messages.ListDirResponse([*_listed(files, guest_path(asked.path), levels)])
+        levels, end = min(asked.depth, _LEVELS_MOST) or 1, time.thread_time() + _LIST_SECONDS
+        return messages.ListDirResponse([*_listed(files, guest_path(asked.path), levels, end)])
 
 
-def _listed(files: FileAccess, path: str, depth: int) -> Iterator[messages.EntryInfo]:
+def _listed(files: FileAccess, path: str, depth: int, end: float) -> Iterator[messages.EntryInfo]:
     for name, kind in files.list(path):
+        if time.thread_time() > end:
+            raise Refusal(413, _SLOW_LIST, "request_seconds")
         with contextlib.suppress(OSError):  # it is gone
             yield _entry(files, f"{path}/{name}")
             if kind == "folder" and depth > 1:
-                yield from _listed(files, f"{path}/{name}", depth - 1)
+                yield from _listed(files, f"{path}/{name}", depth - 1, end)
 
 
 def _entry(files: FileAccess, path: str) -> messages.EntryInfo:
