@@ -64,8 +64,8 @@ def list_session_files(
     """Returns the files of a session: sorted paths relative to its workspace, split by `/`.
 
     Folders themselves are not listed. A link is listed if it leads to a file of the session, but
-    never walked; links are left out once following links has taken a million steps. Pipes, sockets and devices are left out, and so are files that are deeper than
-    2,000 folders.
+    never walked; links are left out once following links has taken a million steps. Pipes, sockets
+    and devices are left out, and so are files that are deeper than 2,000 folders.
 
     Args:
         session_id: The session.
