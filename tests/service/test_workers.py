@@ -395,7 +395,9 @@ def test_a_worker_has_no_descriptor_of_another_nor_of_its_service(service: Servi
         found = [sorted(open_files(worker_of(each).process)) for each in (one, two)]
         shared = {*found[0]} & {*found[1]} - {"/dev/null", "anon_inode:[userfaultfd]"}
         cache = str(default_folder())
-        assert {name for name in shared if not name.startswith(cache)} == set()
+        # libffi may keep its own file open, for the code of callbacks
+        others = {name for name in shared if not name.startswith(cache) and "libffi" not in name}
+        assert others == set()
         for names in found:
             assert sum(name.startswith("socket:") for name in names) == 1
             assert not [name for name in names if name.startswith(("pipe:", "anon_inode:[pid"))]
@@ -470,7 +472,10 @@ def test_the_walls_of_a_worker_hold_against_native_code(
 )
 def test_what_a_worker_must_not_send_is_refused(data: bytes) -> None:
     with pytest.raises(FrameError):
-        messages.read_report(data)
+        report = messages.read_report(data)
+        # from Python 3.14 on, only reading the value finds how deep it is
+        assert isinstance(report, messages.Ended)
+        messages.read_value(report.value, Any)
 
 
 def test_an_error_of_a_worker_is_one_of_ours_and_whole() -> None:

@@ -160,7 +160,7 @@ class Cell(Struct, frozen=True, kw_only=True):
 def check_type(name: str, given: object, kind: type | UnionType) -> None:
     """Raises `TypeError` if a caller's argument is of another type than `kind`."""
     if not isinstance(given, kind) or (isinstance(given, bool) and kind is not bool):
-        known = getattr(kind, "__name__", kind)
+        known = kind.__name__ if isinstance(kind, type) else kind
         raise TypeError(f"{name} is of type {known}, not {type(given).__name__}")
 
 
