@@ -194,6 +194,19 @@ def test_an_answer_that_is_too_long_is_named_so(tmp_path: Path) -> None:
     assert answer == {"ok": False, "name": "ValueError", "text": "the answer is too long"}
 
 
+@pytest.mark.parametrize(
+    "forged", ["[]", "{'value': {'status': 'ok', 'data': {'text/plain': 5}}}", "{'value': 1}"]
+)
+def test_an_answer_in_a_forged_reply_is_no_answer(tmp_path: Path, forged: str) -> None:
+    """Before, a submission that spoiled its replies ended the grading of all others."""
+    with create_sandbox(workspace=tmp_path) as sandbox:
+        agent = "Agent = type(get_ipython().agent); done = Agent._done"
+        told = f"{{**reply, 'user_expressions': {forged}}}"
+        sandbox.execute(f"{agent}\nAgent._done = lambda self, reply: done(self, {told})")
+        answer = SubmissionCopy(sandbox, PATIENCE).answer("42")
+    assert answer == {"ok": False, "name": "ValueError", "text": "the answer is no plain data"}
+
+
 def test_files_that_hold_no_tests_are_refused_or_named(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
     bad.write_text("import json")

@@ -110,7 +110,7 @@ class SubmissionCopy:
             if time.monotonic() >= self._end:
                 text = f"the test's {self._seconds:g} seconds were over"
             return {"ok": False, "name": error.ename, "text": plain(text)}
-        return _value_in(result.reply.get("user_expressions", {}).get("value", {}))
+        return _value_in(result.reply)
 
     def printed(self, example: Example) -> tuple[str, str]:
         """Returns the output of a doctest's example, and the last line of its traceback."""
@@ -166,24 +166,42 @@ def _check_probes(test: GradedTest) -> None:
             ) from None
 
 
-def _value_in(told: Any) -> Answer:
-    """The answer in a copy's reply, which is untrusted."""
-    if isinstance(told, dict) and told.get("status") == "error":
-        name, text = str(told.get("ename", "")), str(told.get("evalue", ""))
-        return {"ok": False, "name": plain(name), "text": plain(text)}
+class _Shown(Struct, frozen=True, rename={"text": "text/plain"}):
+    text: str
+
+
+class _Told(Struct, frozen=True):
+    """The value of an expression in a cell's reply, which is untrusted, or its error."""
+
+    status: str
+    ename: str = ""
+    evalue: str = ""
+    data: _Shown = _Shown("")
+
+    @classmethod
+    def found(cls, reply: Mapping[str, Any], name: str) -> _Told:
+        """Returns the value of an expression; raises `KeyError` or `ValueError`."""
+        return msgspec.convert(reply["user_expressions"], dict[str, _Told])[name]
+
+    @property
+    def text(self) -> str:
+        """The text that is the value, encoded in hexadecimal; raises `ValueError`."""
+        return bytes.fromhex(self.data.text.strip("'")).decode()
+
+
+def _value_in(reply: Mapping[str, Any]) -> Answer:
+    """Returns the answer in a copy's reply, which is untrusted."""
     try:
-        text = _text_in(told)
+        told = _Told.found(reply, "value")
+        if told.status == "error":
+            return {"ok": False, "name": plain(told.ename), "text": plain(told.evalue)}
+        text = told.text
         if len(text) > _ANSWER_CHARACTERS:
             return {"ok": False, "name": "ValueError", "text": "the answer is too long"}
         json.loads(text)
-    except (TypeError, KeyError, ValueError, RecursionError):
+    except (KeyError, ValueError, RecursionError):  # a ValidationError is a ValueError
         return {"ok": False, "name": "ValueError", "text": "the answer is no plain data"}
     return {"ok": True, "value": text}
-
-
-def _text_in(told: Any) -> str:
-    """The text that is the value of an expression, encoded in hexadecimal."""
-    return bytes.fromhex(told["data"]["text/plain"].strip("'")).decode()
 
 
 class CleanGuest:
@@ -223,10 +241,12 @@ class CleanGuest:
             user_expressions={"it": f"{_MODULE}.{call}.encode().hex()"},
             timeout_seconds=self._seconds,
         )
-        told = result.reply.get("user_expressions", {}).get("it", {})
-        if result.error is not None or told.get("status") != "ok":
-            raise NotJudged(result.error.evalue if result.error else told.get("evalue", ""))
-        return json.loads(_text_in(told))
+        if result.error is not None:
+            raise NotJudged(result.error.evalue)
+        told = _Told.found(result.reply, "it")
+        if told.status != "ok":
+            raise NotJudged(told.evalue)
+        return json.loads(told.text)
 
     def tried(self, test: GradedTest) -> TestReaction:
         """Returns the reaction of a test to nonsensical answers; or raises `NotJudged`."""
