@@ -128,3 +128,49 @@ def test_a_forked_process_reads_objects_without_a_copy_of_their_memory() -> None
         [sys.executable, "-c", READ_IN_A_FORK], capture_output=True, text=True, check=True
     )
     assert int(read.stdout) < 1024
+
+
+COPIED_AHEAD = """
+import ctypes, mmap, os, resource, signal
+from wasm_kernel.linux import memory, shared_heap
+
+PAGE, PAGES = 4096, 1024
+shared = mmap.mmap(-1, PAGES * PAGE, mmap.MAP_PRIVATE)
+address = ctypes.addressof(ctypes.c_char.from_buffer(shared))
+
+def write(pages):
+    for page in pages:
+        shared[page * PAGE] ^= 1
+
+def write_in_fork(pages):
+    told, tell = os.pipe()
+    if not (child := os.fork()):
+        write(pages)
+        os.write(tell, b"!")
+        signal.pause()
+    os.read(told, 1)
+    return child
+
+write(range(PAGES))
+children = [write_in_fork(range(100, 900)), write_in_fork(range(300, 1000))]
+copied = shared_heap.copied(children)
+here = [each for each in copied if address <= each[0] < address + PAGES * PAGE]
+print([((start - address) // PAGE, (end - address) // PAGE) for start, end in here])
+if not os.fork():
+    for start, end in here:
+        memory.copy_ahead(start, end - start)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    write(range(300, 900))
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 300)
+    os._exit(0)
+os.wait()
+for child in children:
+    os.kill(child, signal.SIGKILL)
+"""
+
+
+def test_a_forked_process_copies_ahead_what_others_have_written() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-uc", COPIED_AHEAD], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "[(300, 900)]\nTrue\n"

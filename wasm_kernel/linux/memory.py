@@ -15,6 +15,8 @@ from wasm_kernel.linux.libc import INT, LONG, POINTER, SIZE, failure
 
 _MAP_FIXED = 0x10  # Python's mmap module does not name it
 _FAILED = ctypes.c_void_p(-1).value
+_POPULATE_WRITE = 23  # Python's mmap module does not name it
+_MAPS = Path("/proc/self/maps")
 MEMINFO, GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 VMSTAT = Path("/proc/vmstat")
 GROUPS = Path("/sys/fs/cgroup")
@@ -67,6 +69,25 @@ def clear_ranges(
             for start, end in ranges:
                 clear(address + start, end - start, mapped=is_mapped)
                 yield start, end
+
+
+def mappings(access: bytes) -> list[Range]:
+    """Returns this process's mappings of one kind of `access`, such as `rw-p`."""
+    found = []
+    for line in _MAPS.read_bytes().splitlines():
+        place, kind, _ = line.split(b" ", 2)
+        if kind == access:
+            start, _, end = place.partition(b"-")
+            found.append((int(start, 16), int(end, 16)))
+    return found
+
+
+def copy_ahead(address: int, size: int) -> None:
+    """Copies whole pages that this process shares, without changing them; before Linux 5.14, not.
+
+    Source: madvise(2), MADV_POPULATE_WRITE.
+    """
+    _madvise(address, size, _POPULATE_WRITE)
 
 
 def view(address: int, size: int) -> memoryview:

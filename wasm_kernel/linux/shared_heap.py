@@ -1,19 +1,33 @@
-"""The heap that forked processes share: objects whose references Python does not count.
+"""The heap that forked processes share: objects whose references Python does not count, and pages
+that are copied ahead.
 
 A forked process shares its parent's memory, and copies each page when it first writes to it. Python
 writes to nearly every object that it uses, because it counts the references to it. From Python 3.12
 on it counts none to immortal objects, such as None. Source: PEP 683. Earlier versions, and those
 without the global lock, know no such mark, or keep it elsewhere; there, objects stay as they are.
+
+The pages that one forked process has copied are those that the next one will copy. It copies them
+at once, before anything waits for it: on a virtual machine, each page takes 2 microseconds later.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import sys
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 
+from wasm_kernel.linux import memory
+from wasm_kernel.linux.memory import Range
+
+_PAGE, _ENTRY = 4096, 8  # bytes
+_MARKS = 1 << 63 | 1 << 61 | 1 << 56  # it is present; of a file; mapped by one process
+_COPIED = 1 << 63 | 1 << 56
 _RUNNING = {AsyncGeneratorType, CoroutineType, FrameType, GeneratorType}
 _COUNT = 2**32 - 1
 """The part of an object's first word that makes it immortal if it is high, its count of references.
@@ -68,3 +82,30 @@ def _parts(code: CodeType) -> list[object]:
         *(code.co_linetable, code.co_exceptiontable),
         *(*code.co_varnames, *code.co_cellvars, *code.co_freevars),
     ]
+
+
+def copied(processes: Iterable[int]) -> list[Range]:
+    """Returns the ranges of this process's memory that each of some forked processes has copied.
+
+    A page that this process has written to since is one of them. There are none if the system does
+    not tell. Source: Documentation/admin-guide/mm/pagemap.rst of Linux.
+    """
+    with contextlib.suppress(OSError):
+        pages = set.intersection(*({*_copied_by(process)} for process in processes))
+        ranges: list[Range] = []
+        for page in sorted(pages):
+            is_next = bool(ranges) and ranges[-1][1] == page
+            start = ranges.pop()[0] if is_next else page
+            ranges.append((start, page + _PAGE))
+        return ranges
+    return []
+
+
+def _copied_by(process: int) -> Iterator[int]:
+    with Path(f"/proc/{process}/pagemap").open("rb", buffering=0) as pagemap:
+        for start, end in memory.mappings(b"rw-p"):
+            pagemap.seek(start // _PAGE * _ENTRY)
+            entries = array("Q", pagemap.read((end - start) // _PAGE * _ENTRY))
+            for page, entry in zip(range(start, end, _PAGE), entries, strict=False):
+                if entry & _MARKS == _COPIED:
+                    yield page

@@ -36,6 +36,7 @@ from wasm_kernel.linux import memory, shared_heap
 from wasm_kernel.linux.broker import MissingBroker, NoBroker, check_alone, end_with, log_failure
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.confinement import import_places
+from wasm_kernel.linux.memory import Range
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service import worker
 from wasm_kernel.service.messages import PACKET, CleanerRequest, ForkReply, ForkRequest
@@ -55,8 +56,13 @@ class _Line(Struct, eq=False):
 
 
 class _ForkedWorker(Struct, eq=False):
-    """A worker, its descriptor (-1 once it has ended), and the line on which it was asked for."""
+    """A worker, its descriptor (-1 once it has ended), and the line on which it was asked for.
 
+    `number` counts the forks before it. A process that cleans outputs is one, too.
+    """
+
+    request: ForkRequest | CleanerRequest
+    number: int
     process: int
     descriptor: int
     line: _Line
@@ -75,10 +81,11 @@ class WorkerForks:
     ) -> None:
         self.poll = select.poll()
         self._is_shared = is_shared
-        self._forks, self._has_rehearsed = 0, False
+        self._forks = 0
+        self._rehearsed: int | None = None  # the number of forks then
+        self._copied: list[Range] | None = None  # memory that each worker writes to
         self._close_others = close_others
         self._loaded: dict[ForkRequest, GuestLanguage] = {}
-        self._served: set[ForkRequest] = set()
         self._lines: dict[int, _Line] = {}  # by their own descriptors, and by their owners'
         self._workers: dict[int, _ForkedWorker] = {}  # by their descriptors
         self._leaving: deque[tuple[float, _ForkedWorker]] = deque()  # each with its last moment
@@ -121,14 +128,37 @@ class WorkerForks:
         """
         if (left := self._end_overdue()) is not None:
             seconds = left if seconds is None else min(seconds, left)
-        # not after the first one: many programs need no other
-        is_due = self._forks > 1 and not self._has_rehearsed
-        if is_due and not self.poll.poll(_QUIET_SECONDS * 1000):
-            self._has_rehearsed = True
-            worker.rehearse()
-            shared_heap.freeze()
+        if self._can_practise and not self.poll.poll(_QUIET_SECONDS * 1000):
+            self._practise()
         events = self.poll.poll(None if seconds is None else seconds * 1000)
         return events[0] if events else None
+
+    @property
+    def _can_practise(self) -> bool:
+        if self._rehearsed is None:
+            return self._forks > 1  # not after the first one: many programs need no other
+        return self._copied is None and len(self._used) > 0
+
+    @property
+    def _used(self) -> list[int]:
+        """Two processes of guests, forked since the rehearsal.
+
+        They are not the last, which may be a spare one.
+        """
+        since, guests = self._rehearsed or 0, list[int]()
+        for each in self._workers.values():
+            if isinstance(each.request, ForkRequest) and each.number >= since:
+                guests.append(each.process)
+        return guests[-3:-1]
+
+    def _practise(self) -> None:
+        """Does work that makes all later workers quicker, while nothing waits for this process."""
+        if self._rehearsed is None:
+            worker.rehearse()
+            shared_heap.freeze()
+            self._rehearsed = self._forks
+        else:
+            self._copied = shared_heap.copied(self._used)
 
     def attend(self, descriptor: int) -> bool:
         """Handles an event, if it is of a line or a worker; returns whether it is."""
@@ -253,6 +283,8 @@ class WorkerForks:
             try:
                 if not self._is_shared:
                     end_with(own)
+                for start, end in self._copied or ():
+                    memory.copy_ahead(start, end - start)
                 gc.enable()
                 self.close()
                 self._close_others()
@@ -264,7 +296,8 @@ class WorkerForks:
                 os._exit(0)
         self._forks += 1
         try:
-            made = _ForkedWorker(process, os.pidfd_open(process), line)
+            watched = os.pidfd_open(process)
+            made = _ForkedWorker(request, self._forks - 1, process, watched, line)
         except OSError:  # it can't be watched
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
@@ -281,15 +314,7 @@ class WorkerForks:
             cleaning.prepare()
             return lambda channel: cleaning.serve(channel, request)
         language = self.load(request)
-        is_first = request not in self._served  # its caller waits, and it gains less
-        self._served.add(request)
-
-        def serve(channel: Channel) -> None:
-            if not is_first:
-                worker.get_ready()
-            worker.serve(channel, language)
-
-        return serve
+        return lambda channel: worker.serve(channel, language)
 
 
 def main(line: int, owner: int) -> NoReturn:

@@ -65,6 +65,7 @@ _REHEARSALS = 10
 def serve(channel: Channel, language: GuestLanguage) -> None:
     """Serves the session that the first message names, until the service closes it or is gone."""
     logging.getLogger("wasm_kernel").addHandler(_LogHandler(channel))
+    confinement.get_ready(PACKAGES)  # a spare worker waits for its session
     try:
         opened = messages.read_request(channel.receive())
     except (EOFError, OSError):
@@ -90,15 +91,6 @@ def rehearse() -> None:
     with contextlib.suppress(OSError):  # a worker will report it
         for _ in range(_REHEARSALS):
             _try_steps()
-
-
-def get_ready() -> None:
-    """Does some steps of opening a session, without effect, so that they take less time later.
-
-    A process that was just forked copies each page of memory when it first writes to it.
-    """
-    confinement.get_ready(PACKAGES)
-    _try_steps()
 
 
 def _try_steps() -> None:
