@@ -74,9 +74,9 @@ _FORGETFUL = (
 class OpenedFolders(Struct, frozen=True):
     """The facts with which another process opens the folders of a sandbox.
 
-    Paths are real paths; `identities` are the device and inode numbers of the two folders, and
-    `mounts` those of the open mounts. If it `is_left`, only the worker of an ended process still
-    used the workspace. The rest is as in `SandboxFolders` and `PrivateFolder`.
+    Paths are real paths; `identities` are the device and inode numbers of the two folders. If it
+    `is_left`, only the worker of an ended process still used the workspace. The rest is as in
+    `SandboxFolders` and `PrivateFolder`.
     """
 
     workspace: str
@@ -86,7 +86,6 @@ class OpenedFolders(Struct, frozen=True):
     outside_sessions: bool
     needs_copies: bool
     survives_restart: bool
-    mounts: dict[str, Inode] = {}
     is_left: bool = False
 
 
@@ -198,9 +197,7 @@ class SandboxFolders:
         copies, survives = opened.needs_copies, opened.survives_restart
         found = PrivateFolder(folder.fd, private, needs_copies=copies, survives_restart=survives)
         outside, root, left = opened.outside_sessions, opened.private_root, opened.is_left
-        folders = cls(real, real, workspace, found, root, outside_sessions=outside, is_left=left)
-        folders.expect(opened.mounts)
-        return folders
+        return cls(real, real, workspace, found, root, outside_sessions=outside, is_left=left)
 
     def expect(self, mounts: Mapping[str, Inode]) -> None:
         """Refuses mounts whose folders are not those that `identities_of` found.
@@ -221,12 +218,14 @@ class SandboxFolders:
             outside_sessions=self.outside_sessions,
             needs_copies=self.private.needs_copies,
             survives_restart=self.private.survives_restart,
-            mounts={
-                _named(mount, real_path(mount.host)): folder.inode
-                for mount, folder in self._mounts.items()
-            },
             is_left=self.is_left(),
         )
+
+    @property
+    def mount_identities(self) -> dict[str, Inode]:
+        """The identities of the open mounts, as `identities_of` returns them."""
+        mounts = self._mounts.items()
+        return {_named(mount, real_path(mount.host)): folder.inode for mount, folder in mounts}
 
     @property
     def removed(self) -> bool:

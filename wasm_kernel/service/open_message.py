@@ -102,9 +102,10 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
         state_home: The parent of the user's state folder, as the service finds it.
         resume: The mode in which it goes on with existing variables, a `Resume`.
         quiet: Whether the first cell shows no notice of existing variables.
-        folders: The folders of a sandbox that is not a `Service`'s: its program has them open, and
-            only the program makes forks. None for a service's; its worker looks for the folders.
-        mounts: The identities of the mounts of a service's session, when the service began with it.
+        folders: The folders, which the owner of the worker has open; a service opens them for each
+            worker, and has None before.
+        mounts: The identities of the mounts when the owner began with the session.
+        forks: Whether cells may fork the session.
         verified: The stamps of the session's last worker, from `Closed`.
         notices: Sentences for the first cell.
         door: The way in that the sandbox is used through.
@@ -129,6 +130,7 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     quiet: bool = True
     folders: OpenedFolders | None = None
     mounts: dict[str, Inode] = {}
+    forks: bool = False
     verified: Stamps = {}
     notices: tuple[str, ...] = ()
     door: Door = Door.PROGRAM

@@ -202,7 +202,7 @@ class ProgramHome(SandboxHome[Sandbox]):
         if not self.hooks.id:
             check_unrecorded(policy)
         self.hooks.folders.mounted(policy.mounts)
-        return {"folders": replace(self.hooks.folders.opened, is_left=False)}  # it is in use
+        return {"mounts": self.hooks.folders.mount_identities}
 
     def closed(self, sandbox: Sandbox) -> None:
         """Closes the session and its folders, once its worker has ended."""
@@ -243,13 +243,11 @@ class ProgramHome(SandboxHome[Sandbox]):
 
 
 def _forked(parent: Sandbox, new: SessionHooks, notice: str) -> Sandbox:
-    own = parent.worker.opened.folders
-    assert own is not None, "only a service's worker looks for its folders"
-    opened = replace(
+    opened = replace(  # a fork's mounts are the same folders
         parent.worker.opened,
         session_id=new.id,
         workspace=str(new.folders.real),
-        folders=replace(new.folders.opened, mounts=own.mounts),  # a fork's are the same folders
+        folders=new.folders.opened,
         resume=Resume.ALWAYS.value,
         quiet=True,
         verified={},
@@ -288,6 +286,7 @@ def opened_in(
         confinement=confinement,
         state_home=None if state is None else str(state.parent),
         folders=folders.opened,
+        mounts=folders.mount_identities,
         resume=resume.value,
         quiet=quiet,
         notices=folders.notices,

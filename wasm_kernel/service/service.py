@@ -34,6 +34,7 @@ from wasm_kernel.service.fork_server import CLOSED, ForkServer, Worker, flavours
 from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.open_message import Open, plain_policy
+from wasm_kernel.service.open_sessions import OpenSessions
 from wasm_kernel.service.records import SessionRecord, SessionRecords
 from wasm_kernel.service.registry import Registry, SessionEntry, SessionInfo, check_owner
 from wasm_kernel.service.sandbox import Sandbox
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("wasm_kernel.service")
 _ROUND_SECONDS = 1.0
 _MEASURE_SECONDS = 0.1  # seconds of each round, to measure sessions on disk
-_DESCRIPTORS = 8  # descriptors of this process that a worker needs, if only for a moment
+_DESCRIPTORS = 16  # descriptors of this process that a worker needs, if only for a moment
 
 
 class Service(SandboxHome[Sandbox]):
@@ -105,6 +106,7 @@ class Service(SandboxHome[Sandbox]):
         self._functions = Functions(functions)
         self._awake = AwakeSessions(self.limits.memory_bytes)
         self._registry = Registry(self._sessions_root)
+        self._open = OpenSessions(self._sessions_root)
         self._why_closed = ""
         self._asked_for: set[str] = set()  # ids of forks that the program itself asked for
         self._ending = threading.Event()
@@ -326,6 +328,7 @@ class Service(SandboxHome[Sandbox]):
             confinement=self._confinement,
             door=policy.door,
             files_of=str(self.root / files_of) if files_of else "",
+            forks=True,
         )
         queue, silence = self.limits.queue, self.limits.answer_seconds
         worker = SessionWorker(opened, self, self._logger, queue=queue, answer_seconds=silence)
@@ -394,14 +397,15 @@ class Service(SandboxHome[Sandbox]):
         return forks
 
     def release(self, session: SessionWorker) -> None:
-        """Notes that a session is asleep."""
+        """Closes the folders of a session, which is asleep."""
+        self._open.close(session)
         self._awake.release(session)
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker for a session, as soon as there is room for it."""
         self._awake.admit(session)
-        opened = session.opened
         make_room(None, _DESCRIPTORS)
+        opened = session.opened = self._open.open(session)
         flavours = flavours_of(opened.policy, opened.confinement)
         return self.fork_server.spawn(opened.language, flavours, progress)
 

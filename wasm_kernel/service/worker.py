@@ -46,8 +46,7 @@ from wasm_kernel.service.offers import Offers
 from wasm_kernel.service.open_message import KernelSession, Open, plain_policy
 from wasm_kernel.sessions.forking import FORK, Forked, ForkSession, fork_command
 from wasm_kernel.sessions.last_use import LastUse
-from wasm_kernel.sessions.root import SessionsRoot, WorkspaceError
-from wasm_kernel.sessions.session import DELETED, Session, session_paths
+from wasm_kernel.sessions.session import session_paths
 from wasm_kernel.state.file_journal import Beginning, FileRecord
 from wasm_kernel.state.index import IndexHeader
 
@@ -121,7 +120,7 @@ class _Worker:
             os.environ["XDG_STATE_HOME"] = opened.state_home
         kernel = opened.kernel
         logger = SandboxLogger(_EventSender(channel) if kernel is None or kernel.logs else None)
-        session = _opened(opened, policy, logger)
+        session = _opened(opened, logger)
         folders = session.folders
         folders.verified |= opened.verified
         folders.notices += opened.notices
@@ -159,7 +158,7 @@ class _Worker:
             self._guest.facts.add(RequestFacts(self._guest.commands.broker).now)
         if opened.kernel is not None and isinstance(session, LastUse):
             self._serve_kernel(opened, opened.kernel, session, seen_folder)
-        elif isinstance(session, Session):
+        elif opened.forks:
             own = fork_command(self._guest)
             no_fork = f"{_NO_FORK} {door.forking}"
             self._guest.commands.add(FORK, switched_off(no_fork) if door.forking else own)
@@ -355,27 +354,19 @@ class _Worker:
         return None
 
 
-def _opened(opened: Open, policy: ExecutionPolicy, logger: SandboxLogger) -> SessionHooks:
+def _opened(opened: Open, logger: SandboxLogger) -> SessionHooks:
     """Returns the session of a sandbox, or its workspace outside of sessions, with open folders."""
-    if opened.folders is not None:
-        folders, name = SandboxFolders.from_opened(opened.folders), opened.session_id
-        folders.owned = opened.is_owned
-        if name:
-            return LastUse(name, folders, logger)
-        alone = SessionHooks()
-        alone.folders = folders
-        return alone
-    root = SessionsRoot(opened.root, opened.private_root)
-    # `known`: the session logs nothing of it, and a deleted one does not come back empty
-    session = Session(root, opened.session_id, known=True, mounts=policy.mounts)
-    session.folders.expect(opened.mounts)
+    assert opened.folders is not None, "the owner of this worker has opened them"
+    folders = SandboxFolders.from_opened(opened.folders)
+    folders.expect(opened.mounts)
+    folders.owned = opened.is_owned
     if opened.files_of:
-        try:
-            session.folders.share(Path(opened.files_of))
-        except FileNotFoundError:
-            raise WorkspaceError(DELETED) from None
-    session.logger_changed(logger)
-    return session
+        folders.share(Path(opened.files_of))
+    if opened.session_id:
+        return LastUse(opened.session_id, folders, logger)
+    alone = SessionHooks()
+    alone.folders = folders
+    return alone
 
 
 def _kept_by(
