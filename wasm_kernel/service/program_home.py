@@ -201,8 +201,10 @@ class ProgramHome(SandboxHome[Sandbox]):
         """
         if not self.hooks.id:
             check_unrecorded(policy)
-        self.hooks.folders.mounted(policy.mounts)
-        return {"mounts": self.hooks.folders.mount_identities}
+        folders = self.hooks.folders
+        folders.mounted(policy.mounts)
+        in_use = replace(folders.opened, is_left=False)
+        return {"folders": in_use, "mounts": folders.mount_identities}
 
     def closed(self, sandbox: Sandbox) -> None:
         """Closes the session and its folders, once its worker has ended."""

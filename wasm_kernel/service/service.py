@@ -42,6 +42,7 @@ from wasm_kernel.service.sandbox_home import SandboxHome
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session, log_fork
+from wasm_kernel.sessions.overview import session_in
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
@@ -150,7 +151,8 @@ class Service(SandboxHome[Sandbox]):
         """
         limits, name = self._limits(owner, policy, pip=pip), ids.new()
         language = RuntimeType.checked(language)
-        self._check_files_of(files_of, owner)
+        if files_of:
+            self._registry.known(files_of).sandbox_of(owner)
         self._check_room(owner)
         session = Session(self._sessions_root, name, self._logger, new=True, mounts=limits.mounts)
         session.leave()  # a worker opens it again
@@ -195,7 +197,8 @@ class Service(SandboxHome[Sandbox]):
             check_owner(record.owner, owner)
             language = language or record.language
         language = RuntimeType.checked(language or "python")
-        self._check_files_of(files_of, owner)
+        if files_of:
+            self._registry.known(files_of).sandbox_of(owner)
         sandbox = self._add(name, language, owner, limits, pip=pip, files_of=files_of)
         if record is None:
             self._note(name, owner, language)
@@ -212,8 +215,6 @@ class Service(SandboxHome[Sandbox]):
         Raises:
             FileNotFoundError: the service does not know it.
         """
-        from wasm_kernel.sessions.overview import session_in
-
         entry = self._registry.known(session_id)
         return entry.info(session_in(self._sessions_root, session_id).disk_bytes)
 
@@ -356,10 +357,6 @@ class Service(SandboxHome[Sandbox]):
             self._records.write(name, SessionRecord(owner, language.value))
         except OSError as problem:
             _LOG.warning("the owner of a session can't be noted: %s", describe(problem))
-
-    def _check_files_of(self, name: str, owner: str) -> None:
-        if name:
-            self._registry.known(name).sandbox_of(owner)
 
     def _check_open(self) -> None:
         """Raises `SandboxClosed` if the service is closed, or this process did not make it."""
