@@ -13,7 +13,7 @@ from tests.state.session import FIRST, Session
 from wasm_kernel.linux import memory
 from wasm_kernel.state import pages, recorder
 from wasm_kernel.state.index import decode
-from wasm_kernel.state.pages import PAGE, Compare, Pagemap, WriteProtect
+from wasm_kernel.state.pages import PAGE, Compare, WriteProtect
 
 MANY = 400
 ALL = {f"p{page}": f"v{page}" for page in range(MANY)}
@@ -27,7 +27,7 @@ def _everything_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "FREE_LARGE", PAGE)
 
 
-@pytest.fixture(params=[WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
+@pytest.fixture(params=[WriteProtect, Compare], ids=lambda kind: str(kind.name))
 def peak(
     request: pytest.FixtureRequest, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> Session:

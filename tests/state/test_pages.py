@@ -14,7 +14,7 @@ from tests.faces import raising
 from tests.state.stretch import PAGES, Stretch, pages_of
 from wasm_kernel.errors import ImageError
 from wasm_kernel.state import pages
-from wasm_kernel.state.pages import PAGE, Compare, Pagemap, Tracker, WriteProtect
+from wasm_kernel.state.pages import PAGE, Compare, Tracker, WriteProtect
 
 SIZE = PAGES * PAGE
 Making = Callable[..., Tracker]
@@ -27,12 +27,20 @@ def stretch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stretch]
     made.close()
 
 
-@pytest.fixture(params=[WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
-def watch(request: pytest.FixtureRequest, stretch: Stretch, ending: ExitStack) -> Making:
+@pytest.fixture(params=["write-protect", "compare", "compare all"])
+def watch(
+    request: pytest.FixtureRequest,
+    stretch: Stretch,
+    ending: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Making:
     """Begins to track this number of bytes of the stretch."""
+    if request.param == "compare all":
+        monkeypatch.setattr(pages, "_pagemap_of", raising(PermissionError()))
 
     def one(size: int = SIZE) -> Tracker:
-        tracker: Tracker = request.param(stretch.address, size)
+        kind = WriteProtect if request.param == "write-protect" else Compare
+        tracker: Tracker = kind(stretch.address, size)
         return ending.enter_context(closing(tracker))
 
     return one
@@ -89,7 +97,7 @@ def test_a_copy_that_follows_what_changed_stays_equal(
 def test_a_refused_tracker_is_replaced(monkeypatch: pytest.MonkeyPatch, stretch: Stretch) -> None:
     monkeypatch.setattr(pages, "_ioctl", raising(OSError(1, "not permitted")))
     tracker = pages.best(stretch.address, SIZE)
-    assert tracker.name == "pagemap"
+    assert tracker.name == "compare"
     tracker.close()
 
 

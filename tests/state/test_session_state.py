@@ -16,7 +16,7 @@ from tests.execution.story import Story
 from tests.faces import error_of, open_files, process_of, says, wait_for
 from tests.faults import Does, Faults, faulty
 from tests.private import kept_sandbox, opening, private_of
-from tests.sampled import but_for, lasting, sampled
+from tests.sampled import lasting, sampled
 from tests.stored import commits_in, content_of, flip, names_in, rewritten, state_of
 from wasm_kernel import Sandbox, SandboxLogger
 from wasm_kernel.errors import Door, HistoryError, TravelError
@@ -24,7 +24,7 @@ from wasm_kernel.folders.locks import Holder, Resume, note_evicted
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state.index import Head
-from wasm_kernel.state.pages import Compare, Pagemap, WriteProtect
+from wasm_kernel.state.pages import Compare, WriteProtect
 
 FAULTS = (
     "fcntl:flock",
@@ -69,14 +69,13 @@ def test_random_programs_agree_with_a_model(tmp_path: Path, seed: int) -> None:
     stories(tmp_path, seed, 25)
 
 
-@pytest.mark.parametrize("kind", but_for({"compare": Compare, "pagemap": Pagemap}, "pagemap"))
-def test_tracking_agrees_with_the_model(tmp_path: Path, kind: type) -> None:
-    with faulty(state__pages__best=f"{kind.__module__}:{kind.__name__}"):
+def test_tracking_agrees_with_the_model(tmp_path: Path) -> None:
+    with faulty(state__pages__best=f"{Compare.__module__}:{Compare.__name__}"):
         stories(tmp_path, 99, 6)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", [WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
+@pytest.mark.parametrize("kind", [WriteProtect, Compare], ids=lambda kind: str(kind.name))
 def test_thousands_of_steps_agree_with_the_model(tmp_path: Path, kind: type) -> None:
     with faulty(state__pages__best=f"{kind.__module__}:{kind.__name__}"):
         for number in lasting(2):

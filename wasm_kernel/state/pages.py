@@ -1,14 +1,15 @@
 """Pages of a guest's memory: which changed since the last look, and which hold zeros.
 
-There are three ways to know what changed:
+There are two ways to know what changed:
 
 - `WriteProtect` (Linux 6.7 and later, no privilege; some container runtimes forbid it):
   userfaultfd write-protection in async mode plus the PAGEMAP_SCAN ioctl; one call returns the
   written ranges and arms them again. Its cost follows what changed. Sources:
   ioctl_userfaultfd(2), admin-guide/mm/pagemap in Linux's own documentation.
-- `Pagemap` (older Linux): `/proc/self/pagemap` tells which pages of a private mapping are no longer
-  the file's; those are compared with a copy.
-- `Compare` (without `/proc`): everything is compared with a copy.
+- `Compare` (older Linux): pages are compared with a copy. `/proc/self/pagemap` tells which of a
+  private mapping are still the file's, and so unchanged; without it all are compared. Source:
+  Documentation/admin-guide/mm/pagemap: bit 63 present, bit 62 swapped, bit 61 still the file's. A
+  page that was written since it was mapped is never the file's again.
 
 Ranges are pairs of byte offsets, multiples of `PAGE`. A tracker belongs to the guest's thread.
 """
@@ -158,12 +159,10 @@ def check_pages() -> None:
 
 def best(address: int, size: int) -> Tracker:
     """Returns the best tracker that works here, with everything marked as unwritten."""
-    for kind in (WriteProtect, Pagemap):
-        try:
-            return kind(address, size)
-        except (OSError, AttributeError):
-            continue
-    return Compare(address, size)
+    try:
+        return WriteProtect(address, size)
+    except (OSError, AttributeError):
+        return Compare(address, size)
 
 
 def available() -> str:
@@ -287,8 +286,12 @@ def _ioctl(descriptor: int, request: int, argument: bytes | bytearray) -> int:
     return answer
 
 
+_OWN = bytes(byte >> 6 > 0 and not byte >> 5 & 1 for byte in range(256))
+"""Tells by the highest byte of a page's entry whether the page no longer belongs to a file."""
+
+
 class Compare:
-    """Compares memory with a copy of it."""
+    """Compares memory with a copy of it, but for pages that are a file's."""
 
     name = "compare"
 
@@ -301,7 +304,17 @@ class Compare:
         self._copy[start:end] = ctypes.string_at(self._address + start, end - start)
 
     def _candidates(self, size: int) -> Iterable[Range]:
-        return [(0, size)]
+        first, count = self._address // PAGE, size // PAGE
+        try:
+            entries = os.pread(_pagemap_of(os.getpid()), 8 * count, 8 * first)
+            own = entries[7::8].translate(_OWN) + b"\0"
+        except OSError:  # not every system has it
+            own = b"\1" * count + b"\0"
+        begin = own.find(1)
+        while begin >= 0:
+            end = own.find(0, begin)
+            yield begin * PAGE, end * PAGE
+            begin = own.find(1, end)
 
     def changed(self, size: int) -> list[Range]:
         """Returns the ranges that differ from the copy, and updates the copy."""
@@ -338,34 +351,6 @@ class Compare:
     def close(self) -> None:
         """Drops the copy."""
         self._copy = bytearray()
-
-
-_OWN = bytes(byte >> 6 > 0 and not byte >> 5 & 1 for byte in range(256))
-"""Tells by the highest byte of a page's entry whether the page no longer belongs to a file."""
-
-
-class Pagemap(Compare):
-    """Compares only the pages of a private file mapping that are no longer the file's.
-
-    Source: Documentation/admin-guide/mm/pagemap: bit 63 present, bit 62 swapped, bit 61 still the
-    file's. A page that was written since it was mapped is never the file's again.
-    """
-
-    name = "pagemap"
-
-    def __init__(self, address: int, size: int) -> None:
-        self._pagemap = _pagemap_of(os.getpid())
-        super().__init__(address, size)
-
-    def _candidates(self, size: int) -> Iterable[Range]:
-        first = self._address // PAGE
-        entries = os.pread(self._pagemap, 8 * (size // PAGE), 8 * first)
-        own = entries[7::8].translate(_OWN) + b"\0"
-        begin = own.find(1)
-        while begin >= 0:
-            end = own.find(0, begin)
-            yield begin * PAGE, end * PAGE
-            begin = own.find(1, end)
 
 
 _ZEROS_PAGES = 4  # checked together; fewer zero pages are cheaper to store than to record

@@ -17,11 +17,8 @@ _TRACKING = {
     "write-protect": Finding(
         "ok", "the system reports changed memory (userfaultfd): commits are cheap"
     ),
-    "pagemap": Finding(
-        "note", "changed memory is found through pagemap and a copy: Linux 6.7 does better"
-    ),
     "compare": Finding(
-        "note", "changed memory is found by comparing it all with a copy: commits are slow"
+        "note", "changed memory is found by comparing it with a copy: Linux 6.7 does better"
     ),
 }
 
