@@ -81,7 +81,7 @@ class Session:
         self.troubles.append(str(problem))
 
     def _stand(self) -> None:
-        laid = self.history.fill(self.guest.instance)
+        laid = self.recorder.fill(self.guest.instance)
         self.recorder.watch(self.guest.instance, self.guest.files, self.free, laid)
 
     def write(self, page: int, text: str) -> None:
@@ -123,9 +123,14 @@ class Session:
         self.stand_at(one)
         return self.state
 
-    def stand_at(self, one: int) -> None:
-        """Goes to a commit in a new guest, without reading its memory."""
-        self.recorder.unwatch()
+    def stand_at(self, one: int, *, keep: bool = False) -> None:
+        """Goes to a commit in a new guest, without reading its memory.
+
+        Args:
+            one: The commit.
+            keep: True if the new guest keeps the memory of the old one, as after an undo.
+        """
+        self.recorder.unwatch(keep=keep)
         self.guest.close()
         self.guest = Guest(self._parent)
         self.history.move(one)

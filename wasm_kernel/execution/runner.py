@@ -37,6 +37,7 @@ from wasm_kernel.state import texts
 from wasm_kernel.state.asked import AskedMemory
 from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.file_restore import RestoredFiles
+from wasm_kernel.state.parked import NotMoved
 from wasm_kernel.state.session_state import SessionState
 from wasm_kernel.state.tree import TravelPlan
 from wasm_kernel.wasi_files.changes import FileChanges
@@ -116,7 +117,7 @@ class GuestRunner:
             if self._resting is None or not self._go_on(self._resting):
                 self.start_guest()
         elif self._guest.flavour is not self._flavour and self.state.catch_up(self._guest.instance):
-            self.close_guest()
+            self.close_guest(keep=True)
             self.start_guest()
             _LOG.debug("the guest goes on in code of the flavour %s", self.guest.flavour.name)
 
@@ -157,13 +158,16 @@ class GuestRunner:
             raise
         return True
 
-    def close_guest(self) -> None:
-        """Closes the guest, if there is one."""
+    def close_guest(self, *, keep: bool = False) -> None:
+        """Closes the guest, if there is one.
+
+        `keep` parks its memory for the next guest, which needs nearly the same memory soon.
+        """
         if self._resting is not None:
             self._resting.files.close()
             self._resting = None
         if self._guest is not None:
-            self.state.detach()
+            self.state.detach(keep=keep)
             self._guest.close()
             self._guest = None
 
@@ -231,7 +235,7 @@ class GuestRunner:
         Returns the restored files, or those that stay as they are.
         """
         self.state.travel(travel)
-        self.close_guest()
+        self.close_guest(keep=True)
         restored = self.state.restore_files(travel, self.changes)
         self.start_guest()
         return restored
@@ -329,6 +333,8 @@ class GuestRunner:
             except Unreadable as problem:
                 self.close_guest()
                 self.state.drop_unreadable_commit(problem)
+            except NotMoved:
+                self.close_guest()
             except BaseException:
                 self.close_guest()
                 raise

@@ -180,7 +180,7 @@ class GuestTurns:
         """
         _LOG.debug("the guest was lost", exc_info=stopped)
         runner, turn.stopped = self._runner, stopped
-        runner.close_guest()
+        runner.close_guest(keep=True)
         runner.commands.cell_lost(turn, runner.clock)
         is_kept = runner.state.roll_back()
         if for_cell and not runner.clock.closed and left_unusable(turn, stopped):

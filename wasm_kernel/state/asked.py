@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from wasm_kernel.engine.instance import Instance
-from wasm_kernel.linux.memory import Range
 from wasm_kernel.state import pages
 from wasm_kernel.state.commits import GuestPages
 from wasm_kernel.state.history import History
 from wasm_kernel.state.image import BaseImage
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.pages import Tracker, merge, without
+from wasm_kernel.state.pages import Tracker
+from wasm_kernel.state.parked import differing
 
 _MAP_PAGES = 8  # a question touches few pages
 
@@ -38,13 +38,13 @@ class AskedMemory:
             line, used = history.tree.lineage(commit_id), instance.memory.size
             instance.grow_to(line[0].size)
             changed = None if self._tracker is None else self._tracker.changed(used)
-            only = None if changed is None else _differing(self._line, line, changed)
+            only = None if changed is None else differing(self._line, line, changed)
             laid = GuestPages(instance, [(0, used)], only, map_pages=_MAP_PAGES)
             history.lay(laid, filter(laid.needs, line))
         if self._tracker is None:
             self._tracker = pages.best(instance.memory.address, instance.memory.size)
         else:
-            self._tracker.cleared(merge([*laid.mapped, *laid.cleared]))
+            self._tracker.cleared(pages.merge([*laid.mapped, *laid.cleared]))
             for start, end in laid.left():  # the image's pages: commits have all pages behind it
                 content = os.pread(self._image.keep_open(), end - start, start)
                 instance.memory.write(start, content)
@@ -54,16 +54,3 @@ class AskedMemory:
         """Ends the tracking of its pages. Safe to call twice."""
         if self._tracker is not None:
             self._tracker.close()
-
-
-def _differing(
-    before: Sequence[Commit], after: Sequence[Commit], changed: Iterable[Range]
-) -> list[Range]:
-    """Returns the ranges in which a memory may differ from the commit of the line `after`.
-
-    It was at the commit of the line `before`; the ranges `changed` were written since.
-    """
-    common = {one.id for one in before} & {one.id for one in after}
-    between = [one for one in (*before, *after) if one.id not in common]
-    ranges = merge([*changed, *(one for each in between for one in each.ranges)])
-    return without(ranges, [(after[0].size, 1 << 63)])

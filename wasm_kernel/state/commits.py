@@ -293,7 +293,7 @@ class CommitStore:
 
     def verify(self, line: Iterable[Commit]) -> None:
         """Checks the digests of large contents on all processors; leaves errors to `source_of`."""
-        large = [one for one in line if one.page_bytes >= _BLOCK and not self._is_untouched(one)]
+        large = [one for one in line if one.page_bytes >= _BLOCK and not self.is_untouched(one)]
         if len(large) > 1:
             from concurrent.futures import ThreadPoolExecutor  # few sessions need it
 
@@ -306,7 +306,13 @@ class CommitStore:
         with self.source_of(commit):
             pass
 
-    def _is_untouched(self, commit: Commit) -> bool:
+    def copied_bytes(self, commit: Commit) -> int:
+        """Returns the least number of bytes that must be copied, as a commit can't map them."""
+        if commit.id in self.held:
+            return commit.page_bytes
+        return sum(pages for _, pages in commit.runs if pages < _MAP_PAGES) * PAGE
+
+    def is_untouched(self, commit: Commit) -> bool:
         """Returns whether a commit's content is unchanged since its digest was checked."""
         if commit.id in self.held or not commit.runs or self.folder is None:
             return True

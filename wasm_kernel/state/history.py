@@ -27,6 +27,7 @@ from wasm_kernel.state.stored import RecoveredHistory, StateFolder
 from wasm_kernel.state.tree import Tree
 
 NOT_SAVED = "the variables of this session are not saved to disk"
+COPIED_MUCH, _STRETCHES_MANY = 32 * 1024 * 1024, 10_000
 
 
 class History:
@@ -314,6 +315,13 @@ class History:
             self.contents.verify(line)
             self.lay(pages, line)
             return pages
+
+    def fills_quickly(self) -> bool:
+        """Returns whether `fill` copies little, as most of the head's pages can be mapped."""
+        with self.lock:
+            line = self.tree.lineage(self.tree.head)
+            copied = sum(map(self.contents.copied_bytes, line))
+            return copied < COPIED_MUCH and sum(len(one.runs) for one in line) < _STRETCHES_MANY
 
     def lay(self, pages: GuestPages, line: Iterable[Commit]) -> None:
         """Lays commits over a memory, the newest first; raises as `fill`."""

@@ -12,6 +12,7 @@ megabytes: the commit records it as zeros, so it is neither written nor read aga
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -30,7 +31,8 @@ from wasm_kernel.state import folding, pages
 from wasm_kernel.state.commits import GuestPages
 from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.pages import PAGE, Heap, Run, Runs, Tracker
+from wasm_kernel.state.pages import PAGE, Heap, Run, Runs, Tracker, WriteProtect
+from wasm_kernel.state.parked import ParkedMemory
 from wasm_kernel.wasi_files.open_files import OpenFile
 from wasm_kernel.wasi_files.operations import FileOperations
 
@@ -66,16 +68,31 @@ class Recorder:
         self._last_tracker: Tracker | None = None
         self._files: FileOperations | None = None
         self._instance: Instance | None = None
+        self._at = 0  # the commit that its memory is relative to
         self._missed: list[Range] = []
         self._heap: Heap | None = None
         self._cleared: list[Range] = []  # free memory that holds zeros
         self._mapped: list[Range] = []
+        self._parked: ParkedMemory | None = None
         self._jobs: queue.Queue[int | None] = queue.Queue()
         self._sync_asked = False
         self._keep = self._narrowed_to = keep
         self._cap = cap
         self._thread = threading.Thread(target=self._write, name="commits", daemon=True)
         self._thread.start()
+
+    def fill(self, instance: Instance) -> GuestPages:
+        """Brings an instance that has the base image's memory to the head.
+
+        After `NotMoved`, try again with another instance. Raises the errors of `History.fill`, too.
+        """
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            with contextlib.closing(parked):
+                laid = parked.fill(self.history, instance)
+            if laid is not None:
+                return laid
+        return self.history.fill(instance)
 
     def watch(
         self,
@@ -92,21 +109,36 @@ class Recorder:
         self._missed, self._heap = [], heap
         self._cleared = pages.merge(laid.cleared if laid else ())
         self._mapped = pages.merge(laid.mapped if laid else ())
-        self._files, self._instance = files, instance
+        self._files, self._instance, self._at = files, instance, self.history.tree.head
         self._tracker = pages.best(instance.memory.address, instance.memory.size)
 
-    def unwatch(self) -> None:
-        """Ends tracking; the instance is about to be closed."""
+    def unwatch(self, *, keep: bool = False) -> None:
+        """Ends tracking; the instance is about to be closed.
+
+        Its memory is kept if `keep`, and if that takes less time than to lay everything.
+        """
         self._close_last()
-        # closed once the memory is gone: no page to unprotect
-        self._last_tracker, self._tracker = self._tracker, None
-        self._files = self._instance = None
+        tracker, instance = self._tracker, self._instance
+        self._tracker = self._files = self._instance = None
+        if tracker is None or instance is None:
+            return
+        if not keep or not isinstance(tracker, WriteProtect) or self.history.fills_quickly():
+            self._last_tracker = tracker  # closed once the memory is gone: no page to unprotect
+            return
+        with contextlib.suppress(OSError):  # then all pages are laid again
+            with contextlib.closing(tracker):
+                changed = tracker.changed(instance.memory.size)
+            changed = pages.merge([*self._missed, *changed])
+            self._parked = ParkedMemory(
+                instance, self._at, changed, mapped=self._mapped, cleared=self._cleared
+            )
 
     def _close_last(self) -> None:
-        """Closes the tracker of the previous instance."""
-        if self._last_tracker is not None:
-            self._last_tracker.close()
-            self._last_tracker = None
+        """Closes the tracker and the memory that are left of the previous instance."""
+        for last in (self._parked, self._last_tracker):
+            if last is not None:
+                last.close()
+        self._parked = self._last_tracker = None
 
     def commit(
         self,
@@ -141,7 +173,7 @@ class Recorder:
         )
         if self._room(commit.page_bytes) or not self._written(commit, address, ranges):
             self.history.add(commit, memory.read_ranges(address, ranges))
-        self._missed = []
+        self._missed, self._at = [], commit.id
         self._jobs.put(commit.id)
         return commit
 

@@ -209,7 +209,7 @@ class SessionState:
         """
         recorder = self._live()
         try:
-            pages = self.history.fill(instance)
+            pages = recorder.fill(instance)
         except MemoryError as problem:
             rule = f"is too small for this session's variables: {problem}"
             raise PolicyError("memory_bytes", rule) from None
@@ -225,10 +225,10 @@ class SessionState:
         self.files.remove_unneeded(tree.unlinked_files)
         return tuple(as_at_commit(self.files, one, head.id) for one in tree.origin.files_of(head))
 
-    def detach(self) -> None:
-        """Ends tracking; the instance is about to be closed."""
+    def detach(self, *, keep: bool = False) -> None:
+        """Ends tracking; the instance is about to be closed. `keep` parks its memory."""
         if self._recorder is not None:
-            self._recorder.unwatch()
+            self._recorder.unwatch(keep=keep)
 
     def use_count(self, count: int) -> None:
         """Notes the execution count of the next cell, after a cell that leaves no commit."""

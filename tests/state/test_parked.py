@@ -1,9 +1,11 @@
-"""The memory of each state comes back in any order: in new guests, and in one guest that is asked
-about several, in which no page of an earlier state is left.
+"""A guest's memory is moved to the next guest, or goes from state to state: only pages that differ
+are filled, and no page of an earlier state is left.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,17 +13,46 @@ from pathlib import Path
 import pytest
 
 from tests.engine.tiny import Guest
+from tests.faces import raising
 from tests.sampled import sampled
 from tests.state.session import FIRST, Session
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
-from wasm_kernel.state import image, recorder
+from wasm_kernel.linux.memory import MovedMemory
+from wasm_kernel.state import history, image, pages, parked, recorder
 from wasm_kernel.state.asked import AskedMemory
+from wasm_kernel.state.commits import GuestPages, Unreadable
 from wasm_kernel.state.folding import fold
 from wasm_kernel.state.image import BaseImage, ImageRecord
-from wasm_kernel.state.pages import PAGE
+from wasm_kernel.state.pages import PAGE, WriteProtect
+from wasm_kernel.state.parked import NotMoved, ParkedMemory
 
 ROUNDS = 12
+BIG = {f"p{page}": f"v{page}" for page in range(0, 600, 2)}
+STATE = {page: f"v{page}" for page in range(0, 600, 2)}
+
+
+def whole(session: Session) -> bytes:
+    own = session.guest.instance.memory
+    return own.read(FIRST * PAGE, own.size - FIRST * PAGE)
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Records whether the kept memory could be used, each time."""
+    if pages.available() != WriteProtect.name:
+        pytest.skip("memory is only kept where the system tells what changed")
+    monkeypatch.setattr(history, "COPIED_MUCH", 0)
+    seen: list[bool] = []
+    real = ParkedMemory.fill
+
+    def fill(self: ParkedMemory, *args: object) -> GuestPages | None:
+        laid = real(self, *args)  # type: ignore[arg-type]
+        seen.append(laid is not None)
+        return laid
+
+    monkeypatch.setattr(ParkedMemory, "fill", fill)
+    return seen
 
 
 class Chance:
@@ -70,7 +101,12 @@ class Chance:
             self.session.flush()
             fold(commits, 12)
         target = self._random.choice([commits.tree.head, *commits.tree.commits])
-        assert self.session.go(target) == self.states[target]
+        self.session.stand_at(target, keep=True)
+        assert self.session.state == self.states[target]
+        if self._random.random() < 0.2:  # otherwise the same memory is kept
+            kept = whole(self.session)
+            self.session.stand_at(target)
+            assert kept == whole(self.session)
 
 
 def _no_memory(*_: object) -> None:
@@ -78,8 +114,8 @@ def _no_memory(*_: object) -> None:
 
 
 @pytest.mark.parametrize("seed", sampled({str(seed): seed for seed in range(1, ROUNDS)}, ROUNDS))
-def test_a_new_guest_has_the_memory_of_any_state(
-    session: Session, monkeypatch: pytest.MonkeyPatch, seed: int
+def test_memory_is_as_if_everything_had_been_laid(
+    session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(recorder, "FREE_WORTH", 1)
     monkeypatch.setattr(recorder, "FREE_LARGE", PAGE)
@@ -90,6 +126,62 @@ def test_a_new_guest_has_the_memory_of_any_state(
         for _ in range(3):
             chance.cell()
         chance.go()
+    assert used.count(True) > 8
+
+
+def test_a_content_that_was_touched_is_checked_again(session: Session, used: list[bool]) -> None:
+    """Its pages may be mapped into the kept memory."""
+    session.grow(40)
+    session.cell(**BIG)
+    session.save(p0="a")
+    session.go(2)
+    content = session.content(1)
+    data = bytearray(content.read_bytes())
+    data[100 * PAGE] ^= 1
+    content.chmod(0o600)
+    content.write_bytes(data)
+    with pytest.raises(Unreadable):
+        session.stand_at(2, keep=True)
+    assert used == [False]
+
+
+def test_where_memory_cannot_be_kept_everything_is_laid(
+    session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = raising(OSError(errno.ENOMEM, "no"))
+    session.grow(40)
+    session.cell(**BIG)
+    session.cell(p0="a")
+    with monkeypatch.context() as patch:
+        patch.setattr(parked, "MovedMemory", refused)
+        session.stand_at(1, keep=True)
+        assert (session.state, used) == (STATE, [])
+    with monkeypatch.context() as patch:
+        patch.setattr(WriteProtect, "changed", refused)
+        session.stand_at(1, keep=True)
+    assert (session.state, used) == (STATE, [])
+    session.recorder.unwatch(keep=True)
+    monkeypatch.setattr(MovedMemory, "move_to", refused)
+    with pytest.raises(NotMoved):
+        session.recorder.fill(session.guest.instance)
+    session.stand_at(1)
+    assert session.state == STATE
+
+
+def test_kept_memory_is_given_back(session: Session, used: list[bool]) -> None:
+    session.grow(40)
+    session.cell(**BIG)
+    before = mappings()
+    for _ in range(20):
+        session.stand_at(1, keep=True)
+    assert mappings() < before + 10
+    session.recorder.unwatch(keep=True)
+    session.recorder.unwatch()
+    assert mappings() < before + 10
+
+
+def mappings() -> int:
+    return len(Path(f"/proc/{os.getpid()}/maps").read_text().splitlines())
 
 
 @pytest.fixture
