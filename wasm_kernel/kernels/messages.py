@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from wasm_kernel import __version__
@@ -129,6 +131,24 @@ def count_of(reply: Mapping[str, Any]) -> int | None:
     """The guest's number for the cell; None if there is no valid one."""
     count = reply.get("execution_count")
     return count if _is_count(count) else None
+
+
+class _Shown(Struct, frozen=True, rename={"text": "text/plain"}):
+    text: str
+
+
+class Expression(Struct, frozen=True):
+    """The value of an expression in a cell's reply, or its error."""
+
+    status: str
+    ename: str = ""
+    evalue: str = ""
+    data: _Shown = _Shown("")
+
+    @classmethod
+    def found(cls, reply: Mapping[str, Any], name: str) -> Expression:
+        """Returns an expression; raises `KeyError` or `ValueError` if the reply lacks it."""
+        return msgspec.convert(reply["user_expressions"], dict[str, Expression])[name]
 
 
 def _is_count(value: Any) -> bool:

@@ -20,6 +20,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFiles
 from wasm_kernel.frontends.batch.outcome import BatchError, plain
 from wasm_kernel.frontends.batch.wasm_kernel_grading import NoVerdict, points_of
+from wasm_kernel.kernels.messages import Expression
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.service.sandbox import Sandbox
 
@@ -166,36 +167,18 @@ def _check_probes(test: GradedTest) -> None:
             ) from None
 
 
-class _Shown(Struct, frozen=True, rename={"text": "text/plain"}):
-    text: str
-
-
-class _Told(Struct, frozen=True):
-    """The value of an expression in a cell's reply, which is untrusted, or its error."""
-
-    status: str
-    ename: str = ""
-    evalue: str = ""
-    data: _Shown = _Shown("")
-
-    @classmethod
-    def found(cls, reply: Mapping[str, Any], name: str) -> _Told:
-        """Returns the value of an expression; raises `KeyError` or `ValueError`."""
-        return msgspec.convert(reply["user_expressions"], dict[str, _Told])[name]
-
-    @property
-    def text(self) -> str:
-        """The text that is the value, encoded in hexadecimal; raises `ValueError`."""
-        return bytes.fromhex(self.data.text.strip("'")).decode()
+def _text_of(told: Expression) -> str:
+    """Returns the text that is the value, encoded in hexadecimal; raises `ValueError`."""
+    return bytes.fromhex(told.data.text.strip("'")).decode()
 
 
 def _value_in(reply: Mapping[str, Any]) -> Answer:
     """Returns the answer in a copy's reply, which is untrusted."""
     try:
-        told = _Told.found(reply, "value")
+        told = Expression.found(reply, "value")
         if told.status == "error":
             return {"ok": False, "name": plain(told.ename), "text": plain(told.evalue)}
-        text = told.text
+        text = _text_of(told)
         if len(text) > _ANSWER_CHARACTERS:
             return {"ok": False, "name": "ValueError", "text": "the answer is too long"}
         json.loads(text)
@@ -243,10 +226,10 @@ class CleanGuest:
         )
         if result.error is not None:
             raise NotJudged(result.error.evalue)
-        told = _Told.found(result.reply, "it")
+        told = Expression.found(result.reply, "it")
         if told.status != "ok":
             raise NotJudged(told.evalue)
-        return json.loads(told.text)
+        return json.loads(_text_of(told))
 
     def tried(self, test: GradedTest) -> TestReaction:
         """Returns the reaction of a test to nonsensical answers; or raises `NotJudged`."""

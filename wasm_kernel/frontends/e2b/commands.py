@@ -6,11 +6,11 @@ Scripts run in the sandbox's own shell, in turns with its cells, and begin no pr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import posixpath
+import re
 import struct
 from base64 import b64encode
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -22,13 +22,14 @@ from wasm_kernel.frontends.e2b.messages import ProcessConfig, StartRequest
 from wasm_kernel.frontends.e2b.sandbox import HOME
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.guests import protocol
+from wasm_kernel.kernels.messages import Expression
 from wasm_kernel.result import CellError, SandboxResult
 
 STREAM = "application/connect+json"
 _HEAD = struct.Struct(">BI")  # the head of each message: its flags and its length
 _LAST = 2  # the flag of the message that ends a stream
 _INTERRUPTED = 130  # a shell's status for a command that was interrupted
-_STATUS = "status"
+_STATUS, _NUMBER = "status", re.compile(r"\d{1,9}", re.ASCII)
 _SHELLS = ("bash", "sh")
 _LATE = "The command was ended, as its time was over"
 _RUN = "__import__('subprocess').run({args!r}, shell={by_shell}, cwd={cwd!r}).returncode"
@@ -79,14 +80,15 @@ class CommandStream(CellStream):
         if self._is_late:
             return refusing(_LATE, "deadline_exceeded")
         error = result if isinstance(result, CellError) else result.error
-        found: Any = {} if isinstance(result, CellError) else result.reply.get("user_expressions")
-        value = found.get(_STATUS) if isinstance(found, Mapping) else None
-        value = value if isinstance(value, Mapping) else {}
-        if error is None and value.get("status") != "ok":
-            error = CellError(str(value.get("ename", "Error")), str(value.get("evalue", "")))
+        told = Expression("ok")
+        if error is None and isinstance(result, SandboxResult):
+            with contextlib.suppress(KeyError, ValueError):
+                told = Expression.found(result.reply, _STATUS)
+        if told.status != "ok":
+            error = CellError(told.ename or "Error", told.evalue)
         if error is None:
-            text = str(value.get("data", {}).get("text/plain", ""))
-            status, before = (int(text) if text.isdecimal() else 1), b""
+            text = told.data.text
+            status, before = (int(text) if _NUMBER.fullmatch(text) else 1), b""
         else:
             status = _INTERRUPTED if error.ename == "KeyboardInterrupt" else 1
             before = _data("stderr", f"{error.ename}: {error.evalue}\n")

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from wasm_kernel.guests.javascript.files import LIBRARY_GUEST
+from wasm_kernel.kernels.messages import Expression
 from wasm_kernel.policy import RuntimeType
 
 NAME = "wasm_kernel_variables"
@@ -114,7 +115,7 @@ def expressions(language: str) -> dict[str, str]:
 
 def read(reply: Mapping[str, Any], before: SessionContents) -> SessionContents:
     """Returns the report in a cell's reply, which is untrusted; if there is none, `before`."""
-    with contextlib.suppress(KeyError, TypeError, AttributeError, msgspec.DecodeError):
-        text = reply["user_expressions"][NAME]["data"]["text/plain"]  # a text in quotes
+    with contextlib.suppress(KeyError, ValueError):  # a DecodeError is a ValueError
+        text = Expression.found(reply, NAME).data.text  # a text in quotes
         return msgspec.json.decode(unquote(text[1:-1][:_TEXT_CHARACTERS]), type=SessionContents)
     return msgspec.structs.replace(before, is_stale=True)
