@@ -143,7 +143,13 @@ export const truncate = (path, size = 0) => void fileCall("truncate", [absolute(
 export const copyFile = (path, target) => writeFile(target, readFile(path));
 
 export function cp(path, target, options) {
-  const { recursive = false, preserveTimestamps = false } = optionsOf(options), found = stat(path);
+  const { recursive = false, preserveTimestamps = false, dereference = false } = optionsOf(options);
+  if (recursive && !dereference && lstat(path).isSymbolicLink()) {
+    rm(target, { force: true });
+    symlink(readlink(path), target);
+    return;
+  }
+  const found = stat(path);
   if (found.isDirectory() && !recursive) throw Object.assign(new Error(`EISDIR: is a directory, cp '${path}'`), { code: "EISDIR" });
   if (!found.isDirectory()) copyFile(path, target);
   else {

@@ -40,6 +40,22 @@ function runsOf(options, text) {
   return items.length > 0 || !r ? [items] : [];
 }
 
+/** Splits the words of a run so that no line of a command is longer. */
+function fitting(items, room) {
+  const runs = [[]];
+  let left = room;
+  for (const item of items) {
+    if (item.length + 1 > room) throw new Misuse("argument line too long");
+    if (item.length + 1 > left) {
+      runs.push([]);
+      left = room;
+    }
+    runs.at(-1).push(item);
+    left -= item.length + 1;
+  }
+  return runs;
+}
+
 function chunks(items, size) {
   if (!(size >= 1)) throw new Misuse("a number of at least 1 is needed");
   return Array.from({ length: Math.ceil(items.length / size) }, (_, at) => items.slice(at * size, (at + 1) * size));
@@ -51,7 +67,8 @@ const repeat = command("xargs", async (args, context) => {
   const found = optionsOf(args, "0rtn:P:L:d:a:I:s:", XARGS, { stops: true }), given = found.names.length > 0 ? found.names : ["echo"];
   const options = Object.fromEntries(found.options.map(([letter, value]) => [letter, value ?? true]));
   const content = await contentOf(context, options.a ?? "-").catch((problem) => { throw new Misuse(`${options.a}: ${reasonOf(problem)}`); });
-  for (const items of runsOf(options, textOfLatin1(content))) {
+  const runs = runsOf(options, textOfLatin1(content)), room = Number(options.s) - given.join(" ").length - 1;
+  for (const items of options.s === undefined || options.I !== undefined ? runs : runs.flatMap((run) => fitting(run, room))) {
     const [name, ...words] = options.I === undefined ? [...given, ...items] : given.map((word) => word.split(options.I).join(items[0]));
     if (options.t) all.stderr += `${[name, ...words].join(" ")}\n`;
     const { cwd, signal } = context, found = await context.exec(`'${name.replaceAll("'", "'\\''")}'`, { cwd, signal, args: words });

@@ -168,3 +168,13 @@ export function waited(words) {
   const stderr = named.length > 0 && !jobs.has(job) ? `bash: wait: pid ${job} is not a child of this shell\n` : "";
   return { stdout: "", stderr, exitCode };
 }
+
+/** Returns what `time` prints by a format: the seconds, of which the processor's are not known. */
+export function timesOf(format, seconds) {
+  const text = format.replace(/%(?:%|([0-9])?(l)?([RUS])|P)/g, (all, digits = 3, isLong, kind) => {
+    if (kind === undefined) return all === "%%" ? "%" : "0.00";
+    const time = kind === "R" ? seconds : 0, places = Math.min(digits, 3);
+    return isLong ? `${Math.floor(time / 60)}m${(time % 60).toFixed(places)}s` : time.toFixed(places);
+  });
+  return format && `${text}\n`;
+}

@@ -7,6 +7,8 @@ SCRIPTS = {
     "ls -a; ls ../tmp; cat ../app/a.csv; ls -la | wc -l": ".\n..\na.csv\nb.csv\nc.txt\na.csv\n6\n",
     "echo 'é 漢' | wc -c; echo '漢'": "7\n漢\n",
     "timeout 0.1 sleep 5; echo $?": "124\n",
+    "TIMEFORMAT='%0R %2U %lS %%'; { time true; } 2>&1; TIMEFORMAT=; { time true; } 2>&1\n"
+    "mapfile -C echo -c 1 a <<< x 2>&1": "0 0.00 0m0.000s %\nmapfile: -C is not known here\n",
     """printf 'a 1\\nb 2\\n' | awk '{print $2 > "out_" $1}'; cat out_a; cat out_b""": "1\n2\n",
     "env A=1 B=2 python -c 'import os; print(os.environ[\"B\"])'": "2\n",
     r"printf '\303\251\n'; printf '\377' | od -An; echo -e '\0303\251'": "é\n 000377\né\n",
@@ -163,8 +165,10 @@ SCRIPTS = {
     ),
     r"""echo "'a b' c" | xargs -n1; seq 3 | xargs -I@ -P2 echo @@
     printf 'x\0' | xargs -0 -t echo 2>&1; printf '' | xargs echo none
-    seq 1 | xargs false; echo $?; seq 4 | xargs -L2; xargs -a c.txt""": (
+    seq 1 | xargs false; echo $?; seq 4 | xargs -L2; xargs -a c.txt
+    seq 6 | xargs -s11 echo; echo long | xargs -s9 echo 2>&1""": (
         "a b\nc\n11\n22\n33\nx\necho x\nnone\n123\n1 2\n3 4\nc.txt\n"
+        "1 2 3\n4 5 6\nxargs: argument line too long\n"
     ),
     "head -qn1 *.csv; head -c 1k a.csv; tail -qn1 *.csv; tail +1 c.txt; cut -d. -f2,1 a.csv": (
         "a.csv\nb.csv\na.csv\na.csv\nb.csv\nc.txt\na.csv\n"
@@ -366,12 +370,13 @@ SCRIPTS = {
     """touch -d @9 a.csv; mkdir d; cp -a a.csv d; cp -rp d /tmp/e; stat -c %Y d/a.csv /tmp/e/a.csv
     rm -r /tmp/e; cp -t d b.csv; mv -t d c.txt; ls d; cp a.csv no/x 2>&1; mv a.csv no/ 2>&1
     cp d/c.txt .; ln -s none l; ln -s d m; rm l m; ls; umask; nohup nice echo n
+    ln -s c.txt d/l; cp -r d e; readlink e/l; cp -r d/l e; cp e/l e/f; ls -F e; rm -r e d/l
     bash -n <<< 'if' > /dev/null 2>&1; echo $?; echo 'echo $2' | bash -s -- 1 2; sha1sum a.csv > s
     rm a.csv; sha1sum -c s 2> /dev/null""": (
         "9\n9\na.csv\nb.csv\nc.txt\n"
         "cp: cannot create regular file 'no/x': No such file or directory\n"
         "mv: cannot move 'a.csv' to 'no/': No such file or directory\na.csv\nb.csv\nc.txt\nd\n"
-        "0022\nn\n2\n2\na.csv: FAILED open or read\n"
+        "0022\nn\nc.txt\na.csv\nb.csv\nc.txt\nf\nl@\n2\n2\na.csv: FAILED open or read\n"
     ),
     """TZ=Asia/Tokyo date -d '1970-01-02 09:00' '+%s %Z %:z'; date -d '2024-01-01 10:00 EST' +%T
     TZ=Asia/Tokyo date -d '1970-01-01 UTC + 9 seconds' +%T

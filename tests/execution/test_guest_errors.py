@@ -189,6 +189,16 @@ def test_a_group_of_exceptions_is_an_error_with_its_parts(module_sandbox: BaseSa
     assert "interactiveshell" not in text
 
 
+def test_the_code_of_a_cell_has_the_name_of_a_file(module_sandbox: BaseSandbox) -> None:
+    """Before, it was `<ipython-input-...>`, whose lines rich does not show."""
+    result = module_sandbox.execute("f = lambda: 1 / 0\nprint(f.__code__.co_filename)\nf()")
+    assert result.stdout.startswith("/tmp/ipykernel_")
+    assert result.error is not None
+    trace = "\n".join(result.error.traceback)
+    assert "ipykernel" not in trace
+    assert "\x1b[30;43m" in trace, "IPython marks the part of the line that failed"
+
+
 def test_a_class_of_a_cell_shows_its_source(module_sandbox: BaseSandbox) -> None:
     body = "    def area(self): return 1"
     module_sandbox.execute(f"class Shape:\n{body}")

@@ -220,7 +220,7 @@ with warnings.catch_warnings(record=True) as all:
     warnings.simplefilter("always")
     pd.api.types.pandas_dtype(pd.CategoricalDtype)
     pd.Series(pd.Categorical(["a"])).astype(pd.CategoricalDtype(["b"]))
-print([(each.filename.startswith("<ipython-input"), each.lineno) for each in all])
+print([(each.filename.startswith("/tmp/ipykernel_"), each.lineno) for each in all])
 """
     assert says(put_back(module_sandbox), cell) == "[(True, 5), (True, 6)]"
 

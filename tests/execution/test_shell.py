@@ -84,6 +84,8 @@ def test_df_and_free_tell_the_limits_of_the_sandbox(tmp_path: Path) -> None:
         said(sandbox, f"open('big', 'wb').write(bytes({16 * mib}))")
         script = "df -m | tail -1 | tr -s ' '; free -m | awk 'NR == 2 {print $2, ($3 + $4 <= 513)}'"
         assert said(sandbox, f"!{script}").stdout == "session 64 16 48 25% /app\n512 1\n"
+        usage = "import shutil\nprint(*(n >> 20 for n in shutil.disk_usage('/tmp')))"
+        assert said(sandbox, usage).stdout == "64 16 48\n"
 
 
 def test_df_of_a_session_without_any_space_prints_no_percentage(tmp_path: Path) -> None:
@@ -190,6 +192,10 @@ CALLS = {
     "p = sp.run(['python', '-c', 'import os; os._exit([])'], stderr=-1)\nprint(p.stderr[-8:])": (
         "b'integer\\n'\n"
     ),
+    "import shutil\nprint(*map(shutil.which, ['ls', '/bin/sed', 'nosuch']))": (
+        "/usr/bin/ls /usr/bin/sed None\n"
+    ),
+    "print(os.getppid(), os.getlogin())": "1 user\n",
     "sp.run('echo e >&2', shell=True, stderr=sp.DEVNULL)\nprint('on')": "on\n",
     "p = sp.Popen('cat', stdin=-1, stdout=-1)\np.stdin.write(b'x')\nprint(*p.stdout)": "b'x'\n",
     "sp.run(['x', 'hi'], executable='echo', cwd=b'/tmp', env={b'a': b'b'})": "hi\n",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import IO, Any
+from functools import cache, wraps
+from typing import IO, Any, NamedTuple
 
 from wasm_kernel_agent.shell_commands import NOT_FOUND, UNKNOWN, command_of, run_script
 from wasm_kernel_agent.shell_options import Kept
@@ -172,10 +174,42 @@ def system(command: Any) -> int:
     return subprocess.call(command, shell=True) << 8
 
 
+@cache
+def _commands() -> frozenset[str]:
+    """The names of the shell's commands, which are no files of Python's."""
+    return frozenset(run_script("ls /usr/bin").output.decode().split())
+
+
+def _which(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def which(cmd: Any, mode: int = os.F_OK | os.X_OK, path: Any = None) -> Any:
+        found = original(cmd, mode, path)
+        if found is None and path is None and isinstance(cmd, str):
+            name = cmd.removeprefix("/usr").removeprefix("/bin/")
+            return f"/usr/bin/{name}" if name in _commands() else None
+        return found
+
+    return which
+
+
+class _Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def _disk_usage(path: Any) -> _Usage:
+    """Returns the bytes that files may take, take, and may take in addition, as `df` tells them."""
+    os.stat(path)  # noqa: PTH116 - a descriptor has no `Path`
+    return _Usage(*(int(number) * 1024 for number in run_script("df").output.split()[-5:-2]))
+
+
 def install() -> None:
-    """Replaces the functions that would start a process; `os.popen` calls one of them."""
+    """Replaces the functions that would start or find a program; `os.popen` calls one of them."""
     module: Any = subprocess
     module.Popen = FinishedProcess
+    module = shutil
+    module.which, module.disk_usage = _which(shutil.which), _disk_usage
     os.system = system
     module = os
     module.waitstatus_to_exitcode = lambda status: status >> 8

@@ -88,6 +88,7 @@ class GuestShell(_Base):  # type: ignore[misc]
 
     displayhook_class = Type(FrameHook)
     display_pub_class = Type(FramePublisher)
+    compiler_class = Type(tracebacks.CellCompiler)
     autoindent = CBool(False)
     exiter = Instance(ZMQExitAutocall)
     kernel = AnyTrait(help="The part of a kernel that libraries look for in the guest.")

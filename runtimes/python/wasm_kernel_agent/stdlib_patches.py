@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import functools
+import getpass
 import multiprocessing
 import os
 import platform
@@ -91,6 +92,7 @@ def install() -> None:
     _keep_working_folder_plain()
     _refuse_empty_paths()
     _keep_a_umask()
+    _have_a_user()
     _hide_the_missing_installation()
 
 
@@ -182,6 +184,12 @@ def _keep_a_umask() -> None:
         return masks.pop(0)
 
     os.umask = umask
+
+
+def _have_a_user() -> None:
+    """Gives `os` a user's name, that of `getpass`; by a number `tarfile` would change owners."""
+    module: Any = os
+    module.getppid, module.getlogin = lambda: 1, getpass.getuser
 
 
 def _hide_the_missing_installation() -> None:

@@ -12,7 +12,10 @@ import sys
 import traceback
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, cast
+
+from IPython.core import ultratb
+from IPython.core.compilerop import CachingCompiler
 
 from wasm_kernel_agent import unavailable
 
@@ -27,7 +30,8 @@ _COLOURS = re.compile(_COLOUR)
 _EMPTY_FRAME = re.compile(r"File .+:\d+(?:, in [^=\n]+)?")
 _NOTHING = re.compile(rf"/usr/local/lib/python\d+\.zip/|\(.*\)(?={_COLOUR}$)")
 """The parts of the lines of folded frames that are left out."""
-_FILE = re.compile(rf'File {_COLOUR}"(<ipython-input-[^"]+)"({_COLOUR})')
+_CELL = "/tmp/ipykernel_42/"
+_FILE = re.compile(rf'File {_COLOUR}"({_CELL}[^"]+)"({_COLOUR})')
 _MARK = "[wasm-kernel]"
 _GUEST_FOLDERS = ("/app/", "/home/user/", "/notebook/", "/tmp/", "/usr/local/lib/")
 _NOTEBOOK = "/notebook"
@@ -101,7 +105,15 @@ _INTEGERS = {
     ),
 }
 """Words in errors about the width of integers, and the advice for each."""
-_CELL = "<ipython-input-"
+
+
+class CellCompiler(CachingCompiler):
+    """Compiles cells under names of files, as ipykernel does: some libraries show no others."""
+
+    def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
+        """Returns the name of a cell's code."""
+        name: str = super().get_code_name(raw_code, transformed_code, number)
+        return f"{_CELL}{name.strip('<>').removeprefix('ipython-input-')}.py"
 
 
 def text_of(error: BaseException | None) -> str:
@@ -373,11 +385,16 @@ def find_classes_of_cells() -> None:
 
 
 def know_frames_of_cells() -> None:
-    """Lets `inspect.getmodule` know that a frame of a cell belongs to no module's file.
+    """Lets `inspect.getmodule` and IPython know that a frame of a cell belongs to no module's file.
 
     Python looks for the file in all modules, and IPython asks twice for each frame of a traceback.
+    IPython reads its lines, and marks no part of a line if there is no such file.
     """
-    original = inspect.getmodule
+    original, module = inspect.getmodule, cast("Any", ultratb)
+    count = module.get_line_number_of_frame
+
+    def count_lines(frame: FrameType) -> int:
+        return 0 if frame.f_code.co_filename.startswith(_CELL) else count(frame)
 
     def getmodule(object: Any, _filename: str | None = None) -> Any:  # noqa: A002 - as inspect calls it
         if isinstance(object, FrameType) and object.f_code.co_filename.startswith(_CELL):
@@ -385,6 +402,7 @@ def know_frames_of_cells() -> None:
         return original(object, _filename)
 
     inspect.getmodule = getmodule
+    module.get_line_number_of_frame = count_lines
 
 
 def cell_of(kind: type) -> str | None:

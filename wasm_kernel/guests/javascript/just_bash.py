@@ -25,7 +25,7 @@ import {changed, entriesOf, nextPlace, once, ownAttributes} from "wasm-kernel:pi
 import {reasonOf, replaceFile, substitutions} from "wasm-kernel:pieces";
 import {inside as pairsIn, kindOf, pathsOf, removed, updated} from "wasm-kernel:paths";
 import {keyOf, remainder, unfit} from "wasm-kernel:operators";
-import {runErrorTrap, runJob, runWithTrap, substituted, waited} from "wasm-kernel:pieces";
+import {runErrorTrap, runJob, runWithTrap, substituted, timesOf, waited} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 
 _COUNTS = b"""consumeLimited(){return 0}consumeInput(){return 0}
@@ -177,7 +177,8 @@ if(i){n+=i.replace(/^\[[!^]/,"[^");r+=i.length-1}else n+='\\['"""
 _NO_CASE = b"noCase:e.state.shoptOptions.nocaseglob,globskipdots:e.state"
 _MAPFILE = rb"""function Ep(e,t,n){t=t.flatMap(w=>{
 const[,f,o,v]=/^-(t?)([dnOsuCc])([^]*)$/.exec(w)??[];
-return o?[...(f?["-t"]:[]),`-${o}`,...(v?[v]:[])]:[w]});"""
+return o?[...(f?["-t"]:[]),`-${o}`,...(v?[v]:[])]:[w]});
+if(t.includes("-C"))return Q("","mapfile: -C is not known here\n",2);"""
 _DECLARED_MAP = rb"""function sp(e){return ds(e)}
 function ip(e){return/^[\w.+\/:@%-]+$/.test(e)?e:ds(e)}"""
 _FOLDED = b"""?r&&l>=0?(i.push(o.slice(0,l+1)),o=o.slice(l+1)+u,a=a-c-1+f,l=-1,c=0)
@@ -209,6 +210,9 @@ _SPECIAL = b"""case"BASH":return"/bin/bash";
 case"EPOCHSECONDS":return String(Math.floor(Date.now()/1e3));
 case"EPOCHREALTIME":return(Date.now()/1e3).toFixed(6);case"BASH_VERSION":return T6"""
 
+_TIMES = b"""sys 0.00
+`:e.state.env.has("TIMEFORMAT")?E=timesOf(e.state.env.get("TIMEFORMAT"),y):E=`
+"""
 _PRESERVED = b"""async crossMountCopy(t,n,r){
 const s=await this.lstat(t);await this.copyAcross(t,n,r,s);
 if(r?.preserveTimestamps&&!s.isSymbolicLink)await this.utimes(n,s.mtime,s.mtime)}
@@ -435,6 +439,8 @@ _PARTS = (
         b"if((await t.fs.stat(f)).isDirectory&&!r){l+=`rm:",
         b"if((await t.fs.lstat(f)).isDirectory&&!r){l+=`rm:",
     ),
+    # `time` with `TIMEFORMAT`
+    (b"sys 0.00\n`:E=`\n", _TIMES),
     # `cp -p`
     (b"t.fs.cp(b,y,{recursive:r})", b"t.fs.cp(b,y,{recursive:r,preserveTimestamps:i})"),
     (b"async crossMountCopy(t,n,r){let s=await this.lstat(t);", _PRESERVED),
