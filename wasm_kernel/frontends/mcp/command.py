@@ -184,7 +184,8 @@ def _run_http(
     with address.listening() as listener:
         sessions = AgentSessions(_opening(options, limits, policy), policy, keep=options.keep)
         host, port = address.host, listener.getsockname()[1]
-        sys.stderr.write(f"wasm-kernel: serving http://{host}:{port}/mcp\n")
+        beside = "" if door is None else f", and E2B's API at http://{host}:{port}"
+        sys.stderr.write(f"wasm-kernel: serving http://{host}:{port}/mcp{beside}\n")
         clients = ClientLimits(tokens, Metrics())
         server = http_server(sessions, address, clients, **_server_options(options))
         app = http_app(server, address, clients, options.expire_seconds)
