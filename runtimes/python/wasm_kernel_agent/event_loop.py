@@ -93,13 +93,18 @@ class _SleepingSelector:
         __tracebackhide__ = True
         if take_postponed_interrupt():
             raise KeyboardInterrupt
-        if timeout is None and not threads.run_until(self._is_ready):
-            if threads.is_in_thread():
-                threads.refuse_to_wait()
-            if not (self.messages.is_open or self.calls.is_open):
-                raise NothingToWaitFor
         if timeout == 0 and time.monotonic() - self.looked_at < _SLICE:
             return []
+        if timeout != 0 and threads.let_others_run(None, timeout):
+            return []
+        is_alone = threads.is_in_thread() or not (self.messages.is_open or self.calls.is_open)
+        if timeout is None and not threads.run_until(self._is_ready, None if is_alone else 0):
+            if threads.is_in_thread():
+                threads.refuse_to_wait()
+            if is_alone:
+                raise NothingToWaitFor
+        if timeout == 0:
+            time.sleep(0)  # threads run while tasks are always ready
         end = None if timeout is None else time.monotonic() + timeout
         self._serve_messages()
         if timeout == 0 and self.calls.is_open:
@@ -186,19 +191,6 @@ class GuestLoop(base_events.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Does nothing: with one thread, no other thread could be asleep."""
 
-    def run_in_executor(  # type: ignore[override]
-        self, executor: Any, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
-        """Calls `func(*args)` at once, as there is no other thread; returns a finished future."""
-        future = self.create_future()
-        try:
-            future.set_result(func(*args))
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as problem:
-            future.set_exception(problem)
-        return future
-
 
 _LIBRARY = str(PurePosixPath(asyncio.run.__code__.co_filename).parents[1])
 _OWN = str(PurePosixPath(asyncio.run.__code__.co_filename).parent)
@@ -263,6 +255,9 @@ def install() -> None:
     for name in ("SelectorEventLoop", "EventLoop"):
         setattr(asyncio, name, GuestLoop)
     asyncio.set_event_loop(GuestLoop())
+    loop: Any = base_events.BaseEventLoop
+    inner = loop.run_forever, loop._run_once, _SleepingSelector.select
+    threads.add_wait(GuestLoop.run_forever, lambda of: of.has_due_callback, *inner)
 
 
 def serve_while_waiting(messages: MessageSource) -> None:
@@ -383,7 +378,7 @@ class Awaiter:
             self.cause = None
 
 
-_INTERRUPTIBLE = {_SleepingSelector.select.__code__, GuestLoop.run_in_executor.__code__}
+_INTERRUPTIBLE = {_SleepingSelector.select.__code__}
 _RUNNING = {
     GuestLoop.run_forever.__code__,
     GuestLoop.run_until_complete.__code__,

@@ -1,14 +1,15 @@
-"""Pools of threads and processes: each call is made at once, by the guest's one thread.
+"""Pools of threads and processes.
 
-Programs that only want several answers get them, in the same order and with the same exceptions.
-Calls that wait for each other would wait for ever, as with a single worker. Calls for a process
-get copies of their arguments and give copies of their values, as between processes.
+The pools of `concurrent.futures` have the threads of `threads.py`. All other pools make each call
+at once. Calls for a process get copies of their arguments and give copies of their values, as
+between processes.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import concurrent.futures.process
+import concurrent.futures.thread
 import pickle
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,45 +35,61 @@ def _say_once(kind: str, name: str, where: str = "") -> None:
 
 def install() -> None:
     """Makes the executors of `concurrent.futures` do without threads and processes."""
-    pools: Any = ThreadPoolExecutor
-    pools.submit = _submit
+    module: Any = concurrent.futures.thread
+    module._worker = _work
     for module in (concurrent.futures, concurrent.futures.process):
-        futures: Any = module
-        futures.ProcessPoolExecutor = ProcessPoolExecutor
+        module.ProcessPoolExecutor = ProcessPoolExecutor
     ProcessPoolExecutor.__module__ = "concurrent.futures.process"
 
 
-def _submit(
-    self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
-) -> Future[Any]:
-    """Calls `fn(*args, **kwargs)` now. Returns a finished future of its value or exception.
+def _work(executor: Any, context: Any, calls: Any) -> None:
+    """Makes the calls of a pool, in a thread: Python's function, which a thread could not leave."""
+    if not _is_initialized(executor, context):
+        return
+    while True:
+        if calls.empty():
+            _note_idle(executor())
+        call = calls.get()
+        if call is not None:
+            _make(call)
+            del call
+        elif _is_shut_down(executor()):
+            calls.put(None)  # for the other threads
+            return
 
-    Raises:
-        RuntimeError: The executor was shut down.
-    """
-    __tracebackhide__ = True
-    pool: Any = self
-    if pool._shutdown:
-        raise RuntimeError("cannot schedule new futures after shutdown")
-    if not isinstance(self, ProcessPoolExecutor):
-        _say_once("threads", "ThreadPoolExecutor")
-    _initialize(pool)
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
+
+def _is_initialized(executor: Any, context: Any) -> bool:
     try:
-        future.set_result(fn(*args, **kwargs))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as problem:
-        future.set_exception(problem)
-    return future
+        context.initialize()
+    except Exception:
+        base: Any = concurrent.futures.thread._base
+        base.LOGGER.critical("Exception in initializer:", exc_info=True)
+        if (pool := executor()) is not None:
+            pool._initializer_failed()
+        return False
+    return True
 
 
-def _initialize(pool: Any) -> None:
-    """Runs the initializer of the one worker, before its first call."""
-    if not getattr(pool, "_wasm_kernel_began", False):
-        pool._wasm_kernel_began = True
-        pool._create_worker_context().initialize()
+def _note_idle(pool: Any) -> None:
+    if pool is not None:
+        pool._idle_semaphore.release()
+
+
+def _is_shut_down(pool: Any) -> bool:
+    return pool is None or pool._shutdown
+
+
+def _make(call: Any) -> None:
+    __tracebackhide__ = True
+    if not call.future.set_running_or_notify_cancel():
+        return
+    fn, args, kwargs = call.task
+    try:
+        value = fn(*args, **kwargs)
+    except (Exception, SystemExit, GeneratorExit) as problem:
+        call.future.set_exception(problem)
+    else:
+        call.future.set_result(value)
 
 
 def _call(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -103,12 +120,35 @@ class ProcessPoolExecutor(ThreadPoolExecutor):
         max_tasks_per_child: int | None = None,
     ) -> None:
         super().__init__(max_workers, initializer=initializer, initargs=initargs)
+        self._is_initialized = False
+
+    def _initialize(self) -> None:
+        """Runs the initializer of the one worker, before its first call."""
+        if not self._is_initialized:
+            self._is_initialized = True
+            pool: Any = self
+            pool._create_worker_context().initialize()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Calls `fn` with copies now. Returns a finished future of its value or exception."""
+        """Calls `fn` with copies now. Returns a finished future of its value or exception.
+
+        Raises:
+            RuntimeError: The executor was shut down.
+        """
         __tracebackhide__ = True
+        if self._shutdown:
+            raise RuntimeError("cannot schedule new futures after shutdown")
         _say_once("processes", "ProcessPoolExecutor", _HERE)
-        return super().submit(_call_with_copies, fn, args, kwargs)
+        self._initialize()
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            future.set_result(_call_with_copies(fn, args, kwargs))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as problem:
+            future.set_exception(problem)
+        return future
 
 
 class _TasksAtOnce:

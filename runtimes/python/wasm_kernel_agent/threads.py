@@ -1,9 +1,10 @@
-"""Threads in turns: a thread that was started runs when something waits for it.
+"""Threads in turns: a started thread runs while the cell, or another thread, waits.
 
-The guest has one thread, and can't leave a function before its end. So a started thread runs as a
-whole where a cell, or another thread, can't go on: at `join`, at a lock that is taken, or in a wait
-for an event, a queue, a barrier or a future. An operating system could run its threads in the same
-order. A thread that needs another order gets an error.
+The guest has one thread. A started thread runs until it waits for something: by `sleep`, `join`, a
+taken lock, an event, a queue or a future. There it leaves its functions, if it can enter them again
+(`parked_frames.py`), and others go on. If it can't, the others run on top of it, and it goes on
+once they have ended or wait. An operating system could run its threads in the same order. A thread
+that needs another order gets an error.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ import _thread
 import _threading_local
 import asyncio
 import contextvars
+import functools
 import itertools
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from types import CodeType, FrameType, TracebackType
 from typing import Any, NoReturn
 
+from wasm_kernel_agent import parked_frames
 from wasm_kernel_agent.host import note
 
 NO_OTHER_THREAD = (
@@ -26,18 +32,22 @@ NO_OTHER_THREAD = (
     "that can go on. Wait with a timeout, or use asyncio, whose tasks can wait for each other."
 )
 _SAID = (
-    "the sandbox has no threads: a started thread runs as a whole, where the cell waits for it, as "
-    "in join(), or at the cell's end. (This is said once.)"
+    "the sandbox has no threads side by side: a started thread runs while the cell waits, as in "
+    "join() or sleep(), or at the cell's end. (This is said once.)"
 )
 _LEFT = (
-    "{names} did not run: the sandbox has no threads, and daemons and timers run where a cell "
-    "waits for them, as in join()."
+    "{names} did not run to the end: the sandbox has no threads side by side, and none between "
+    "cells. They go on while a later cell waits, as in sleep() or join()."
 )
 _NAMED_MOST = 5
+_LOOP_SECONDS = 5.0  # after a cell, for a thread in a loop, which may have no end
+_LEAST_PAUSE = 1e-4  # in which others run, as an operating system lets them in sleep(0)
 _waiting: list[_Handle] = []
-_idle: list[_Handle] = []  # event loops of threads; they run again at the next wait
 _running: list[_Handle] = []
 _waits: list[_Wait] = []  # of code that goes on after the running threads
+_sleeps: list[tuple[int, int]] = []  # the last places where the cell has slept
+_reasons: dict[CodeType, Callable[[Any], Any] | None] = {}  # of functions that may wait anew
+_within: set[CodeType] = set()  # functions that these call
 _pause = time.sleep
 _active: dict[int, Any] = vars(threading)["_active"]
 _ident_of_guest = threading.get_ident
@@ -49,21 +59,25 @@ class _Ended(BaseException):
     """Ends a daemon thread that waits for something which can't come any more."""
 
 
+class _Parked(BaseException):
+    """Leaves the functions of a thread that waits, and enters them again later."""
+
+
 class _Wait:
     """A wait of a cell or a thread for an event; once the event has happened, it stays so."""
 
     def __init__(self, is_over: Callable[[], bool], timeout: float | None = None) -> None:
         self._look, self._is_over = is_over, False
-        self._end = None if timeout is None else time.monotonic() + timeout
+        self.end = None if timeout is None else time.monotonic() + timeout
 
     def has_happened(self) -> bool:
         """Returns whether the event has happened."""
-        self._is_over = self._is_over or self._look()
+        self._is_over = self._is_over or bool(self._look())
         return self._is_over
 
     def is_over(self) -> bool:
         """Returns whether the event has happened, or the wait's time is over."""
-        return self.has_happened() or (self._end is not None and time.monotonic() >= self._end)
+        return self.has_happened() or (self.end is not None and time.monotonic() >= self.end)
 
 
 class _Handle:
@@ -74,66 +88,70 @@ class _Handle:
         self.ident = threading.main_thread().ident + next(_idents)  # type: ignore[operator]
         # a class of the cell may have properties that fail
         self.is_daemon, self.name = bool(thread._daemonic), str(thread._name)
-        self.is_timer = isinstance(thread, threading.Timer)
-        called = thread.function if self.is_timer else thread._target
-        called = called or type(thread).run
-        self.is_of_cell = getattr(called, "__module__", None) == "__main__"
-        self.is_told = self.was_asked = False
-        self._is_done = False
-
-    def has_end(self) -> bool:
-        """Returns whether a program would wait for the thread at its end, and not for its time."""
+        self.call = _call_of(thread)
+        self.places: list[parked_frames.Place] = []
+        self.wait: _Wait | None = None  # of a thread that has left its functions
+        self.is_late = False  # the thread enters a wait whose time is over
+        self.has_begun = self.has_met_end = self.is_told = self.was_asked = self._is_done = False
+        self.is_timer = _is_timer(thread)
         if self.is_timer:
-            finished = self.thread.finished
-            return type(finished) is not threading.Event or bool(finished.is_set())
-        return not self.is_daemon
+            self.wait = _Wait(thread.finished.is_set, thread.interval)
+        called = getattr(thread, "function", None) if self.is_timer else thread._target
+        self.functions = [_plain_function(each) for each in (called, type(thread).run)]
+        module = getattr(self.functions[0] or self.functions[1], "__module__", None)
+        self.is_of_cell = module in ("__main__", "wasm_kernel_agent.pools")
+
+    def is_ready(self) -> bool:
+        """Returns whether the thread can go on."""
+        return self.wait is None or self.wait.is_over()
 
     def is_done(self) -> bool:
         """Returns whether the thread has ended."""
         return self._is_done and self not in _running
 
+    def may_begin_in_sleep(self) -> bool:
+        """Returns whether each of the thread's loops lets others go on."""
+        codes = [getattr(each, "__code__", None) for each in self.functions]
+        return self.has_begun or all(map(parked_frames.lets_others_run, filter(None, codes)))
+
+    def keeps_cell(self, seconds: float) -> bool:
+        """Returns whether a cell that ended some seconds ago waits for the thread."""
+        if self.is_daemon or (self.is_timer and not self.thread.finished.is_set()):
+            return False
+        is_left = seconds > _LOOP_SECONDS and any(each.is_in_loop for each in self.places)
+        return self.is_ready() or not (self.is_told or is_left)
+
     def join(self, timeout: float | None = None) -> None:
-        """Runs the thread; refuses to wait for one that waits itself."""
+        """Waits for the thread's end."""
         __tracebackhide__ = True
-        wait = _Wait(self.is_done, timeout)
-        _waits.append(wait)
-        try:
-            self.run_if_waiting()
-        finally:
-            _waits.remove(wait)
-        if not wait.is_over():
+        if not self.is_done():
             _wait(self.is_done, timeout)
 
-    def run_if_waiting(self) -> None:
-        """Runs the thread, unless it has begun."""
-        _wake_idle()
-        if self in _waiting:
-            self.run()
-
     def run(self) -> None:
-        """Runs the thread from its beginning to its end."""
+        """Runs the thread to its end, or to a wait where it can leave its functions."""
         if self.is_of_cell and _SAID not in _said:
             _said.add(_SAID)
             note(_SAID)
         _waiting.remove(self)
-        called = self.thread._target, self.thread._args, self.thread._kwargs
-        loop, self._is_done = asyncio._get_running_loop(), True
+        self.is_late = self.wait is not None and not self.wait.has_happened()
+        if self.places and self.places[-1].is_after_wait:
+            self.is_late = False
+        self.wait, self.has_begun, self._is_done = None, True, True
+        loop = asyncio._get_running_loop()
         task = _swap_task(loop, None)
         try:
             _running.append(self)
             asyncio._set_running_loop(None)
-            self.thread._context.run(self.thread.run)
+            self.thread._context.run(parked_frames.enter, self.call, self.places)
         except KeyboardInterrupt:
             raise
-        except _Ended:
-            if isinstance(getattr(called[0], "__self__", None), asyncio.AbstractEventLoop):
-                self.thread._target, self.thread._args, self.thread._kwargs = called
-                self._is_done = False
-                _idle.append(self)
+        except _Parked:
+            self._is_done = False
+            _waiting.append(self)
         except BaseException as problem:
-            above = problem.__traceback__
-            problem.__traceback__ = above and above.tb_next
-            self.thread._invoke_excepthook(self.thread)
+            if not _is_end(problem):
+                problem.__traceback__ = _without_ours(problem.__traceback__)
+                self.thread._invoke_excepthook(self.thread)
         finally:
             asyncio._set_running_loop(loop)
             _swap_task(loop, task)
@@ -141,10 +159,66 @@ class _Handle:
             if self._is_done:
                 _active.pop(self.ident, None)
 
+    def park(self, is_over: Callable[[], bool] | None, timeout: float | None) -> None:
+        """Leaves the thread's functions until a wait is over, if they can be entered again.
 
-def _wake_idle() -> None:
-    _waiting.extend(_idle)
-    _idle.clear()
+        Without `is_over` the wait is one for a notice, whose reason tells when it is over.
+        """
+        function = _find_wait()
+        if function is None:
+            return
+        look = _reasons[function.f_code]
+        if is_over is None and look is not None:
+            is_over = functools.partial(look, function.f_locals["self"])
+        places = parked_frames.find_places(function.f_back, is_sleep=is_over is _never)
+        if is_over is not None and places is not None:
+            self.places, self.wait = places, _Wait(is_over, timeout)
+            raise _Parked
+
+    def take_late(self) -> bool:
+        """Returns whether the wait that the thread has entered anew is over without its event."""
+        is_late, self.is_late = self.is_late, False
+        function = _find_wait() if is_late else None
+        if function is not None and "endtime" in function.f_locals:
+            function.f_locals["endtime"] = 0.0
+        return is_late
+
+
+def _call_of(thread: Any) -> Callable[[], Any]:
+    """Returns a call of the thread's function, which may be made again."""
+    run: Callable[[], Any] = thread.run
+    if getattr(run, "__func__", None) is threading.Thread.run and thread._target is not None:
+        return functools.partial(thread._target, *thread._args, **thread._kwargs)
+    return run
+
+
+def _is_timer(thread: Any) -> bool:
+    return (
+        isinstance(thread, threading.Timer)
+        and type(thread).run is threading.Timer.run
+        and type(thread.finished) is threading.Event
+        and isinstance(thread.interval, int | float)
+    )
+
+
+def _plain_function(called: Any) -> Any:
+    while isinstance(called, functools.partial):
+        called = called.func
+    return getattr(called, "__func__", called)
+
+
+def _is_end(problem: BaseException | None) -> bool:
+    """Returns whether an exception is, or came while code handled, the end of a daemon."""
+    while problem is not None and not isinstance(problem, _Ended):
+        problem = problem.__context__
+    return problem is not None
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    ours = _Handle.run.__code__.co_filename, parked_frames.enter.__code__.co_filename
+    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+        trace = trace.tb_next
+    return trace
 
 
 def _swap_task(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
@@ -159,54 +233,117 @@ def is_in_thread() -> bool:
 
 
 def run_until(
-    is_over: Callable[[], bool], timeout: float | None = None, *, timers: bool = True
+    is_over: Callable[[], bool],
+    timeout: float | None = None,
+    *,
+    among: Callable[[_Handle], bool] = lambda _: True,
 ) -> bool:
     """Runs started threads until a wait is over; returns whether its event has happened.
 
-    Daemons, which may have no end, come late, and timers last: they take their whole time.
+    Daemons, which may never wait, begin after others.
     """
-    _wake_idle()
+    below = _waits.copy() if _running and _running[-1].is_daemon else []
     wait = _Wait(is_over, timeout)
     _waits.append(wait)
     try:
         while not wait.is_over():
-            ready = [each for each in _waiting if timers or not each.is_timer]
-            if not ready:
+            if any(each.is_over() for each in below):
+                _end_daemon()
+            chosen = [each for each in _waiting if among(each)]
+            if ready := [each for each in chosen if each.is_ready()]:
+                _run(ready, wait)
+                continue
+            ends = [each.end for each in (*below, wait, *(each.wait for each in chosen)) if each]
+            times = [each for each in ends if each is not None]
+            if not times:
                 break
-            min(ready, key=lambda each: (each.is_timer, each.is_daemon)).run()
+            _pause(max(min(times) - time.monotonic(), 0))
     finally:
         _waits.remove(wait)
     return wait.has_happened()
 
 
-def _wait(is_over: Callable[[], bool], timeout: float | None) -> bool:
+def _run(ready: list[_Handle], wait: _Wait) -> None:
+    """Runs threads, first those that could go on first, until a wait is over."""
+
+    def order(each: _Handle) -> tuple[bool, float]:
+        return each.is_daemon and not each.has_begun, (each.wait and each.wait.end) or 0.0
+
+    for each in sorted(ready, key=order):
+        if each in _waiting and each.is_ready():
+            each.run()
+        if wait.is_over():
+            break
+
+
+def _wait(
+    is_over: Callable[[], bool], timeout: float | None, *, is_for_notice: bool = False
+) -> bool:
     """Waits until `is_over`, or for `timeout` seconds; returns whether it is over."""
     __tracebackhide__ = True
-    began = time.monotonic()
-    if run_until(is_over, timeout, timers=timeout is None):
+    if let_others_run(None if is_for_notice else is_over, timeout):
+        return False
+    if run_until(is_over, timeout):
         return True
     if timeout is None:
         refuse_to_wait()
-    _sleep(max(began + timeout - time.monotonic(), 0))
+    return False
+
+
+def let_others_run(is_over: Callable[[], bool] | None, timeout: float | None) -> bool:
+    """Leaves the functions of a thread that waits, if possible.
+
+    Returns:
+        Whether the thread has entered this wait anew, and its time is over.
+    """
+    if not _running:
+        return False
+    if timeout is not None and _running[-1].take_late():
+        return True
+    _running[-1].park(is_over, timeout)
     return False
 
 
 def _sleep(seconds: float, /) -> None:
-    """Waits. A daemon lets others run first, and ends once code that waits for it can go on."""
+    """Waits, while other threads run."""
     __tracebackhide__ = True
-    if _waits and _running and _running[-1].is_daemon:
-        waits = _waits.copy()
-        if run_until(lambda: any(wait.is_over() for wait in waits), timers=False):
-            raise _Ended
-    _pause(seconds)
+    if not (seconds >= 0 and (_running or _waiting)):
+        _pause(seconds)
+    elif not _running:
+        caller = sys._getframe(1)
+        _sleeps.append((id(caller), caller.f_lineno))
+        del _sleeps[:-3]
+        is_loop = _sleeps.count(_sleeps[-1]) == 3
+        run_until(
+            _never,
+            max(seconds, _LEAST_PAUSE),
+            among=lambda each: is_loop or each.may_begin_in_sleep(),
+        )
+    elif not let_others_run(_never, seconds):
+        if _running[-1].is_daemon:
+            run_until(_never, seconds)
+        else:
+            _pause(seconds)
+
+
+def _never() -> bool:
+    return False
 
 
 def refuse_to_wait() -> NoReturn:
     """Ends a wait without an end: a daemon thread ends, other code gets `RuntimeError`."""
     __tracebackhide__ = True
     if _running and _running[-1].is_daemon:
-        raise _Ended
+        _end_daemon()
     raise RuntimeError(NO_OTHER_THREAD)
+
+
+def _end_daemon() -> NoReturn:
+    """Ends the running thread, also if its code catches all exceptions."""
+    if _running[-1].has_met_end:
+        parked_frames.raise_outside_of_handlers(sys._getframe(1), _Ended)
+    _running[-1].has_met_end = True
+    raise _Ended
 
 
 def get_ident() -> int:
@@ -222,9 +359,14 @@ def begin_cell() -> None:
 
 def end_cell() -> None:
     """Runs the threads that no cell waited for, but for daemons and timers; tells of those."""
-    while ending := [each for each in _waiting if each.has_end()]:
-        ending[0].run()
+    began = time.monotonic()
+
+    def keeps(each: _Handle) -> bool:
+        return each.keeps_cell(time.monotonic() - began)
+
+    run_until(lambda: not any(map(keeps, _waiting)), among=keeps)
     untold = [each for each in _waiting if each.is_of_cell and not each.is_told]
+    untold = [each for each in untold if not each.has_begun or (each.wait and each.wait.end)]
     if untold:
         names = [each.name for each in untold[:_NAMED_MOST]]
         more = [f"{len(untold) - _NAMED_MOST:,} others"] if untold[_NAMED_MOST:] else []
@@ -250,6 +392,45 @@ def install() -> None:
     _sleep.__module__, _sleep.__qualname__, _sleep.__name__ = "time", "sleep", "sleep"
     time.sleep = _sleep  # type: ignore[assignment]
     module.local = _threading_local.local  # it asks for the current thread
+    _know_waits()
+
+
+def _know_waits() -> None:
+    """Notes the functions that wait, and may be called anew when a thread goes on."""
+    add_wait(queue.Queue.get, lambda of: of._qsize())
+    add_wait(queue.Queue.put, lambda of: of._qsize() < of.maxsize)
+    add_wait(queue.Queue.join, lambda of: not of.unfinished_tasks)
+    add_wait(queue.SimpleQueue.get, lambda of: not of.empty())
+    add_wait(threading.Event.wait, lambda of: of.is_set())
+    add_wait(threading.Semaphore.acquire, lambda of: of._value)
+    for function in (Future.result, Future.exception):
+        add_wait(function, lambda of: of._state not in ("PENDING", "RUNNING"))
+    for function in (_Lock.acquire, vars(threading)["_PyRLock"].acquire, threading.Thread.join):
+        add_wait(function, None)
+    add_wait(_sleep, None, _wait, let_others_run, _wait_for_notice, _Handle.join, _Handle.park)
+
+
+def add_wait(
+    function: Callable[..., Any], is_over: Callable[[Any], Any] | None, *within: Callable[..., Any]
+) -> None:
+    """Notes that a thread may leave a function that waits, and call it anew.
+
+    Args:
+        function: The function, a method of the object that it waits for.
+        is_over: Returns whether that object's event has happened, for a wait for a notice.
+        within: Functions that it calls to wait.
+    """
+    _reasons[function.__code__] = is_over
+    _within.update(each.__code__ for each in within)
+
+
+def _find_wait() -> FrameType | None:
+    """Returns the frame of the function that waits, and may be called anew."""
+    found, frame = None, sys._getframe(1)
+    while frame is not None and (frame.f_code in _reasons or frame.f_code in _within):
+        found = frame if frame.f_code in _reasons else found
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
 
 
 def _start(self: Any) -> None:
@@ -273,10 +454,9 @@ def _is_alive(self: Any) -> bool:
     if not self._started.is_set():
         return False
     if isinstance(handle := self._os_thread_handle, _Handle):
-        if not handle.was_asked and handle in _waiting:
-            handle.was_asked = True
-            return True
-        handle.run_if_waiting()
+        if handle.was_asked and handle in _waiting and handle.is_ready():
+            handle.run()
+        handle.was_asked = True
     return not handle.is_done()
 
 
@@ -291,7 +471,7 @@ def _wait_for_notice(self: threading.Condition, timeout: float | None = None) ->
     condition._waiters.append(waiter)
     state, is_noticed = condition._release_save(), False
     try:
-        is_noticed = _wait(lambda: waiter.acquire(False), timeout)
+        is_noticed = _wait(lambda: waiter.acquire(False), timeout, is_for_notice=True)
     finally:
         condition._acquire_restore(state)
         if not is_noticed and waiter in condition._waiters:
