@@ -86,9 +86,9 @@ squares, sorted(outcomes), ready
 """
 
 
-def test_an_executor_of_threads_makes_its_calls_and_says_so_once(sandbox: BaseSandbox) -> None:
+def test_an_executor_says_once_how_threads_run(sandbox: BaseSandbox) -> None:
     result = sandbox.execute(POOL)
-    told = "([0, 1, 4, 9], ['NoneType', 'ZeroDivisionError'], [1])"
+    told = "([0, 1, 4, 9], ['NoneType', 'ZeroDivisionError'], [1, 1, 1, 1])"
     assert result.outputs[0].data["text/plain"] == told
     assert result.stderr.count("no threads") == 1
     assert sandbox.execute(POOL).stderr == ""

@@ -1,9 +1,10 @@
-"""Threads of a guest, which run one after another, where something waits for them."""
+"""Threads of a guest, which run while something waits."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -121,6 +122,241 @@ timer = threading.Timer(1000, print)
 timer.start()
 timer.cancel()
 """,
+    "flags, looked at between sleeps": """
+import threading, time
+done, stop, ticks = False, threading.Event(), 0
+def work():
+    global done
+    time.sleep(0.05)
+    done = True
+def tick():
+    global ticks
+    while not stop.is_set():
+        ticks += 1
+        time.sleep(0.01)
+    print("stopped")
+thread = threading.Thread(target=tick)
+thread.start()
+threading.Thread(target=work).start()
+while not done: time.sleep(0.01)
+while ticks < 3: time.sleep(0)
+stop.set()
+thread.join()
+""",
+    "batches for daemons": """
+import queue, threading
+q, found = queue.Queue(), []
+def serve(name, *rest, step=1, **more):
+    count = 0
+    while True:
+        item = q.get(
+            timeout=None
+        )
+        count += step
+        found.append((item, rest, more))
+        if item == 8: print(name, rest, step, more, count)
+        q.task_done()
+threading.Thread(target=serve, args=("worker", 1), kwargs={"step": 2, "a": 3}, daemon=True).start()
+for batch in (range(3), range(3, 6), range(6, 9)):
+    for item in batch: q.put(item)
+    q.join()
+    print(len(found))
+""",
+    "ends in the queue, after it was empty": """
+import queue, threading
+q, found = queue.Queue(), []
+class Worker(threading.Thread):
+    def run(self):
+        while self.step(): pass
+    def step(self):
+        item = q.get()
+        if item is not None: found.append(item)
+        q.task_done()
+        return item is not None
+workers = [Worker() for _ in range(3)]
+for each in workers: each.start()
+for item in range(5): q.put(item)
+q.join()
+for each in workers: q.put(None)
+for each in workers: each.join()
+print(sorted(found), any(each.is_alive() for each in workers))
+""",
+    "waits with a time, again and again": """
+import queue, threading
+q, stop = queue.Queue(), threading.Event()
+def serve():
+    while not stop.is_set():
+        try: item = q.get(timeout=0.01)
+        except queue.Empty: continue
+        print(item)
+        q.task_done()
+thread = threading.Thread(target=serve)
+thread.start()
+for item in range(3): q.put(item)
+q.join()
+stop.set()
+thread.join()
+""",
+    "daemons that catch everything": """
+import queue, threading
+q, other = queue.Queue(), queue.Queue()
+def serve():
+    while True:
+        try:
+            item = q.get()
+            print(1 / item)
+        except:
+            print("caught") if q.unfinished_tasks else None
+        finally:
+            if q.unfinished_tasks: q.task_done()
+def guard():
+    while True:
+        try: print(other.get())
+        finally: other.task_done()
+threading.Thread(target=serve, daemon=True).start()
+for item in (1, 0, 2): q.put(item)
+q.join()
+threading.Thread(target=guard, daemon=True).start()
+other.put(3)
+other.join()
+""",
+    "a bounded queue, and turns": """
+import queue, threading
+q, ping, pong = queue.Queue(maxsize=1), threading.Semaphore(1), threading.Semaphore(0)
+def produce():
+    for item in range(4): q.put(item)
+    q.put(None)
+def consume():
+    while (item := q.get()) is not None: print("got", item)
+def turn(word, mine, other):
+    n = 0
+    while n < 3:
+        mine.acquire()
+        print(word, n)
+        n += 1
+        other.release()
+threads = [threading.Thread(target=each) for each in (produce, consume)]
+threads += [threading.Thread(target=turn, args=("ping", ping, pong))]
+threads += [threading.Thread(target=turn, args=("pong", pong, ping))]
+for pair in threads[:2], threads[2:]:
+    for each in pair: each.start()
+    for each in pair: each.join()
+""",
+    "timers": """
+import threading, time
+class Beat(threading.Timer):
+    def run(self):
+        while not self.finished.wait(self.interval): self.function()
+beats = []
+beat, rang = Beat(0.01, lambda: beats.append(1)), threading.Event()
+beat.start()
+threading.Timer(0.02, print, args=("in a sleep",)).start()
+time.sleep(0.5)
+beat.cancel()
+print(len(beats) > 2)
+threading.Timer(0.02, rang.set).start()
+print(rang.wait(60))
+never = threading.Timer(60, print, args=("never",))
+never.start()
+never.cancel()
+never.join()
+""",
+    "pools": """
+import concurrent.futures as futures, threading, time
+local, made = threading.local(), []
+def begin(word): local.word = word
+def work(seconds):
+    time.sleep(seconds)
+    made.append(threading.current_thread().name)
+    return seconds, local.word, threading.current_thread() is threading.main_thread()
+with futures.ThreadPoolExecutor(3, "pool", initializer=begin, initargs=("w",)) as pool:
+    begun = [pool.submit(work, seconds) for seconds in (0.9, 0.6, 0.3)]
+    print([each.result() for each in futures.as_completed(begun)])
+    print(sorted(made))
+pool = futures.ThreadPoolExecutor(1, initializer=begin, initargs=("v",))
+first, second = pool.submit(work, 0.3), pool.submit(work, 0)
+try: first.result(timeout=0.05)
+except TimeoutError as problem: print("late", first.running(), second.cancel())
+print(first.result(), futures.wait([first, second]).not_done)
+print(list(pool.map(divmod, [7, 8], [2, 3])), type(pool.submit(divmod, 1, 0).exception()))
+pool.shutdown()
+try: pool.submit(work, 0)
+except RuntimeError as problem: print(problem)
+""",
+    "tasks that wait for threads": """
+import asyncio, threading, time
+def work(seconds, name):
+    time.sleep(seconds)
+    return name, threading.current_thread() is threading.main_thread()
+async def main():
+    slow, soon = asyncio.to_thread(work, 0.6, "slow"), asyncio.to_thread(work, 0.1, "soon")
+    for each in asyncio.as_completed([slow, soon]): print(await each)
+    try: await asyncio.wait_for(asyncio.to_thread(work, 0.5, "late"), timeout=0.1)
+    except TimeoutError: print("timed out")
+    print(await asyncio.get_running_loop().run_in_executor(None, work, 0, "executor"))
+    done = []
+    threading.Thread(target=lambda: done.append(1)).start()
+    while not done: await asyncio.sleep(0)
+asyncio.run(main())
+def run(loop):
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    print("loop ends")
+loop = asyncio.new_event_loop()
+thread = threading.Thread(target=run, args=(loop,))
+thread.start()
+async def double(n):
+    await asyncio.sleep(0.01)
+    return 2 * n
+for n in range(3): print(asyncio.run_coroutine_threadsafe(double(n), loop).result(timeout=60))
+loop.call_soon_threadsafe(loop.stop)
+thread.join()
+""",
+    "waits that may not be made anew": """
+import contextvars, queue, threading, time
+variable, seen = contextvars.ContextVar("variable"), []
+def key(n):
+    seen.append(n)
+    time.sleep(0.01)
+    return -n
+class Slow:
+    def __init__(self): self.id, _ = id(self), time.sleep(0.01)
+    @property
+    def same(self):
+        seen.append("same")
+        time.sleep(0.01)
+        return self.id == id(self)
+def fall(n):
+    if n: time.sleep(0.01)
+    return n + fall(n - 1) if n else 0
+def work():
+    print(sorted([1, 3, 2], key=key), max([1, 2], key=key))
+    slow = Slow()
+    print(slow.same, fall(4))
+    seen.append("a"); time.sleep(0.01); seen.append("b")
+    seen.append(time.sleep(0.01) or "c")
+    try:
+        time.sleep(0.01)
+        1 / 0
+    except ZeroDivisionError as problem:
+        time.sleep(0.01)
+        print(problem.__context__, type(problem).__name__)
+    finally:
+        time.sleep(0.01)
+        seen.append("finally")
+    inner = lambda: seen.append(slow is not None)
+    time.sleep(0.01)
+    inner()
+    del inner
+    time.sleep(0.01)
+    variable.set("mine")
+    time.sleep(0.01)
+    seen.append(variable.get())
+threads = [threading.Thread(target=work), threading.Thread(target=time.sleep, args=(0.05,))]
+for each in threads: each.start()
+for each in threads: each.join()
+print(seen, variable.get("none"))
+""",
 }
 
 
@@ -173,7 +409,8 @@ lock, stop, inside = threading.RLock(), threading.Event(), []
 def slow():
     with lock, lock: stop.wait(0.1)
 def fast():
-    with lock: inside.append(1)
+    for _ in range(1):
+        with lock: inside.append(1)
 threads = [threading.Thread(target=f) for f in (slow, fast)]
 for each in threads: each.start()
 for each in threads: each.join()
@@ -185,3 +422,55 @@ def test_a_thread_never_shares_a_lock_with_one_that_waits(module_sandbox: BaseSa
     result = module_sandbox.execute(KEPT_OUT)
     assert result.stdout.strip() == "[]"
     assert "this would wait for ever" in result.stderr
+
+
+WORKER = """
+import queue, threading, time
+q, found = queue.Queue(), []
+def serve():
+    count = 0
+    while True:
+        item = q.get()
+        count += 1
+        found.append((item, count))
+        q.task_done()
+threading.Thread(target=serve, daemon=True).start()
+"""
+
+
+def test_a_thread_that_waits_goes_on_in_later_cells_and_goes_back_with_them(
+    sandbox: BaseSandbox,
+) -> None:
+    sandbox.execute(f"{WORKER}q.put(1)\nq.join()")
+    sandbox.checkpoint("one")
+    assert says(sandbox, "q.put(2); q.join(); print(found)") == "[(1, 1), (2, 2)]"
+    sandbox.restore("one")
+    assert says(sandbox, "q.put(3); q.join(); print(found)") == "[(1, 1), (3, 2)]"
+
+
+def test_threads_that_wait_outlive_an_interrupt(sandbox: BaseSandbox) -> None:
+    sandbox.execute(f"{WORKER}q.put(1)\nq.join()")
+    waiting = "threading.Thread(target=time.sleep, args=(600,)).start(); time.sleep(600)"
+    for seconds in (1, 3):  # the second one meets the end of the cell, which waits for threads
+        threading.Timer(seconds, sandbox.interrupt).start()
+    error = sandbox.execute(waiting).error
+    assert error is not None
+    assert error.ename == "KeyboardInterrupt"
+    assert says(sandbox, "q.put(2); q.join(); print(found)") == "[(1, 1), (2, 2)]"
+
+
+LOOP = """
+import threading, time
+stop = threading.Event()
+def beat():
+    while not stop.is_set(): time.sleep(0.05)
+    print("stopped")
+thread = threading.Thread(target=beat, name="beat")
+thread.start()
+"""
+
+
+def test_a_loop_may_be_stopped_in_a_later_cell(sandbox: BaseSandbox) -> None:
+    assert "beat did not run to the end" in sandbox.execute(LOOP).stderr
+    assert sandbox.execute("1").stderr == ""
+    assert says(sandbox, "stop.set(); thread.join(); print(thread.is_alive())") == "stopped\nFalse"

@@ -15,12 +15,12 @@ import functools
 import sys
 import time
 from asyncio import base_events, unix_events
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import PurePosixPath
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
 
-from wasm_kernel_agent import threads
+from wasm_kernel_agent import threads, waits
 from wasm_kernel_agent.host import note
 
 _SLICE = 0.05  # seconds of sleep between two looks for messages
@@ -257,7 +257,7 @@ def install() -> None:
     asyncio.set_event_loop(GuestLoop())
     loop: Any = base_events.BaseEventLoop
     inner = loop.run_forever, loop._run_once, _SleepingSelector.select
-    threads.add_wait(GuestLoop.run_forever, lambda of: of.has_due_callback, *inner)
+    waits.add(GuestLoop.run_forever, lambda of: of.has_due_callback, *inner)
 
 
 def serve_while_waiting(messages: MessageSource) -> None:

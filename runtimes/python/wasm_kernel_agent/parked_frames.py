@@ -1,32 +1,34 @@
-"""Functions that a waiting thread has left, and enters again where it waited.
+"""Functions that a waiting thread leaves, and enters again where it waited.
 
 The guest has one stack, so a thread that waits must leave its functions before another one can go
-on. It leaves them by an exception. Later a new call of each function is moved by a tracer to the
-same line, with the same variables, and the wait is made anew.
+on. It leaves them by an exception. Later a tracer moves a new call of each function to the same
+line, with the same variables, and the wait is made anew.
 
-That is exact only if the exception meets no code that reacts to it, the line has done nothing
-before it waited, and no loop's iterator, context manager or inner function is lost. Functions are
-left in no other case.
+That is exact if no code reacts to the exception, the line has done nothing before it waited, and no
+iterator, context manager or inner function of the call is lost. Other functions are not left.
 """
 
 from __future__ import annotations
 
+import contextvars
 import dis
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_BEGINNING = 0  # the line of a function that goes on from its beginning
 _VARIABLE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _WITHOUT_EFFECT = {
-    *("EXTENDED_ARG", "NOP", "NOT_TAKEN", "PUSH_NULL", "COPY", "SWAP", "BINARY_OP", "COMPARE_OP", "UNARY_NEGATIVE"),
-    *("UNARY_NOT", "DICT_MERGE", "LIST_EXTEND", "CALL_INTRINSIC_1", "FORMAT_SIMPLE"),
+    *("EXTENDED_ARG", "NOP", "NOT_TAKEN", "RESUME", "PUSH_NULL", "COPY", "SWAP", "BINARY_OP"),
+    *("COMPARE_OP", "UNARY_NEGATIVE", "UNARY_NOT", "DICT_MERGE", "LIST_EXTEND"),
+    *("CALL_INTRINSIC_1", "FORMAT_SIMPLE"),
 }
-_WAITS = {"sleep", "wait", "get", "put", "acquire", "join", "result"}
 _OF_HANDLERS = {"PUSH_EXC_INFO", "CHECK_EXC_MATCH", "COPY", "POP_EXCEPT"}
+_WAITS = {"sleep", "wait", "get", "put", "acquire", "join", "result"}
 
 
 class Place(NamedTuple):
@@ -43,27 +45,28 @@ class _Left(BaseException):
     """Ends the trial of a jump."""
 
 
-def find_places(frame: FrameType | None, *, is_sleep: bool) -> list[Place] | None:
-    """Returns where the functions from `frame` outwards to `enter` go on, the outermost first.
+def find_places(waits: FrameType, *, is_sleep: bool) -> list[Place] | None:
+    """Returns where the callers of a function that waits go on, up to `enter`, the outermost first.
 
     Args:
-        frame: The frame that has called the function that waits.
+        waits: The frame of the function that waits.
         is_sleep: The wait need not be made anew, if its line has nothing more to do.
 
     Returns:
         None if one of the functions can't be entered again.
     """
     places: list[Place] = []
+    frame, called = waits.f_back, waits.f_code
     while frame is not None and frame.f_code is not enter.__code__:
         code, at = frame.f_code, frame.f_lasti
-        after = line_after(code, at) if is_sleep else None
-        line = after or line_of_call(code, at)
+        after = _line_after(code, at) if is_sleep else None
+        line = _line_of_call(code, at) if after is None else after
         values = {name: frame.f_locals[name] for name in code.co_varnames if name in frame.f_locals}
-        if line is None or any(name not in values for name in _arguments(code)):
+        if line is None or not (_calls(frame, called) and values.keys() >= set(_arguments(code))):
             return None
-        is_in_loop = any(at in each for each in while_loops(code))
+        is_in_loop = any(at in each for each in _while_loops(code)) and not _is_own(code)
         places.insert(0, Place(code, line, values, after is not None, is_in_loop))
-        frame, is_sleep = frame.f_back, False
+        frame, called, is_sleep = frame.f_back, code, False
     return places
 
 
@@ -74,76 +77,40 @@ def enter(call: Callable[[], Any], places: list[Place]) -> Any:
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if not left or frame.f_code is not left[0].code:
             return None
-        if event == "line":
-            place = left.pop(0)
-            _move(frame, place.line, place.values)
-            if not left:
-                sys.settrace(before)
-        return trace
+        if event != "line":
+            return trace
+        place = left.pop(0)
+        _move(frame, place.line, place.values)
+        if not left:
+            sys.settrace(before)
+        return _trace_nothing
 
     if left:
         sys.settrace(trace)
     try:
         return call()
     finally:
-        sys.settrace(before)
+        if sys.gettrace() is not before:
+            sys.settrace(before)
+
+
+def _is_own(code: CodeType) -> bool:
+    return code.co_filename.startswith(__file__.removesuffix("parked_frames.py"))
+
+
+def _trace_nothing(*_: Any) -> None:
+    pass
 
 
 def _move(frame: FrameType, line: int, values: dict[str, Any]) -> None:
     for name in frame.f_code.co_varnames:
         frame.f_locals[name] = values.get(name)
-    frame.f_lineno = line  # type: ignore[misc]
-
-
-def _arguments(code: CodeType) -> tuple[str, ...]:
-    number = code.co_argcount + code.co_kwonlyargcount
-    return code.co_varnames[: number + (code.co_flags & _VARIABLE).bit_count()]
-
-
-@functools.lru_cache(maxsize=1024)
-def line_of_call(code: CodeType, at: int) -> int | None:
-    """Returns the line that makes the call at an instruction anew, or None if that is not exact."""
-    if not _can_be_left(code, at):
-        return None
-    earlier: list[Any] = [each for each in dis.get_instructions(code) if each.offset <= at]
-    for each in reversed(earlier):
-        if each.offset < at and not _is_without_effect(each):
-            return None
-        if each.starts_line and _can_enter(code, each):
-            return int(each.line_number)
-    return None
-
-
-@functools.lru_cache(maxsize=1024)
-def line_after(code: CodeType, at: int) -> int | None:
-    """Returns the next line, if the one of the call at an instruction has nothing more to do."""
-    instructions: dict[int, Any] = {each.offset: each for each in dis.get_instructions(code)}
-    following = iter([each for each in instructions.values() if each.offset > at])
-    if not _can_be_left(code, at) or next(following).opname != "POP_TOP":
-        return None
-    each = next(following)
-    if each.opname in ("JUMP_BACKWARD", "JUMP_FORWARD"):
-        each = instructions[each.jump_target]
-    return int(each.line_number) if each.starts_line and _can_enter(code, each) else None
-
-
-@functools.lru_cache(maxsize=1024)
-def lets_others_run(code: CodeType) -> bool:
-    """Returns whether each loop that may have no end waits where its function can be left."""
-    instructions: list[Any] = list(dis.get_instructions(code))
-    waits = [
-        call.offset
-        for each in instructions
-        for call in instructions
-        if each.argval in _WAITS and call.opname.startswith("CALL")
-        if each.offset < call.offset and each.line_number == call.line_number
-        if line_of_call(code, call.offset) or line_after(code, call.offset)
-    ]
-    return all(any(at in each for at in waits) for each in while_loops(code))
+    if line != _BEGINNING:
+        frame.f_lineno = line  # type: ignore[misc]
 
 
 def raise_outside_of_handlers(frame: FrameType | None, problem: type[BaseException]) -> None:
-    """Raises an exception in the functions from `frame` to `enter`, where none of them catches it."""
+    """Raises an exception in the functions from `frame` to `enter` where none catches it."""
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if event == "line" and not _handlers(frame.f_code, frame.f_lasti):
@@ -152,30 +119,122 @@ def raise_outside_of_handlers(frame: FrameType | None, problem: type[BaseExcepti
 
     while frame is not None and frame.f_code is not enter.__code__:
         frame.f_trace, frame = trace, frame.f_back
-    sys.settrace(lambda *_: None)
+    sys.settrace(_trace_nothing)
 
 
-def while_loops(code: CodeType) -> Iterator[range]:
-    """Yields the offsets of each loop that is not one of an iterator."""
-    instructions: dict[int, Any] = {each.offset: each for each in dis.get_instructions(code)}
-    for each in instructions.values():
-        if each.opname == "JUMP_BACKWARD" and instructions[each.jump_target].opname != "FOR_ITER":
-            yield range(each.jump_target, each.offset)
+def plain_function(called: Any) -> Any:
+    """Returns the function that a bound method or a `functools.partial` calls."""
+    while isinstance(called, functools.partial):
+        is_run = isinstance(getattr(called.func, "__self__", None), contextvars.Context)
+        called = called.args[0] if is_run and called.args else called.func
+    return getattr(called, "__func__", called)
+
+
+def _arguments(code: CodeType) -> tuple[str, ...]:
+    number = code.co_argcount + code.co_kwonlyargcount
+    return code.co_varnames[: number + (code.co_flags & _VARIABLE).bit_count()]
+
+
+@functools.lru_cache(maxsize=256)
+def _instructions(code: CodeType) -> dict[int, Any]:
+    return {each.offset: each for each in dis.get_instructions(code)}
+
+
+@functools.lru_cache(maxsize=1024)
+def _line_of_call(code: CodeType, at: int) -> int | None:
+    """Returns the line that makes the call at an instruction anew, or None if that is not exact."""
+    if not _can_be_left(code, at):
+        return None
+    for each in reversed([each for each in _instructions(code).values() if each.offset <= at]):
+        if each.offset < at and not _is_without_effect(each):
+            return None
+        if each.opname == "RESUME":
+            return _BEGINNING
+        if each.starts_line and _can_enter(code, each):
+            return int(each.line_number)
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _line_after(code: CodeType, at: int) -> int | None:
+    """Returns the next line, if the one of the call at an instruction has nothing more to do."""
+    following = iter([each for each in _instructions(code).values() if each.offset > at])
+    if not _can_be_left(code, at) or next(following).opname != "POP_TOP":
+        return None
+    each = next(following)
+    if each.opname in ("JUMP_BACKWARD", "JUMP_FORWARD"):
+        each = _instructions(code)[each.jump_target]
+    return int(each.line_number) if each.starts_line and _can_enter(code, each) else None
+
+
+def _calls(frame: FrameType, called: CodeType) -> bool:
+    """Returns whether a function has called `called` itself, and no C code has."""
+    name, is_attribute = _called_name(frame.f_code, frame.f_lasti)
+    if is_attribute:
+        return name == called.co_name
+    function = plain_function(frame.f_locals.get(name, frame.f_globals.get(name)))
+    return getattr(function, "__code__", None) is called
+
+
+@functools.lru_cache(maxsize=1024)
+def _called_name(code: CodeType, at: int) -> tuple[str, bool]:
+    """Returns the name that the call at an instruction loads, and whether it is an attribute's."""
+    before = [each for each in _instructions(code).values() if each.offset < at]
+    for number, each in reversed([*enumerate(before)]):
+        if each.opname == "LOAD_SPECIAL":  # a `with` statement enters
+            return "acquire", True
+        if each.opname == "PUSH_NULL":
+            return str(before[number - 1].argval), False
+        if "NULL" in each.argrepr:
+            return each.argval, each.opname != "LOAD_GLOBAL"
+    return "", False
+
+
+def lets_others_run(function: Any, owner: Any) -> bool:
+    """Returns whether each loop that may have no end waits where its function can be left.
+
+    Args:
+        function: The function.
+        owner: The object whose method it is, or another one.
+    """
+    code = function.__code__
+    return all(any(_waits_at(function, owner, at) for at in loop) for loop in _while_loops(code))
+
+
+def _waits_at(function: Any, owner: Any, at: int) -> bool:
+    code = function.__code__
+    if at not in _instructions(code) or (_line_of_call(code, at) or _line_after(code, at)) is None:
+        return False
+    name, is_attribute = _called_name(code, at)
+    called = getattr(type(owner), name, None) if is_attribute else function.__globals__.get(name)
+    names = getattr(getattr(called, "__code__", None), "co_names", ())
+    return not _WAITS.isdisjoint([name, *names])
+
+
+@functools.lru_cache(maxsize=256)
+def _while_loops(code: CodeType) -> list[range]:
+    """Returns the offsets of each loop that is not one of an iterator."""
+    at = _instructions(code)
+    jumps = [each for each in at.values() if each.opname == "JUMP_BACKWARD"]
+    loops = [each for each in jumps if at[each.jump_target].opname != "FOR_ITER"]
+    return [range(each.jump_target, each.offset) for each in loops]
 
 
 def _is_without_effect(instruction: Any) -> bool:
-    name = instruction.opname
+    name: str = instruction.opname
     if name.startswith(("LOAD_", "BUILD_")):
         return name != "LOAD_FAST_AND_CLEAR"
     return name in _WITHOUT_EFFECT
 
 
 def _can_be_left(code: CodeType, at: int) -> bool:
-    """Returns whether an exception leaves a function without any effect, unless it is expected."""
+    """Returns whether an unexpected exception of the call at an instruction has no other effect."""
     if code.co_flags & _GENERATORS or not code.co_flags & inspect.CO_OPTIMIZED or code.co_cellvars:
         return False
-    instructions: list[Any] = list(dis.get_instructions(code))
+    instructions = list(_instructions(code).values())
     index = {each.offset: number for number, each in enumerate(instructions)}
+    if not instructions[index[at]].opname.startswith("CALL"):  # such as that of a property
+        return False
     while handlers := _handlers(code, at):
         number = index[handlers[0]]
         while (each := instructions[number]).opname != "RERAISE":
@@ -192,7 +251,7 @@ def _can_be_left(code: CodeType, at: int) -> bool:
 
 
 def _handlers(code: CodeType, at: int) -> list[int]:
-    """Returns the offset of the code that handles an exception at an instruction, if there is any."""
+    """Returns the offset of the code, if any, that handles an exception at an instruction."""
     ranges = vars(dis)["_parse_exception_table"](code)
     return [each.target for each in ranges if each.start <= at < each.end]
 

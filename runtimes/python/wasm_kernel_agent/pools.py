@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import concurrent.futures.process
 import concurrent.futures.thread
+import logging
 import pickle
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -62,8 +63,7 @@ def _is_initialized(executor: Any, context: Any) -> bool:
     try:
         context.initialize()
     except Exception:
-        base: Any = concurrent.futures.thread._base
-        base.LOGGER.critical("Exception in initializer:", exc_info=True)
+        logging.getLogger("concurrent.futures").critical("Exception in initializer:", exc_info=True)
         if (pool := executor()) is not None:
             pool._initializer_failed()
         return False

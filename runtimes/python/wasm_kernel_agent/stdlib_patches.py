@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 
-from wasm_kernel_agent import awaited_processes, pools, processes, threads
+from wasm_kernel_agent import awaited_processes, locks, pools, processes, threads
 
 NO_PROCESSES = (
     "the sandbox has no processes: {what} can't run. Use Python in the notebook itself instead."
@@ -89,6 +89,7 @@ def install() -> None:
     _refuse_what_is_missing()
     pools.install()
     threads.install()
+    locks.install()
     _keep_working_folder_plain()
     _refuse_empty_paths()
     _keep_a_umask()

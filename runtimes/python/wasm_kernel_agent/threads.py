@@ -9,7 +9,6 @@ that needs another order gets an error.
 
 from __future__ import annotations
 
-import _thread
 import _threading_local
 import asyncio
 import contextvars
@@ -20,11 +19,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from types import CodeType, FrameType, TracebackType
+from types import TracebackType
 from typing import Any, NoReturn
 
-from wasm_kernel_agent import parked_frames
+from wasm_kernel_agent import parked_frames, waits
 from wasm_kernel_agent.host import note
 
 NO_OTHER_THREAD = (
@@ -46,8 +44,6 @@ _waiting: list[_Handle] = []
 _running: list[_Handle] = []
 _waits: list[_Wait] = []  # of code that goes on after the running threads
 _sleeps: list[tuple[int, int]] = []  # the last places where the cell has slept
-_reasons: dict[CodeType, Callable[[Any], Any] | None] = {}  # of functions that may wait anew
-_within: set[CodeType] = set()  # functions that these call
 _pause = time.sleep
 _active: dict[int, Any] = vars(threading)["_active"]
 _ident_of_guest = threading.get_ident
@@ -96,14 +92,19 @@ class _Handle:
         self.is_timer = _is_timer(thread)
         if self.is_timer:
             self.wait = _Wait(thread.finished.is_set, thread.interval)
-        called = getattr(thread, "function", None) if self.is_timer else thread._target
-        self.functions = [_plain_function(each) for each in (called, type(thread).run)]
-        module = getattr(self.functions[0] or self.functions[1], "__module__", None)
+        self.called = (thread.function if self.is_timer else thread._target) or thread.run
+        module = getattr(parked_frames.plain_function(self.called), "__module__", None)
         self.is_of_cell = module in ("__main__", "wasm_kernel_agent.pools")
 
     def is_ready(self) -> bool:
         """Returns whether the thread can go on."""
         return self.wait is None or self.wait.is_over()
+
+    def is_looping(self) -> bool:
+        """Returns whether the thread waits for time alone in a loop, which may have no end."""
+        if self.wait is None or self.wait.end is None or self.wait.has_happened():
+            return False
+        return any(each.is_in_loop for each in self.places)
 
     def is_done(self) -> bool:
         """Returns whether the thread has ended."""
@@ -111,21 +112,23 @@ class _Handle:
 
     def may_begin_in_sleep(self) -> bool:
         """Returns whether each of the thread's loops lets others go on."""
-        codes = [getattr(each, "__code__", None) for each in self.functions]
-        return self.has_begun or all(map(parked_frames.lets_others_run, filter(None, codes)))
+        function = parked_frames.plain_function(self.called)
+        owner = getattr(self.called, "__self__", None)
+        is_python = hasattr(function, "__code__")
+        return self.has_begun or not is_python or parked_frames.lets_others_run(function, owner)
 
     def keeps_cell(self, seconds: float) -> bool:
         """Returns whether a cell that ended some seconds ago waits for the thread."""
         if self.is_daemon or (self.is_timer and not self.thread.finished.is_set()):
             return False
-        is_left = seconds > _LOOP_SECONDS and any(each.is_in_loop for each in self.places)
+        is_left = seconds > _LOOP_SECONDS and self.is_looping()
         return self.is_ready() or not (self.is_told or is_left)
 
     def join(self, timeout: float | None = None) -> None:
         """Waits for the thread's end."""
         __tracebackhide__ = True
         if not self.is_done():
-            _wait(self.is_done, timeout)
+            wait(self.is_done, timeout)
 
     def run(self) -> None:
         """Runs the thread to its end, or to a wait where it can leave its functions."""
@@ -162,25 +165,24 @@ class _Handle:
     def park(self, is_over: Callable[[], bool] | None, timeout: float | None) -> None:
         """Leaves the thread's functions until a wait is over, if they can be entered again.
 
-        Without `is_over` the wait is one for a notice, whose reason tells when it is over.
+        Without `is_over` it is a wait for a notice.
         """
-        function = _find_wait()
-        if function is None:
+        found = waits.find()
+        if found is None:
             return
-        look = _reasons[function.f_code]
-        if is_over is None and look is not None:
-            is_over = functools.partial(look, function.f_locals["self"])
-        places = parked_frames.find_places(function.f_back, is_sleep=is_over is _never)
-        if is_over is not None and places is not None:
-            self.places, self.wait = places, _Wait(is_over, timeout)
+        function, has_happened = found
+        look = is_over or has_happened
+        places = parked_frames.find_places(function, is_sleep=is_over is _never)
+        if look is not None and places is not None:
+            self.places, self.wait = places, _Wait(look, timeout)
             raise _Parked
 
     def take_late(self) -> bool:
         """Returns whether the wait that the thread has entered anew is over without its event."""
         is_late, self.is_late = self.is_late, False
-        function = _find_wait() if is_late else None
-        if function is not None and "endtime" in function.f_locals:
-            function.f_locals["endtime"] = 0.0
+        found = waits.find() if is_late else None
+        if found is not None and "endtime" in found[0].f_locals:
+            found[0].f_locals["endtime"] = 0.0
         return is_late
 
 
@@ -199,12 +201,6 @@ def _is_timer(thread: Any) -> bool:
         and type(thread.finished) is threading.Event
         and isinstance(thread.interval, int | float)
     )
-
-
-def _plain_function(called: Any) -> Any:
-    while isinstance(called, functools.partial):
-        called = called.func
-    return getattr(called, "__func__", called)
 
 
 def _is_end(problem: BaseException | None) -> bool:
@@ -242,22 +238,25 @@ def run_until(
 
     Daemons, which may never wait, begin after others.
     """
-    below = _waits.copy() if _running and _running[-1].is_daemon else []
-    wait = _Wait(is_over, timeout)
+    below, wait = _waits.copy() if _running else [], _Wait(is_over, timeout)
+    number = len(below)
     _waits.append(wait)
     try:
         while not wait.is_over():
-            if any(each.is_over() for each in below):
+            below = [each for each in below if not each.is_over()]
+            is_late = len(below) < number  # and other code goes on once this has ended
+            if is_late and _running[-1].is_daemon:
                 _end_daemon()
             chosen = [each for each in _waiting if among(each)]
+            if is_late and timeout is None:
+                chosen = [each for each in chosen if not (each.is_daemon and each.is_looping())]
             if ready := [each for each in chosen if each.is_ready()]:
                 _run(ready, wait)
                 continue
-            ends = [each.end for each in (*below, wait, *(each.wait for each in chosen)) if each]
-            times = [each for each in ends if each is not None]
-            if not times:
+            timed = (each for each in (*below, wait, *(each.wait for each in chosen)) if each)
+            if not (ends := [each.end for each in timed if each.end is not None]):
                 break
-            _pause(max(min(times) - time.monotonic(), 0))
+            _pause(max(min(ends) - time.monotonic(), 0))
     finally:
         _waits.remove(wait)
     return wait.has_happened()
@@ -276,7 +275,7 @@ def _run(ready: list[_Handle], wait: _Wait) -> None:
             break
 
 
-def _wait(
+def wait(
     is_over: Callable[[], bool], timeout: float | None, *, is_for_notice: bool = False
 ) -> bool:
     """Waits until `is_over`, or for `timeout` seconds; returns whether it is over."""
@@ -304,7 +303,7 @@ def let_others_run(is_over: Callable[[], bool] | None, timeout: float | None) ->
     return False
 
 
-def _sleep(seconds: float, /) -> None:
+def sleep(seconds: float, /) -> None:
     """Waits, while other threads run."""
     __tracebackhide__ = True
     if not (seconds >= 0 and (_running or _waiting)):
@@ -364,73 +363,33 @@ def end_cell() -> None:
     def keeps(each: _Handle) -> bool:
         return each.keeps_cell(time.monotonic() - began)
 
-    run_until(lambda: not any(map(keeps, _waiting)), among=keeps)
-    untold = [each for each in _waiting if each.is_of_cell and not each.is_told]
-    untold = [each for each in untold if not each.has_begun or (each.wait and each.wait.end)]
-    if untold:
-        names = [each.name for each in untold[:_NAMED_MOST]]
-        more = [f"{len(untold) - _NAMED_MOST:,} others"] if untold[_NAMED_MOST:] else []
+    untold = [each for each in _waiting if not each.is_told]
+    try:
+        run_until(lambda: not any(map(keeps, _waiting)), among=keeps)
+    finally:  # an interrupt may end it
+        for each in _waiting:
+            each.is_told = True
+    left = [each for each in untold if each in _waiting and each.is_of_cell]
+    left = [each for each in left if not each.has_begun or (each.wait and each.wait.end)]
+    if left:
+        names = [each.name for each in left[:_NAMED_MOST]]
+        more = [f"{len(left) - _NAMED_MOST:,} others"] if left[_NAMED_MOST:] else []
         note(_LEFT.format(names=", ".join([*names, *more])))
-    for each in untold:
-        each.is_told = True
 
 
 def install() -> None:
     """Makes `threading` do without threads."""
     thread: Any = threading.Thread
     thread.start, thread.is_alive = _start, _is_alive
-    threading.Condition.wait = _wait_for_notice  # type: ignore[method-assign]
     module: Any = queue
     module.SimpleQueue = module._PySimpleQueue  # it waits by a condition
-    _Lock.__module__, _Lock.__qualname__, _Lock.__name__ = "_thread", "lock", "lock"
-    module = _thread
-    module.allocate_lock = module.allocate = module.LockType = module.lock = _Lock
     module = threading
-    module.Lock = module._allocate_lock = _Lock
     module.get_ident = get_ident
-    module._CRLock = None  # it asks for the guest's one thread
-    _sleep.__module__, _sleep.__qualname__, _sleep.__name__ = "time", "sleep", "sleep"
-    time.sleep = _sleep  # type: ignore[assignment]
     module.local = _threading_local.local  # it asks for the current thread
-    _know_waits()
-
-
-def _know_waits() -> None:
-    """Notes the functions that wait, and may be called anew when a thread goes on."""
-    add_wait(queue.Queue.get, lambda of: of._qsize())
-    add_wait(queue.Queue.put, lambda of: of._qsize() < of.maxsize)
-    add_wait(queue.Queue.join, lambda of: not of.unfinished_tasks)
-    add_wait(queue.SimpleQueue.get, lambda of: not of.empty())
-    add_wait(threading.Event.wait, lambda of: of.is_set())
-    add_wait(threading.Semaphore.acquire, lambda of: of._value)
-    for function in (Future.result, Future.exception):
-        add_wait(function, lambda of: of._state not in ("PENDING", "RUNNING"))
-    for function in (_Lock.acquire, vars(threading)["_PyRLock"].acquire, threading.Thread.join):
-        add_wait(function, None)
-    add_wait(_sleep, None, _wait, let_others_run, _wait_for_notice, _Handle.join, _Handle.park)
-
-
-def add_wait(
-    function: Callable[..., Any], is_over: Callable[[Any], Any] | None, *within: Callable[..., Any]
-) -> None:
-    """Notes that a thread may leave a function that waits, and call it anew.
-
-    Args:
-        function: The function, a method of the object that it waits for.
-        is_over: Returns whether that object's event has happened, for a wait for a notice.
-        within: Functions that it calls to wait.
-    """
-    _reasons[function.__code__] = is_over
-    _within.update(each.__code__ for each in within)
-
-
-def _find_wait() -> FrameType | None:
-    """Returns the frame of the function that waits, and may be called anew."""
-    found, frame = None, sys._getframe(1)
-    while frame is not None and (frame.f_code in _reasons or frame.f_code in _within):
-        found = frame if frame.f_code in _reasons else found
-        frame = frame.f_back  # type: ignore[assignment]
-    return found
+    sleep.__module__ = "time"
+    time.sleep = sleep  # type: ignore[assignment]
+    waits.install()
+    waits.add(sleep, None, wait, let_others_run, *(_Handle.join, _Handle.park, _Handle.take_late))
 
 
 def _start(self: Any) -> None:
@@ -458,61 +417,3 @@ def _is_alive(self: Any) -> bool:
             handle.run()
         handle.was_asked = True
     return not handle.is_done()
-
-
-def _wait_for_notice(self: threading.Condition, timeout: float | None = None) -> bool:
-    """Waits for a notice of another thread, or for `timeout` seconds; False if none came."""
-    __tracebackhide__ = True
-    condition: Any = self
-    if not condition._is_owned():
-        raise RuntimeError("cannot wait on un-acquired lock")
-    waiter = _make_lock()
-    waiter.acquire()
-    condition._waiters.append(waiter)
-    state, is_noticed = condition._release_save(), False
-    try:
-        is_noticed = _wait(lambda: waiter.acquire(False), timeout, is_for_notice=True)
-    finally:
-        condition._acquire_restore(state)
-        if not is_noticed and waiter in condition._waiters:
-            condition._waiters.remove(waiter)
-    return is_noticed
-
-
-_make_lock = _thread.allocate_lock
-
-
-class _Lock:
-    """A lock that runs other threads while it is taken; CPython's own would end the guest there."""
-
-    __slots__ = ("__weakref__", "_lock")
-
-    def __init__(self) -> None:
-        self._lock = _make_lock()
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Takes the lock; False if it is still taken when the timeout is over."""
-        __tracebackhide__ = True
-        if not (blocking and self._lock.locked()) or -1 != timeout < 0:
-            return self._lock.acquire(blocking, timeout)
-        is_free = _wait(lambda: not self._lock.locked(), None if timeout == -1 else timeout)
-        return is_free and self._lock.acquire(False)
-
-    @property
-    def __enter__(self) -> Callable[[], bool]:
-        # no code of ours may run once it is taken: an interrupt there would leave it so
-        return self.acquire if self._lock.locked() else self._lock.acquire
-
-    @property
-    def __exit__(self) -> Callable[..., None]:  # noqa: PLE0302 - it returns the method
-        return self._lock.__exit__
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._lock, name)
-
-    def __repr__(self) -> str:
-        state = "locked" if self._lock.locked() else "unlocked"
-        return f"<{state} _thread.lock object at {id(self):#x}>"
-
-    def __reduce_ex__(self, _: Any) -> NoReturn:
-        raise TypeError("cannot pickle '_thread.lock' object")

@@ -1,0 +1,64 @@
+"""Functions that wait, and that a thread may leave and call anew."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import CodeType, FrameType
+from typing import Any
+
+_events: dict[CodeType, Callable[[Any], Any] | None] = {}
+_inner: set[CodeType] = set()
+
+
+def add(
+    function: Callable[..., Any],
+    has_happened: Callable[[Any], Any] | None = None,
+    *inner: Callable[..., Any],
+) -> None:
+    """Adds a function that a thread may leave and call anew.
+
+    Args:
+        function: The function.
+        has_happened: Returns, for the object whose method it is, whether a call would end at once.
+            The function needs it if it waits for a notice.
+        inner: Functions that it calls to wait.
+    """
+    _events[function.__code__] = has_happened
+    _inner.update(each.__code__ for each in inner)
+
+
+def find() -> tuple[FrameType, Callable[[], Any] | None] | None:
+    """Returns the frame of the function that waits, and what tells whether its event has happened.
+
+    Returns:
+        None if a function waits that must not be called anew, such as a barrier's.
+    """
+    found, frame = None, sys._getframe(1)
+    while frame.f_code in _events or frame.f_code in _inner:
+        found = frame if frame.f_code in _events else found
+        frame = frame.f_back  # type: ignore[assignment]
+    if found is None:
+        return None
+    has_happened = _events[found.f_code]
+    if has_happened is None:
+        return found, None
+    return found, functools.partial(has_happened, found.f_locals["self"])
+
+
+def install() -> None:
+    """Adds the functions of the standard library."""
+    add(queue.Queue.get, lambda of: of._qsize())
+    add(queue.Queue.put, lambda of: of._qsize() < of.maxsize)
+    add(queue.Queue.join, lambda of: not of.unfinished_tasks)
+    add(queue.SimpleQueue.get, lambda of: not of.empty())
+    add(threading.Event.wait, lambda of: of.is_set())
+    add(threading.Semaphore.acquire, lambda of: of._value)
+    add(vars(threading)["_PyRLock"].acquire)
+    add(threading.Thread.join)
+    for function in (Future.result, Future.exception):
+        add(function, lambda of: of._state not in ("PENDING", "RUNNING"))
