@@ -312,8 +312,29 @@ for n in range(3): print(asyncio.run_coroutine_threadsafe(double(n), loop).resul
 loop.call_soon_threadsafe(loop.stop)
 thread.join()
 """,
+    "values that were read before a wait": """
+import queue, threading, time
+total, sent, q = 1, 1, queue.Queue(maxsize=1)
+q.put("full")
+def late():
+    time.sleep(0.3)
+    return 1
+def add():
+    global total
+    total = total + late()
+def put(): q.put(sent)
+def change():
+    global total, sent
+    time.sleep(0.1)
+    total = sent = 100
+    print(q.get(), q.get())
+threads = [threading.Thread(target=each) for each in (put, add, change)]
+for each in threads: each.start()
+for each in threads: each.join()
+print(total in (2, 100))
+""",
     "waits that may not be made anew": """
-import contextvars, queue, threading, time
+import contextvars, threading, time
 variable, seen = contextvars.ContextVar("variable"), []
 def key(n):
     seen.append(n)

@@ -4,8 +4,9 @@ The guest has one stack, so a thread that waits must leave its functions before 
 on. It leaves them by an exception. Later a tracer moves a new call of each function to the same
 line, with the same variables, and the wait is made anew.
 
-That is exact if no code reacts to the exception, the line has done nothing before it waited, and no
-iterator, context manager or inner function of the call is lost. Other functions are not left.
+That is exact if no code reacts to the exception, the line has neither done nor read anything before
+it waited, and no iterator, context manager or inner function of the call is lost. Other functions
+are not left.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class _Left(BaseException):
 
 
 def find_places(waits: FrameType, *, is_sleep: bool) -> list[Place] | None:
-    """Returns where the callers of a function that waits go on, up to `enter`, the outermost first.
+    """Returns where a function that waits, and its callers up to `enter`, go on; these come first.
 
     Args:
         waits: The frame of the function that waits.
@@ -55,8 +56,9 @@ def find_places(waits: FrameType, *, is_sleep: bool) -> list[Place] | None:
     Returns:
         None if one of the functions can't be entered again.
     """
-    places: list[Place] = []
     frame, called = waits.f_back, waits.f_code
+    given = {name: waits.f_locals[name] for name in _arguments(called)}
+    places = [Place(called, _BEGINNING, given, is_after_wait=False, is_in_loop=False)]
     while frame is not None and frame.f_code is not enter.__code__:
         code, at = frame.f_code, frame.f_lasti
         after = _line_after(code, at) if is_sleep else None
@@ -65,6 +67,8 @@ def find_places(waits: FrameType, *, is_sleep: bool) -> list[Place] | None:
         if line is None or not (_calls(frame, called) and values.keys() >= set(_arguments(code))):
             return None
         is_in_loop = any(at in each for each in _while_loops(code)) and not _is_own(code)
+        if after is not None:
+            places.clear()
         places.insert(0, Place(code, line, values, after is not None, is_in_loop))
         frame, called, is_sleep = frame.f_back, code, False
     return places
@@ -145,13 +149,16 @@ def _line_of_call(code: CodeType, at: int) -> int | None:
     """Returns the line that makes the call at an instruction anew, or None if that is not exact."""
     if not _can_be_left(code, at):
         return None
-    for each in reversed([each for each in _instructions(code).values() if each.offset <= at]):
-        if each.offset < at and not _is_without_effect(each):
+    following, is_argument = _instructions(code)[at], True
+    for each in reversed([each for each in _instructions(code).values() if each.offset < at]):
+        is_argument = is_argument and not _loads_called(each)
+        if not (_is_without_effect(each) if is_argument else _is_kept(each, following)):
             return None
         if each.opname == "RESUME":
             return _BEGINNING
         if each.starts_line and _can_enter(code, each):
             return int(each.line_number)
+        following = each
     return None
 
 
@@ -181,12 +188,13 @@ def _called_name(code: CodeType, at: int) -> tuple[str, bool]:
     """Returns the name that the call at an instruction loads, and whether it is an attribute's."""
     before = [each for each in _instructions(code).values() if each.offset < at]
     for number, each in reversed([*enumerate(before)]):
+        if not _loads_called(each):
+            continue
         if each.opname == "LOAD_SPECIAL":  # a `with` statement enters
             return "acquire", True
         if each.opname == "PUSH_NULL":
             return str(before[number - 1].argval), False
-        if "NULL" in each.argrepr:
-            return each.argval, each.opname != "LOAD_GLOBAL"
+        return each.argval, each.opname != "LOAD_GLOBAL"
     return "", False
 
 
@@ -218,6 +226,20 @@ def _while_loops(code: CodeType) -> list[range]:
     jumps = [each for each in at.values() if each.opname == "JUMP_BACKWARD"]
     loops = [each for each in jumps if at[each.jump_target].opname != "FOR_ITER"]
     return [range(each.jump_target, each.offset) for each in loops]
+
+
+def _loads_called(instruction: Any) -> bool:
+    return instruction.opname in ("LOAD_SPECIAL", "PUSH_NULL") or "NULL" in instruction.argrepr
+
+
+def _is_kept(instruction: Any, following: Any) -> bool:
+    """Returns whether a value that was loaded before a call can't be another one later."""
+    return (
+        _loads_called(instruction)
+        or instruction.opname.startswith(("LOAD_FAST", "LOAD_CONST", "LOAD_SMALL_INT"))
+        or instruction.opname in ("EXTENDED_ARG", "NOP", "NOT_TAKEN", "RESUME", "COPY", "SWAP")
+        or following.opname in ("LOAD_ATTR", "LOAD_SUPER_ATTR", "PUSH_NULL", "COPY")
+    )
 
 
 def _is_without_effect(instruction: Any) -> bool:
