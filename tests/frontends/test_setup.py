@@ -86,6 +86,12 @@ def test_install_names_this_interpreter(tmp_path: Path) -> None:
     assert spec["env"] == {"PYTHONSAFEPATH": "1", "A": "1"}
 
 
+def test_a_place_that_can_not_be_made_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["install", "--prefix", "/proc/nowhere"]) == 1
+    told = "kernels can't be written (No such file or directory). Nothing was installed. Try"
+    assert told in capsys.readouterr().err
+
+
 def test_install_names_our_provisioner_where_jupyter_has_it_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_core.paths import SYSTEM_JUPYTER_PATH, jupyter_data_dir
 
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.policy import RuntimeType
 
 NAME = "wasm-python"
@@ -110,10 +110,10 @@ def install(
             made = KernelSpecManager().install_kernel_spec(
                 str(staged), kernel_name=name, user=place.user, prefix=place.prefix
             )
-        except PermissionError as problem:
+        except OSError as problem:
             raise KernelspecError(
-                f"{place.folder} can't be written. Nothing was installed. Try --user, or "
-                "--sys-prefix for this environment."
+                f"{place.folder} can't be written ({describe(problem)}). Nothing was installed. "
+                "Try --user, or --sys-prefix for this environment."
             ) from problem
         except ValueError as problem:
             raise KernelspecError(f"{problem} Nothing was installed.") from problem
