@@ -123,8 +123,8 @@ timer.start()
 timer.cancel()
 """,
     "flags, looked at between sleeps": """
-import threading, time
-done, stop, ticks = False, threading.Event(), 0
+import queue, random, threading, time
+done, stop, ticks, q = False, threading.Event(), 0, queue.Queue()
 def work():
     global done
     time.sleep(0.05)
@@ -133,8 +133,17 @@ def tick():
     global ticks
     while not stop.is_set():
         ticks += 1
-        time.sleep(0.01)
+        time.sleep(random.uniform(0.01, 0.02))
     print("stopped")
+def spin():
+    while not stop.is_set():
+        if not q.empty(): print(q.get())
+spinning = threading.Thread(target=spin)
+spinning.start()
+time.sleep(0.05)
+stop.set()
+spinning.join()
+stop.clear()
 thread = threading.Thread(target=tick)
 thread.start()
 threading.Thread(target=work).start()
@@ -478,6 +487,24 @@ def test_threads_that_wait_outlive_an_interrupt(sandbox: BaseSandbox) -> None:
     assert error is not None
     assert error.ename == "KeyboardInterrupt"
     assert says(sandbox, "q.put(2); q.join(); print(found)") == "[(1, 1), (2, 2)]"
+
+
+POOL = """
+import threading, time
+from concurrent.futures import ThreadPoolExecutor
+pool = ThreadPoolExecutor(1)
+def spin():
+    while True: pass
+pool.submit(spin).result()
+"""
+
+
+def test_a_pool_goes_on_after_an_interrupt(sandbox: BaseSandbox) -> None:
+    threading.Timer(2, sandbox.interrupt).start()
+    error = sandbox.execute(POOL).error
+    assert error is not None
+    assert error.ename == "KeyboardInterrupt"
+    assert says(sandbox, "print(pool.submit(abs, -1).result())") == "1"
 
 
 LOOP = """

@@ -75,21 +75,21 @@ def find_places(waits: FrameType, *, is_sleep: bool) -> list[Place] | None:
 
 
 def enter(call: Callable[[], Any], places: list[Place]) -> Any:
-    """Makes a call, whose functions go on at their places."""
-    left, before = places.copy(), sys.gettrace()
+    """Makes a call, whose functions go on at their places, which are forgotten then."""
+    before = sys.gettrace()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if not left or frame.f_code is not left[0].code:
+        if not places or frame.f_code is not places[0].code:
             return None
         if event != "line":
             return trace
-        place = left.pop(0)
+        place = places.pop(0)
         _move(frame, place.line, place.values)
-        if not left:
+        if not places:
             sys.settrace(before)
         return _trace_nothing
 
-    if left:
+    if places:
         sys.settrace(trace)
     try:
         return call()
@@ -187,26 +187,36 @@ def _calls(frame: FrameType, called: CodeType) -> bool:
 def _called_name(code: CodeType, at: int) -> tuple[str, bool]:
     """Returns the name that the call at an instruction loads, and whether it is an attribute's."""
     before = [each for each in _instructions(code).values() if each.offset < at]
+    inner = 0  # calls among the arguments
     for number, each in reversed([*enumerate(before)]):
-        if not _loads_called(each):
-            continue
-        if each.opname == "LOAD_SPECIAL":  # a `with` statement enters
+        if each.opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
+            inner += 1
+        elif _loads_called(each) and inner:
+            inner -= 1
+        elif each.opname == "LOAD_SPECIAL":  # a `with` statement enters
             return "acquire", True
-        if each.opname == "PUSH_NULL":
+        elif each.opname == "PUSH_NULL":
             return str(before[number - 1].argval), False
-        return each.argval, each.opname != "LOAD_GLOBAL"
+        elif _loads_called(each):
+            return each.argval, each.opname != "LOAD_GLOBAL"
     return "", False
 
 
 def lets_others_run(function: Any, owner: Any) -> bool:
-    """Returns whether each loop that may have no end waits where its function can be left.
+    """Returns whether each turn of a loop that may have no end waits where it can be left.
 
     Args:
         function: The function.
         owner: The object whose method it is, or another one.
     """
-    code = function.__code__
-    return all(any(_waits_at(function, owner, at) for at in loop) for loop in _while_loops(code))
+    loops = _while_loops(function.__code__)
+    return all(
+        any(
+            _waits_at(function, owner, at) and not _is_skipped(function.__code__, at, loop)
+            for at in loop
+        )
+        for loop in loops
+    )
 
 
 def _waits_at(function: Any, owner: Any, at: int) -> bool:
@@ -217,6 +227,13 @@ def _waits_at(function: Any, owner: Any, at: int) -> bool:
     called = getattr(type(owner), name, None) if is_attribute else function.__globals__.get(name)
     names = getattr(getattr(called, "__code__", None), "co_names", ())
     return not _WAITS.isdisjoint([name, *names])
+
+
+def _is_skipped(code: CodeType, at: int, loop: range) -> bool:
+    """Returns whether a turn of a loop may jump over an instruction."""
+    ends = [each.stop for each in _while_loops(code) if each.start == loop.start and at in each]
+    jumps = [each for each in _instructions(code).values() if loop.start <= each.offset < at]
+    return any(each.jump_target and at < each.jump_target <= min(ends) for each in jumps)
 
 
 @functools.lru_cache(maxsize=256)

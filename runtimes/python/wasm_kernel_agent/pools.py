@@ -12,6 +12,7 @@ import concurrent.futures.process
 import concurrent.futures.thread
 import logging
 import pickle
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.reduction import ForkingPickler
@@ -52,7 +53,11 @@ def _work(executor: Any, context: Any, calls: Any) -> None:
             _note_idle(executor())
         call = calls.get()
         if call is not None:
-            _make(call)
+            try:
+                _make(call)
+            except KeyboardInterrupt:
+                _replace_thread(executor())
+                raise
             del call
         elif _is_shut_down(executor()):
             calls.put(None)  # for the other threads
@@ -68,6 +73,12 @@ def _is_initialized(executor: Any, context: Any) -> bool:
             pool._initializer_failed()
         return False
     return True
+
+
+def _replace_thread(pool: Any) -> None:
+    """Lets a pool begin another thread in place of this one, which an interrupt ends."""
+    if pool is not None:
+        pool._threads.discard(threading.current_thread())
 
 
 def _note_idle(pool: Any) -> None:
