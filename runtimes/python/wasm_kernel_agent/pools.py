@@ -1,8 +1,8 @@
 """Pools of threads and processes.
 
-The pools of `concurrent.futures` have the threads of `threads.py`. All other pools make each call
-at once. Calls for a process get copies of their arguments and give copies of their values, as
-between processes.
+The pools of `concurrent.futures` have the threads of `threads.py`. Those of `multiprocessing` make
+each call at once. Calls for a process get copies of their arguments and give copies of their
+values, as between processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from wasm_kernel_agent.host import note
 
 _SENTENCE = (
-    "the sandbox has no {kind}: {name} makes each call at once, one after another{where}. "
+    "the sandbox has no {kind}: {name} makes its calls one after another{where}. "
     "(This is said once.)"
 )
 _HERE = ", where the cell runs"
@@ -45,7 +45,7 @@ def install() -> None:
 
 
 def _work(executor: Any, context: Any, calls: Any) -> None:
-    """Makes the calls of a pool, in a thread: Python's function, which a thread could not leave."""
+    """Makes the calls of a pool, in one of its threads, which can't leave Python's own function."""
     if not _is_initialized(executor, context):
         return
     while True:
@@ -108,18 +108,24 @@ def _call(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return fn(*args, **kwargs)
 
 
-def _copied(value: Any) -> Any:
-    return pickle.loads(ForkingPickler.dumps(value))
+def _pickled(value: Any) -> bytes:
+    return bytes(ForkingPickler.dumps(value))
 
 
 def _call_with_copies(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     __tracebackhide__ = True
-    fn, args, kwargs = _copied((fn, args, kwargs))
-    return _copied(fn(*args, **kwargs))
+    return _call_sent(_pickled((fn, args, kwargs)))
+
+
+def _call_sent(sent: bytes) -> Any:
+    __tracebackhide__ = True
+    fn, args, kwargs = pickle.loads(sent)
+    value = fn(*args, **kwargs)
+    return pickle.loads(_pickled(value))
 
 
 class ProcessPoolExecutor(ThreadPoolExecutor):
-    """The executor of processes, whose calls are made in this one."""
+    """The executor of processes, whose calls are made in threads."""
 
     def __init__(
         self,
@@ -131,35 +137,18 @@ class ProcessPoolExecutor(ThreadPoolExecutor):
         max_tasks_per_child: int | None = None,
     ) -> None:
         super().__init__(max_workers, initializer=initializer, initargs=initargs)
-        self._is_initialized = False
-
-    def _initialize(self) -> None:
-        """Runs the initializer of the one worker, before its first call."""
-        if not self._is_initialized:
-            self._is_initialized = True
-            pool: Any = self
-            pool._create_worker_context().initialize()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Calls `fn` with copies now. Returns a finished future of its value or exception.
-
-        Raises:
-            RuntimeError: The executor was shut down.
-        """
+        """Calls `fn` with copies, in a thread. Returns the future of its value or exception."""
         __tracebackhide__ = True
-        if self._shutdown:
-            raise RuntimeError("cannot schedule new futures after shutdown")
         _say_once("processes", "ProcessPoolExecutor", _HERE)
-        self._initialize()
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()
         try:
-            future.set_result(_call_with_copies(fn, args, kwargs))
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as problem:
-            future.set_exception(problem)
-        return future
+            sent = _pickled((fn, args, kwargs))
+        except Exception as problem:
+            failed: Future[Any] = Future()
+            failed.set_exception(problem)
+            return failed
+        return super().submit(_call_sent, sent)
 
 
 class _TasksAtOnce:
