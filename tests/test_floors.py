@@ -46,7 +46,7 @@ DECLARED |= {"mcp", "prometheus_client"}  # packages of the extra `mcp`, with de
 # of programs that import their interfaces
 DECLARED |= {"PIL", "ag2", "agent_framework", "agents", "autogen_core", "camel", "deepagents"}
 DECLARED |= {"dspy", "google", "inspect_ai", "pydantic", "smolagents", "typing_extensions"}
-DECLARED |= {"anyio", "h11", "mcp_types", "pydantic", "starlette", "uvicorn"}
+DECLARED |= {"anyio", "h11", "mcp_types", "pydantic", "sse_starlette", "starlette", "uvicorn"}
 COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "packaging", "psutil", "tornado", "zmq"}
 NOT_IN_A_KERNEL = ("batch", "e2b", "http", "mcp")
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "common"}

@@ -18,7 +18,7 @@ from wasm_kernel.errors import PolicyError
 from wasm_kernel.policy import MIB, read_toml
 
 ADMIN = "admin"
-ENDING = "this server is ending; try again when it is up again"
+ENDING = "this server is ending; try again when it, or another one, is up"
 """The words for clients whose requests can't be served any more."""
 LEASE_KEY = "wasm_kernel.lease"
 """The key of a request's `MemoryLease` in its ASGI scope."""

@@ -13,6 +13,7 @@ import h11
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 from msgspec import Struct
+from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -22,6 +23,7 @@ App = ASGIApp
 _LINES_MOST = 5_000  # connections at once
 _HEAD_SECONDS = 10.0  # for the head of a request to arrive
 _LEAVE_SECONDS = 3  # for running requests when the server ends
+_ANSWER_SECONDS = 0.5  # for the answers to these requests, once the sessions have ended
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _HOST = "HOST:PORT"
 _UNPROTECTED = (
@@ -123,10 +125,15 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, close: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
         self._close = close
+        # otherwise streams of agents end with the signal, before their answers
+        AppStatus.enable_automatic_graceful_drain = False
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the sessions first, so that requests that wait for a cell are answered."""
         await self._close()
+        if self.server_state.tasks:
+            await asyncio.sleep(_ANSWER_SECONDS)
+        AppStatus.should_exit = True
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # streams are cut off
         await super().shutdown(sockets)
 
