@@ -444,6 +444,7 @@ def test_the_command_says_what_it_can_not_begin_with(
         ([*named, "--record", ""], "--record: a path is an empty text; name one, such as '.'"),
         (["grade", named[1], *tests, "-o", ""], "-o/--out: a path is an empty text"),
         (["sessions", "prune", "--older-than", "1m", "--root", ""], "--root: a path is an empty"),
+        (["install", "--prefix", ""], "--prefix: a path is an empty text"),
     ):
         with pytest.raises(SystemExit):
             main(line)

@@ -104,7 +104,8 @@ def _add_place(command: argparse.ArgumentParser) -> None:
     place.add_argument("--user", action="store_true", help="for the current user")
     here: dict[str, Any] = {"action": "store_const", "const": sys.prefix, "dest": "prefix"}
     place.add_argument("--sys-prefix", help="in this Python environment", **here)
-    place.add_argument("--prefix", help="below this folder, in share/jupyter/kernels")
+    prefix = "below this folder, in share/jupyter/kernels"
+    place.add_argument("--prefix", type=lambda text: str(path_of(text)), help=prefix)
     languages = [runtime.value for runtime in RuntimeType]
     command.add_argument("--language", choices=languages, default=languages[0], help="of its cells")
     command.add_argument("--name", help="the kernelspec's name; wasm-LANGUAGE by default")
