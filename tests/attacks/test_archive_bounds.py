@@ -258,6 +258,11 @@ def test_a_negative_size_is_refused(root: Path, tmp_path: Path) -> None:
     refused(root, packed_bytes(tmp_path / "a.tar.gz", bytes(odd) + bytes(1024)))
 
 
+def test_a_last_header_that_is_damaged_is_not_the_end(root: Path, tmp_path: Path) -> None:
+    odd = member("files/x", b"")[0].tobuf().replace(b"files/x", b"files/y")
+    refused(root, packed_bytes(tmp_path / "a.tar.gz", odd))
+
+
 ROOM = 4 * MB
 DEEP = "d/" * 2000
 

@@ -177,6 +177,7 @@ class _Bounded(io.RawIOBase):
     def __init__(self, source: IO[bytes], most: int) -> None:
         self._source = source
         self._most = most
+        self._last = b""  # the last block of a header
         self.begin_header()
 
     def begin_header(self) -> None:
@@ -195,6 +196,7 @@ class _Bounded(io.RawIOBase):
             raise ArchiveError(f"The archive holds more than {self._most:,} bytes.")
         if self._headers is not None:
             self._headers -= size
+            self._last = data
             self._check_header(data)
         return data
 
@@ -212,12 +214,15 @@ class _Bounded(io.RawIOBase):
     def drain(self) -> None:
         """Reads the rest, so that the compression's checksum at its end is checked, too.
 
-        Raises `ArchiveError` if the rest is anything but zeros.
+        Raises `ArchiveError` if the rest is anything but zeros, or the block at which the standard
+        library's reader ended: to it, a header that it can't read is an end.
         """
+        data = self._last
         self.begin_content()
-        while data := self.read(_CHUNK):
+        while data:
             if data.count(0) != len(data):
                 raise ArchiveError("The archive is damaged: it goes on after its end.")
+            data = self.read(_CHUNK)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence != io.SEEK_SET or offset > self._most:
