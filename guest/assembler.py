@@ -14,6 +14,7 @@ ADDRESS_BYTES = 5
 I32_EQ, I32_ADD, I32_AND, I32_OR = b"\x46", b"\x6a", b"\x71", b"\x72"
 I32_EQZ, I32_GT_S, I64_GT_S, I64_MUL = b"\x45", b"\x4a", b"\x55", b"\x7e"
 I32_SUB, I32_MUL, I32_GE_S, I32_GE_U = b"\x6b", b"\x6c", b"\x4e", b"\x4f"
+I32_LT_U = b"\x49"
 I32_NE, I32_LT_S, I32_SHL, I64_EXTEND_I32_S = b"\x47", b"\x48", b"\x74", b"\xac"
 I32_WRAP_I64, I64_XOR, I64_NE, I64_LT_S = b"\xa7", b"\x85", b"\x52", b"\x53"
 I64_AND = b"\x83"

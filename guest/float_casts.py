@@ -3,7 +3,8 @@
 WebAssembly's casts saturate, and make 0 of NaN: `np.array([-1.5]).astype("u1")` was 0 and not 255,
 a NaN became 0 and not the smallest integer. On x86 processors every float that the instruction
 can't cast becomes the smallest integer of 32 or 64 bits. Compilers cut narrower integers out of it.
-Among dates and spans of time the smallest integer is NaT.
+Among dates and spans of time the smallest integer is NaT. scipy's special functions refuse it as an
+order or count; with the largest integer in its place they gave wrong numbers, or counted up to it.
 """
 
 from __future__ import annotations
@@ -45,6 +46,26 @@ _CASTS = f"_(?:aligned_)?(?:contig_)?cast_({_FROM})_to_(u?)({_TO})"
 _INTO_TIMES = "(?:C?(?:FLOAT|DOUBLE)|HALF)_to_(?:DATETIME|TIMEDELTA)"
 _SPANS = "TIMEDELTA_(?:dm_m_multiply|md_m_(?:multiply|divide))"
 _RECIPROCALS = "(U?)(BYTE|SHORT|INT|LONG|LONGLONG)_reciprocal"
+_SPECIAL = (
+    r"(?:\w+ )?xsf::(?!numpy_gufuncs|.*legendre_p_).*"
+    r"|__pyx_(?:f|fuse_0\w*)_+(?:pyx_f_)?5scipy_7special_(?:7_legacy|14cython_special)_\w+"
+    r"|(?:cem_cva|mcm[12]|msm[12]|oblate_\w+|pbdv|pbvv|pmv|prolate_\w+|sem_cva)_wrap"
+    r"|special_cyl_bessel_j|xsf_\w+"
+)
+_FILTERS = "NI_(?:Correlate|LineBufferToArray|(?:Generic|MinOrMax|Rank)Filter)"
+_PICTURES = (
+    "f2i|_putdata|ImagingPointTransform|_ImagingResample(?:Horizontal|Vertical)_32bpc"
+    "|bi(?:linear|cubic)_filter32I"
+)
+_SILENT = {  # functions of scipy and Pillow, and their casts
+    _SPECIAL: rb"\xfc[\x00\x02]",
+    _FILTERS: rb"\xfc[\x02\x03\x06\x07]",
+    # not of positions, nor to 64 bits, whose largest integer is no float
+    "NI_(?:GeometricTransform|ZoomShift)": rb"(?<=\x1b)\xfc[\x02\x03]",
+    _PICTURES: rb"\xfc[\x00\x02\x03]",
+}
+_SILENT_CASTS = 575
+_STORE = re.compile(rb"(?s)(?:.{2,24}?\x1b)??([\x36\x3a\x3b])")  # perhaps behind a `select`
 _KINDS = {"LONG": "int"}  # the reciprocal of a position is at most 1
 _WHY = "floats beyond an integer's range, and NaN"
 _LEAST_32, _LEAST_64 = -(2**31), -(2**63)
@@ -77,6 +98,36 @@ def edits(module: WasmModule, refuse: int, of_longdouble: int) -> Iterator[Edit]
             raise ModuleError(f"{function} casts at {places}, which are not the expected places")
         yield from declared
         yield from (Edit(function, at, old, new, _WHY) for at in places)
+    yield from _silent_casts(module)
+
+
+def _silent_casts(module: WasmModule) -> Iterator[Edit]:
+    """Yields the edits of functions without numpy's warnings.
+
+    The instruction behind a cast stores as many bytes as the type has.
+    """
+    times, stores = 0, {b"\x3a": "byte", b"\x3b": "short"}
+    found = [
+        (name, casts) for like, casts in _SILENT.items() for name in module.functions_like(like)
+    ]
+    for function, casts in found:
+        body = module.body(function)
+        places = list(re.finditer(casts, body))
+        if not places:
+            continue
+        value, declared = module.further_locals(function, F64, _WHY)
+        yield from declared
+        for each in places:
+            is_wide, is_double, is_unsigned = (bool(each[0][1] & bit) for bit in (4, 2, 1))
+            store = _STORE.match(body, each.end())
+            narrow = stores.get(store[1], "int") if store else "int"
+            target = "longlong" if is_wide else narrow
+            promoted = b"" if is_double else F64_PROMOTE_F32
+            new = promoted + _cast_silently(target, is_unsigned, value)
+            yield Edit(function, each.start(), each[0], new, _WHY)
+        times += len(places)
+    if times != _SILENT_CASTS:
+        raise ModuleError(f"functions of scipy and Pillow cast {times} times")
 
 
 def _loops(module: WasmModule) -> Iterator[tuple[str, bool, bool, str, int]]:
@@ -105,16 +156,35 @@ def _parts(pattern: str, function: str) -> Sequence[str]:
 
 
 def _cast(target: str, unsigned: bool, value: int) -> bytes:
-    """Casts the number on the stack, an f64, to an integer. `value` is a local variable to use."""
-    if target == "longlong" and unsigned:
-        return _cast_unsigned(value)
+    """Casts the number on the stack, an f64, to an integer, and notes one that does not fit.
+
+    `value` is a local variable to use.
+    """
+    wide = target == "longlong" or (unsigned and target in ("int", "long"))
+    fits = _fits(value, 2.0**63 if wide else 2.0**31)
+    return _cast_silently(target, unsigned, value) + fits + note_unless(INVALID)
+
+
+def _cast_silently(target: str, unsigned: bool, value: int) -> bytes:
     if target == "longlong":
-        return _cast_wide(value)
+        return _cast_unsigned(value) if unsigned else _cast_wide(value)
     if unsigned and target in ("int", "long"):
         return _cast_wide(value) + I32_WRAP_I64
-    fits = local_get(value) + F64_ABS + f64_const(2.0**31) + F64_LT
-    cast = local_tee(value) + I32_TRUNC_SAT_F64_S + i32_const(_LEAST_32) + fits + SELECT
-    return cast + fits + note_unless(INVALID)
+    return _cast_narrow(value)
+
+
+def _fits(value: int, limit: float) -> bytes:
+    return local_get(value) + F64_ABS + f64_const(limit) + F64_LT
+
+
+def _cast_narrow(value: int) -> bytes:
+    return (
+        local_tee(value)
+        + I32_TRUNC_SAT_F64_S
+        + i32_const(_LEAST_32)
+        + _fits(value, 2.0**31)
+        + SELECT
+    )
 
 
 def _cast_to_position(value: int, refuse: int) -> bytes:
@@ -142,9 +212,8 @@ def _failing(module: WasmModule, function: str) -> Iterator[Edit]:
 
 
 def _cast_wide(value: int) -> bytes:
-    fits = local_get(value) + F64_ABS + f64_const(2.0**63) + F64_LT
-    cast = local_tee(value) + I64_TRUNC_SAT_F64_S + i64_const(_LEAST_64) + fits + SELECT
-    return cast + fits + note_unless(INVALID)
+    fits = _fits(value, 2.0**63)
+    return local_tee(value) + I64_TRUNC_SAT_F64_S + i64_const(_LEAST_64) + fits + SELECT
 
 
 def _cast_unsigned(value: int) -> bytes:

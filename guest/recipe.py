@@ -94,7 +94,7 @@ PATCHES = (
     ),
     Patch(
         "float_casts",
-        "numpy's loops cast floats as on x86-64",
+        "numpy, scipy and Pillow cast floats as on x86-64",
         find=lambda module: float_casts.edits(
             module,
             positions.index_of(module, "refuse"),

@@ -6,6 +6,8 @@ import copy
 import errno
 import functools
 import getpass
+import hashlib
+import hmac
 import multiprocessing
 import os
 import platform
@@ -94,6 +96,7 @@ def install() -> None:
     _refuse_empty_paths()
     _keep_a_umask()
     _have_a_user()
+    _derive_keys()
     _hide_the_missing_installation()
 
 
@@ -191,6 +194,36 @@ def _have_a_user() -> None:
     """Gives `os` a user's name, that of `getpass`; by a number `tarfile` would change owners."""
     module: Any = os
     module.getppid, module.getlogin = lambda: 1, getpass.getuser
+
+
+def _derive_keys() -> None:
+    """Gives `hashlib` the function `pbkdf2_hmac`, which is part of OpenSSL elsewhere."""
+
+    def pbkdf2_hmac(
+        hash_name: str, password: Any, salt: Any, iterations: int, dklen: int | None = None
+    ) -> bytes:
+        """Derives a key from a password."""
+        keyed = hmac.new(memoryview(password).tobytes(), digestmod=hash_name)
+        size = keyed.digest_size if dklen is None else dklen
+        if iterations < 1:
+            raise ValueError("iteration value must be greater than 0.")
+        if size < 1:
+            raise ValueError("key length must be greater than 0.")
+        key = b""
+        while len(key) < size:
+            block = len(key) // keyed.digest_size + 1
+            last = memoryview(salt).tobytes() + block.to_bytes(4, "big")
+            mixed = 0
+            for _ in range(iterations):
+                turn = keyed.copy()
+                turn.update(last)
+                last = turn.digest()
+                mixed ^= int.from_bytes(last, "big")
+            key += mixed.to_bytes(keyed.digest_size, "big")
+        return key[:size]
+
+    pbkdf2_hmac.__module__ = "hashlib"
+    hashlib.pbkdf2_hmac = pbkdf2_hmac
 
 
 def _hide_the_missing_installation() -> None:
