@@ -28,6 +28,7 @@ from wasm_kernel.errors import (
 from wasm_kernel.folders.locks import is_served
 from wasm_kernel.policy import MIB, ExecutionPolicy, Mount
 from wasm_kernel.service import awake, expiry
+from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
@@ -111,6 +112,28 @@ def test_a_session_whose_state_went_while_it_slept_says_so(
         assert not remote.workspace.exists()
     else:
         assert "another program has removed their saved states" in remote.execute("x").stderr
+
+
+def test_a_session_is_deleted_while_its_worker_is_long_in_coming(
+    starting: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first guest of a machine is compiled for a minute."""
+    service, begun, is_over = starting(), threading.Event(), threading.Event()
+    spawn = service.fork_server.spawn
+
+    def slow(*args: Any) -> Worker:
+        begun.set()
+        is_over.wait(PATIENCE)
+        return spawn(*args)
+
+    monkeypatch.setattr(service.fork_server, "spawn", slow)
+    sandbox = service.create()
+    begun.wait(PATIENCE)
+    service.delete(sandbox.session_id)
+    assert not sandbox.workspace.exists()
+    is_over.set()
+    with pytest.raises(SandboxClosed):
+        sandbox.execute("1")
 
 
 def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(

@@ -402,9 +402,14 @@ class Service(SandboxHome[Sandbox]):
         """Returns a new worker for a session, as soon as there is room for it."""
         self._awake.admit(session)
         make_room(None, _DESCRIPTORS)
-        opened = session.opened = self._open.open(session)
+        opened = session.opened
         flavours = flavours_of(opened.policy, opened.confinement)
         return self.fork_server.spawn(opened.language, flavours, progress)
+
+    def opening(self, session: SessionWorker) -> Open:
+        """Opens the folders of a session; returns the message for its new worker."""
+        session.opened = self._open.open(session)
+        return session.opened
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of a session's requests beyond its worker's walls."""

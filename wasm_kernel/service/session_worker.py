@@ -60,6 +60,13 @@ class WorkerHome(Protocol):
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker, as soon as there is room for it."""
 
+    def opening(self, session: SessionWorker) -> Open:
+        """Returns the message with which a new worker opens the session; `release` follows.
+
+        Raises a `WasmKernelError` if the session can't be opened.
+        """
+        return session.opened
+
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of requests beyond the walls; each checks its request."""
 
@@ -249,7 +256,7 @@ class SessionWorker:
                         return None
                     self._line, self._calls.worker = line, line.worker
                     self._calls.begin(START_SECONDS)
-                line.worker.open(self.opened)
+                line.worker.open(self._home.opening(self))
             self._calls.flush()
             while True:
                 self._take(*line.hear(), line)

@@ -61,7 +61,7 @@ class WorkerLine:
         self.worker = worker
         self.outside = BrokerServer(worker.channel, handlers)
         self.why_ended = ""
-        self.is_hearing = True
+        self.is_hearing = False  # before the first message, which opens the session
         self.has_guest = False
         self.is_up = False
         self._has_waited = False
