@@ -141,9 +141,9 @@ class WorkerForks:
 
     @property
     def _used(self) -> list[int]:
-        """Two processes of guests, forked since the rehearsal.
+        """The last processes of guests since the rehearsal, two at most.
 
-        They are not the last, which may be a spare one.
+        The very last is left out: it may be a spare one.
         """
         since, guests = self._rehearsed or 0, list[int]()
         for each in self._workers.values():
