@@ -52,6 +52,10 @@ ADVICE: dict[str, tuple[str, ...]] = {
     "import socket; socket.create_connection(('example.org', 80))": (NO_NETWORK,),
     "import pandas; pandas.read_csv('http://example.org/a.csv')": (NO_NETWORK,),
     "import socket; socket.socket()": (NO_SOCKET,),
+    "import os; os.getloadavg()": (
+        "os.getloadavg is there elsewhere, it belongs to an operating system",
+    ),
+    "import signal; signal.alarm(1)": ("signal.alarm is there", "%%limit seconds=5"),
     "import socketserver; socketserver.TCPServer(('', 80), None)": (NO_SOCKET,),
     f"{AVIF}Image.open('g.avif')": (NO_AVIF,),
     f"{AVIF}Image.new('L', (1, 1)).save('g.avif')": (NO_AVIF,),
@@ -99,6 +103,15 @@ def test_a_printed_error_of_an_import_blames_no_option_of_python(
     )
     lines = module_sandbox.execute(code).stderr.splitlines()
     assert lines[-1] == "ModuleNotFoundError: No module named 'nosuch'"
+
+
+def test_a_locale_that_changes_nothing_says_so_once(module_sandbox: BaseSandbox) -> None:
+    code = "import locale; print(locale.setlocale(locale.LC_ALL, 'de_DE.UTF-8'))"
+    module_sandbox.execute("import locale; locale.setlocale(locale.LC_ALL, '')")
+    told = [module_sandbox.execute(code) for _ in range(2)]
+    assert [each.stdout for each in told] == ["de_DE.UTF-8\n"] * 2
+    assert told[0].stderr.startswith("[wasm-kernel] the sandbox has no locale but C")
+    assert told[1].stderr == ""
 
 
 def test_packages_find_what_they_import_of_ssl(module_sandbox: BaseSandbox) -> None:

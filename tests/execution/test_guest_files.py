@@ -24,12 +24,31 @@ def test_the_working_folder_is_one_plain_path(module_sandbox: Sandbox, there: st
     assert module_sandbox.execute("print(os.getcwd(), end='')").stdout == "/app"
 
 
-@pytest.mark.parametrize("call", ["shutil.rmtree('')", "os.makedirs('')", "os.chdir(b'')"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "shutil.rmtree('')",
+        "os.makedirs('')",
+        "os.chdir(b'')",
+        "os.chmod('', 0)",
+        "os.rename('', 'b')",
+    ],
+)
 def test_an_empty_path_names_no_file(module_sandbox: Sandbox, call: str) -> None:
     module_sandbox.execute("import os, shutil; open('/app/kept', 'w').close(); os.chdir('/app')")
     assert error_of(module_sandbox.execute(call)).startswith("FileNotFoundError")
     seen = "print(os.path.exists(''), os.access('', os.R_OK), os.path.exists('kept'), end='')"
     assert module_sandbox.execute(seen).stdout == "False False True"
+
+
+def test_all_files_belong_to_the_user(module_sandbox: Sandbox) -> None:
+    code = (
+        "import os, tarfile; open('/app/own', 'w').close(); os.chown('/app/own', 5, 5)\n"
+        "with tarfile.open('/app/own.tar', 'w') as packed: packed.add('/app/own', 'unpacked')\n"
+        "tarfile.open('/app/own.tar').extractall('/app', filter='fully_trusted')\n"
+        "print(os.stat('/app/unpacked').st_uid == os.getuid() == os.geteuid(), end='')"
+    )
+    assert module_sandbox.execute(code).stdout == "True"
 
 
 def test_cd_goes_back_and_forth(sandbox: Sandbox) -> None:

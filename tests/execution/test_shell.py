@@ -119,6 +119,8 @@ CELLS = {
     "%%bash -euo pipefail --no-raise-error\nfalse | cat\necho not reached": "",
     "%%script --out printed bash -s one\necho $1\n": "",
     "print(printed)": "one\n\n",
+    "%%bash -s a b --out printed --err wrong\necho $2; echo $# >&2": "",
+    "print(printed, wrong)": "b\n 2\n\n",
     "%%python - one --two\nimport sys; print(sys.argv)": "['-', 'one', '--two']\n",
     "%%sh --out seen\necho hi\n": "",
     "%%script bash\necho hi\n": "hi\n",
@@ -139,6 +141,7 @@ def test_a_script_that_fails_fails_its_cell(shell: BaseSandbox) -> None:
     assert error.startswith("CalledProcessError:")
     assert "exit status 3" in error
     assert said(shell, "%%bash --no-raise-error\nexit 3").error is None
+    assert "a script has ended" in error_of(shell.execute("%%bash --bg\nsleep 9"))
     said(shell, "!cat missing")
     assert said(shell, "_exit_code").outputs[0].data["text/plain"] == "1"
 

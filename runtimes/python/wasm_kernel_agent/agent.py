@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from wasm_kernel_agent import chart_data, completion, event_loop, reseed, shell_commands, variables
@@ -144,7 +145,7 @@ class Agent:
         if anew or not os.path.isdir("."):  # noqa: PTH112 - a cell may have changed Path
             os.chdir(folder)
             if self.shell is not None:
-                self.shell.user_ns["_dh"] = [folder]  # the folders that `%cd -` goes back to
+                self.shell.user_ns["_dh"] = [Path(folder)]  # the folders that `%cd -` goes back to
 
     def _query(self, op: str, request: Reply) -> Reply:
         answer = completion.ANSWERS[op]

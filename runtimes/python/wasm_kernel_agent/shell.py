@@ -183,7 +183,7 @@ class GuestShell(_Base):  # type: ignore[misc]
 
     def enable_gui(self, gui: Any = None) -> None:
         """Refuses windows: only inline figures exist here, and they need no event loop."""
-        if gui not in (None, "inline"):
+        if gui not in (None, "inline", "asyncio"):
             raise UsageError(f"the sandbox has no windows, so it has no event loop of {gui!r}")
 
     def enable_matplotlib(self, gui: Any = None) -> Any:

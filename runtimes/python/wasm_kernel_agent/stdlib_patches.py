@@ -8,6 +8,7 @@ import functools
 import getpass
 import hashlib
 import hmac
+import locale
 import multiprocessing
 import os
 import platform
@@ -21,6 +22,7 @@ from typing import Any, NoReturn
 from IPython.core.error import UsageError
 
 from wasm_kernel_agent import awaited_processes, locks, pools, processes, threads
+from wasm_kernel_agent.host import note
 
 NO_PROCESSES = (
     "the sandbox has no processes: {what} can't run. Use Python in the notebook itself instead."
@@ -60,7 +62,25 @@ _ONLY_HERE = {
     "subshell": "this kernel has no subshells: one cell runs at a time",
     "connect_info": "the connection is made outside the sandbox and is not visible inside",
 }
-_NAMING_FILES = "access", "chdir", "listdir", "lstat", "mkdir", "open", "scandir", "stat", "utime"
+_NAMING_FILES = (
+    *(
+        "access",
+        "chdir",
+        "chmod",
+        "link",
+        "listdir",
+        "lstat",
+        "mkdir",
+        "open",
+        "readlink",
+        "remove",
+    ),
+    *("rename", "replace", "rmdir", "scandir", "stat", "truncate", "unlink", "utime"),
+)
+_NO_LOCALES = (
+    "the sandbox has no locale but C: numbers and dates are written, and texts sorted, as before. "
+    "babel (%pip install babel) writes them as in other countries. (This is said once.)"
+)
 
 
 def _refusing(sentence: str) -> Any:
@@ -97,6 +117,7 @@ def install() -> None:
     _keep_a_umask()
     _have_a_user()
     _derive_keys()
+    _tell_of_missing_locales()
     _hide_the_missing_installation()
 
 
@@ -191,9 +212,29 @@ def _keep_a_umask() -> None:
 
 
 def _have_a_user() -> None:
-    """Gives `os` a user's name, that of `getpass`; by a number `tarfile` would change owners."""
+    """Gives `os` the user and the group 0, to whom all files belong, as `os.stat` says."""
     module: Any = os
     module.getppid, module.getlogin = lambda: 1, getpass.getuser
+    for name in ("getuid", "geteuid", "getgid", "getegid"):
+        setattr(os, name, lambda: 0)
+    for name in ("chown", "lchown"):
+        setattr(os, name, lambda path, uid, gid, **_: None)
+
+
+def _tell_of_missing_locales() -> None:
+    """Says that a locale changes nothing: WASI's C library takes any name, and has no locales."""
+    choose, told = locale.setlocale, set[str]()
+
+    def setlocale(category: int, locale: Any = None) -> str:
+        """Returns the name of the chosen locale, which has no effect."""
+        chosen = choose(category, locale)
+        names = {chosen.partition(".")[0]} - {"C", "POSIX"} if locale else ()
+        if names and not told:
+            told.update(names)
+            note(_NO_LOCALES)
+        return chosen
+
+    locale.setlocale = setlocale
 
 
 def _derive_keys() -> None:

@@ -8,6 +8,7 @@ import itertools
 import linecache
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -105,6 +106,9 @@ _INTEGERS = {
     ),
 }
 """Words in errors about the width of integers, and the advice for each."""
+_NO_CALL = "If {name} is there elsewhere, it belongs to an operating system; the sandbox has none."
+_LIMIT = "%%limit seconds=5, as the first line of a cell, ends the cell in time."
+_TIMERS = ("alarm", "setitimer")
 
 
 class CellCompiler(CachingCompiler):
@@ -322,6 +326,14 @@ def _missing_module(error: BaseException) -> str:
     return unavailable.advice_on_module(name)
 
 
+def _missing_call(error: BaseException) -> str:
+    module, name = getattr(error, "obj", None), getattr(error, "name", None)
+    if module is not os and module is not signal:
+        return ""
+    hint = _NO_CALL.format(name=f"{module.__name__}.{name}")
+    return f"{hint} {_LIMIT}" if name in _TIMERS else hint
+
+
 def _no_codec(error: BaseException) -> str:
     return _NO_CODEC if _CODEC.search(text_of(error)) else ""
 
@@ -338,6 +350,7 @@ _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] =
     (ValueError, _no_codec),
     (ModuleNotFoundError, _missing_module),
     (ImportError, lambda error: unavailable.advice_on_import_error(str(error))),
+    (AttributeError, _missing_call),
     (RuntimeError, lambda error: _NO_MOVIE if "MovieWriter" in str(error) else ""),
     (OverflowError, _width_of_integers),
     (ValueError, _width_of_integers),

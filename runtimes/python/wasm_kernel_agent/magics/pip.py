@@ -22,6 +22,7 @@ from wasm_kernel_agent.unavailable import advice_on_packages
 _USAGE = "%pip knows install, uninstall, list, freeze and show, such as: %pip install 'rich>=13'"
 _SHELL = {"|", ">", ">>", "&&", ";"}
 _NO_SHELL = "%pip has no pipes: write !pip list | head, or rows = !pip list, which keeps the lines"
+_QUIET = {"-q", "-qq", "--quiet"}
 _SITE = "site-packages"
 _FILE = re.compile(r"^[ \t]*(?:-r|--requirement(?=[ \t=]))[ \t=]*(\S+)", re.MULTILINE)
 _FILES_MOST = 20
@@ -82,12 +83,12 @@ class PipMagics(Magics):
             advice = advice_on_packages(f"{line} {problem}") if known else ""
             raise UsageError(f"{problem}{advice}") from None
         importlib.invalidate_caches()
-        for package in answer["kept"]:
-            print(f"Requirement already satisfied: {package}")
-        if verb == "uninstall":
-            print(f"Successfully uninstalled {' '.join(answer['went'])}")
-        elif answer["came"]:
-            print(f"Successfully installed {' '.join(answer['came'])}")
+        if not _QUIET & set(line.split()):
+            for package in answer["kept"]:
+                print(f"Requirement already satisfied: {package}")
+            changed = answer["went" if verb == "uninstall" else "came"]
+            if changed:
+                print(f"Successfully {verb}ed {' '.join(changed)}")
         loaded = sorted(_imported(answer["went"]))
         if loaded:
             print(

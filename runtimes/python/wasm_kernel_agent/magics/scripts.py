@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 
 from wasm_kernel_agent.shell_commands import Finished, run_script
 
-_OPTIONS = ("no-raise-error", "out=", "err=")
+_OPTIONS = re.compile(r"(?<!\S)--(?:(no-raise-error|bg)(?!\S)|(out|err|proc)[ =] *(\S+)) *")
+_NO_BACKGROUND = "a script has ended when its cell ends: leave --bg and --proc out"
 _INTERPRETERS = ("python", "python3")
 _NONE: Mapping[str, Any] = {}
 
@@ -81,9 +83,12 @@ class ScriptMagics(Magics):
         self._end(run_script(program, cell.encode()), {**before, **options}, cell)
 
     def _parsed(self, line: str, flags: str = "") -> tuple[Any, str]:
-        """Returns the options of a line, up to its first word, and the rest of it."""
-        found: tuple[Any, str] = self.parse_options(line, flags, *_OPTIONS, posix=False)
-        return found
+        """Returns the options of a line, and the rest of it; flags end at its first word."""
+        named = {flag or name: value for flag, name, value in _OPTIONS.findall(line)}
+        if named.keys() & {"bg", "proc"}:
+            raise UsageError(_NO_BACKGROUND)
+        found, rest = self.parse_options(_OPTIONS.sub("", line), flags, posix=False)
+        return {**found, **named}, rest
 
     def _end(self, finished: Finished, options: Any, cell: str) -> None:
         """Shows a script's output; raises `CalledProcessError` if it failed."""

@@ -120,6 +120,10 @@ def test_upgrade_takes_the_newer_one_and_says_what_stays_as_it_was(
     assert "one was imported before" in result.stdout
     fresh = "import sys; del sys.modules['one']; import one; one.version"
     assert value(guest.execute(fresh)) == "'2.0'"
+    index("one", "3.0")
+    assert guest.execute("%pip uninstall -q -y one").stdout.startswith("Note: one")
+    assert guest.execute("%pip install -q one").stdout == ""
+    assert value(guest.execute("sys.modules.pop('one', None); import one; one.version")) == "'3.0'"
 
 
 def test_uninstall_list_freeze_and_show(stocked: BaseSandbox) -> None:

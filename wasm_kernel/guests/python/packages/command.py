@@ -24,7 +24,8 @@ from wasm_kernel.guests.python.packages.pip_line import PipLine
 from wasm_kernel.guests.python.packages.requirements import KnownPackage, NeededPackage
 from wasm_kernel.guests.python.packages.site import SitePackages
 from wasm_kernel.guests.python.packages.wheel import Wheel, open_wheel
-from wasm_kernel.linux.task import Cancelled
+from wasm_kernel.linux.broker import Broker
+from wasm_kernel.linux.task import Cancelled, OfCell, Task
 
 ROUNDS_MOST = requirements.PACKAGES_MOST
 """The most rounds of fetching for one line: fetched packages may need further ones."""
@@ -54,8 +55,9 @@ class PipCommand:
         """
         asked = pip_line.parse(line.line, line.files)
         act = self._remove if asked.verb == "uninstall" else self._install
+        task = OfCell(lambda: context.cancelled) if asked.quiet else context
         try:
-            return act(asked, context)
+            return act(asked, context.broker, task)
         except (PackageError, OSError) as problem:
             if context.cancelled:
                 raise Cancelled from None
@@ -63,29 +65,29 @@ class PipCommand:
             hint = f" {_BUILT_IN}" if "compiled" in why else ""
             raise PackageError(f"Nothing was {asked.verb}ed: {why}{hint}") from problem
 
-    def _remove(self, asked: PipLine, context: CommandContext) -> Mapping[str, Any]:
+    def _remove(self, asked: PipLine, _: Broker, task: Task) -> Mapping[str, Any]:
         there = self._site.installed()
         for name in asked.names:
             if name in self._built_in:
                 raise PackageError(f"{name} is built in and can't be removed.")
             if name not in there:
                 raise PackageError(f"{name} is not installed here.")
-        self._site.change(without=asked.names, task=context)
+        self._site.change(without=asked.names, task=task)
         return {"came": [], "went": [_shown(there[name]) for name in asked.names], "kept": []}
 
-    def _install(self, asked: PipLine, context: CommandContext) -> Mapping[str, Any]:
+    def _install(self, asked: PipLine, broker: Broker, task: Task) -> Mapping[str, Any]:
         shutil.rmtree(self._folder, ignore_errors=True)  # left by a killed kernel
         there = self._site.installed()
-        asked = self._for_the_guest(asked, context)
+        asked = self._for_the_guest(asked, task)
         stale = {name for name in asked.names if asked.upgrade and name in there}
         known = {name: k for name, k in there.items() if name not in stale} | self._built_in
         kept = [name for name in sorted(asked.names) if name in known]
         try:
-            wheels = self._resolve(asked, known, context)
+            wheels = self._resolve(asked, known, broker, task)
             fresh = [w for w in wheels.values() if _is_new(w, there)]
             if fresh:
-                context.report(f"Installing {', '.join(wheel.name for wheel in fresh)}")
-                self._site.change(fresh, asked=asked.names, task=context)
+                task.report(f"Installing {', '.join(wheel.name for wheel in fresh)}")
+                self._site.change(fresh, asked=asked.names, task=task)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
         return {
@@ -94,47 +96,51 @@ class PipCommand:
             "kept": [_named(known[name]) for name in kept if name not in wheels],
         }
 
-    def _for_the_guest(self, asked: PipLine, context: CommandContext) -> PipLine:
+    def _for_the_guest(self, asked: PipLine, task: Task) -> PipLine:
         """Returns the line without the requirements for other platforms, which are reported."""
         fit = []
         for each in asked.requirements:
             if requirements.applies(each, {**self._markers, "extra": ""}):
                 fit.append(each)
             else:
-                context.report(f"Ignoring {each.name}: {each.marker} is not so in the sandbox")
+                task.report(f"Ignoring {each.name}: {each.marker} is not so in the sandbox")
         return replace(asked, requirements=tuple(fit))
 
     def _resolve(
-        self, asked: PipLine, known: dict[str, KnownPackage], context: CommandContext
+        self, asked: PipLine, known: dict[str, KnownPackage], broker: Broker, task: Task
     ) -> dict[str, Wheel]:
         """Returns the wheels that the request needs in all, fetched and checked."""
         wheels: dict[str, Wheel] = {}
         tried: set[str] = set()
         for number in range(ROUNDS_MOST):
-            wants = requirements.wanted(asked.requirements, known, self._markers, context)
+            wants = requirements.wanted(asked.requirements, known, self._markers, task)
             needed = requirements.missing(wants, known, tried)
             if not needed:
                 return {name: wheel for name, wheel in wheels.items() if name in wants}
             tried.update(map(str, needed))
             request = FetchPackages(tuple(map(str, needed)), f"w_{number}", asked.pre)
-            for wheel in self._fetched(request, needed, context):
+            for wheel in self._fetched(request, needed, broker, task):
                 wheels[wheel.name] = wheel
                 known[wheel.name] = wheel.known
         raise PackageError("what packages need of each other changes with each fetched one.")
 
     def _fetched(
-        self, request: FetchPackages, needed: Sequence[NeededPackage], context: CommandContext
+        self,
+        request: FetchPackages,
+        needed: Sequence[NeededPackage],
+        broker: Broker,
+        task: Task,
     ) -> list[Wheel]:
         """Returns a checked wheel for each need."""
         folder = self._folder / request.into
         folder.mkdir(parents=True, mode=0o700)
         try:
-            context.broker.call(request, FetchedPackages, context)
+            broker.call(request, FetchedPackages, task)
         except WasmKernelError as problem:
             raise PackageError(f"{problem}{_needed(str(problem), needed)}") from problem
         found = []
         for path in sorted(folder.glob("*.whl")):
-            if context.cancelled:
+            if task.cancelled:
                 raise Cancelled
             found.append(open_wheel(path))
         if {wheel.name for wheel in found} != {need.name for need in needed}:

@@ -28,7 +28,8 @@ _LINE_CHARACTERS = 20_000
 _FILE_CHARACTERS = 200_000
 _FILES_MOST = 20
 _FLAGS = {"-U": "upgrade", "--upgrade": "upgrade", "--pre": "pre"}
-_WITHOUT_EFFECT = {"-q", "--quiet", "-qq", "-y", "--yes", "--no-input", "--no-cache-dir", "--user"}
+_FLAGS |= dict.fromkeys(("-q", "-qq", "--quiet"), "quiet")
+_WITHOUT_EFFECT = {"-y", "--yes", "--no-input", "--no-cache-dir", "--user"}
 _WITHOUT_EFFECT |= {"--prefer-binary", "--only-binary=:all:"}
 _FILE = re.compile(r"(?:-r|--requirement(?=[\s=]|$))[\s=]*(.*)")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
@@ -48,13 +49,14 @@ _ONLY_NAMES = "only names of packages are taken, with versions and markers, and 
 class PipLine:
     """A parsed `%pip` line: the verb `install` or `uninstall`, and its requirements.
 
-    `requirements` may have markers; `upgrade` and `pre` are as pip has them.
+    `requirements` may have markers; `upgrade`, `pre` and `quiet` are as pip has them.
     """
 
     verb: str
     requirements: tuple[Requirement, ...]
     upgrade: bool = False
     pre: bool = False
+    quiet: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,7 +86,7 @@ def parse(line: str, files: FileTexts = ()) -> PipLine:
         raise PackageError(f"%pip {verb} takes names of packages, or -r and a requirements file.")
     if len(wanted) > PACKAGES_MOST:
         raise PackageError(f"these are more than {PACKAGES_MOST} packages.")
-    return PipLine(verb, tuple(wanted), upgrade="upgrade" in flags, pre="pre" in flags)
+    return PipLine(verb, tuple(wanted), **dict.fromkeys(flags, True))
 
 
 def _without_files(words: Sequence[str], files: FileTexts) -> Iterator[str]:
