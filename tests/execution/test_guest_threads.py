@@ -359,8 +359,15 @@ class Slow:
 def fall(n):
     if n: time.sleep(0.01)
     return n + fall(n - 1) if n else 0
+def keep(n):
+    inner = lambda: n
+    n += 1
+    time.sleep(0.01)
+    n += 1
+    seen.append(inner())
 def work():
     print(sorted([1, 3, 2], key=key), max([1, 2], key=key))
+    keep(1)
     slow = Slow()
     print(slow.same, fall(4))
     seen.append("a"); time.sleep(0.01); seen.append("b")
@@ -374,11 +381,6 @@ def work():
     finally:
         time.sleep(0.01)
         seen.append("finally")
-    inner = lambda: seen.append(slow is not None)
-    time.sleep(0.01)
-    inner()
-    del inner
-    time.sleep(0.01)
     variable.set("mine")
     time.sleep(0.01)
     seen.append(variable.get())
