@@ -137,7 +137,8 @@ def tick():
     print("stopped")
 def spin():
     while not stop.is_set():
-        if not q.empty(): print(q.get())
+        if not q.empty():
+            print(q.get())
 spinning = threading.Thread(target=spin)
 spinning.start()
 time.sleep(0.05)
