@@ -135,10 +135,11 @@ def tick():
         ticks += 1
         time.sleep(random.uniform(0.01, 0.02))
     print("stopped")
-def spin():
+def spin(turns=0):
     while not stop.is_set():
         if not q.empty():
             print(q.get())
+        turns += 1
 spinning = threading.Thread(target=spin)
 spinning.start()
 time.sleep(0.05)
