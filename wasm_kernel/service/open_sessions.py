@@ -24,7 +24,7 @@ class OpenSessions:
         self._open: dict[SessionWorker, Session] = {}
 
     def open(self, session: SessionWorker) -> Open:
-        """Opens a session's folders; returns the message with which its worker opens them again.
+        """Opens a session's folders; returns the message with which its new worker does.
 
         Raises the errors of `Session`.
         """
@@ -37,7 +37,8 @@ class OpenSessions:
         if opened.files_of and not Path(opened.files_of).is_dir():
             raise WorkspaceError(DELETED)
         notices = (*own.folders.notices, *opened.notices)
-        return replace(opened, folders=own.folders.opened, notices=notices)
+        session.opened = replace(opened, folders=own.folders.opened, notices=notices)
+        return session.opened
 
     def close(self, session: SessionWorker) -> None:
         """Closes a session's folders, if they are open."""

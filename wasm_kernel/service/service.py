@@ -227,8 +227,7 @@ class Service(SandboxHome[Sandbox]):
             TypeError, ValueError: `facts` is not text, or has more than about 500,000 characters.
         """
         entry = self._registry.known(session_id)
-        language = entry.sandbox.worker.opened.language
-        record = SessionRecord(entry.owner, language, facts)
+        record = SessionRecord(entry.owner, entry.sandbox.worker.opened.language, facts)
         record.check()
         self._records.write(session_id, record)
 
@@ -282,9 +281,8 @@ class Service(SandboxHome[Sandbox]):
         self._why_closed = why
         self._ending.set()
         leaving = [each for each in self._registry.entries() if each.sandbox.worker.sleep(why)]
-        if saves:
-            for each in leaving:
-                each.sandbox.worker.wait_asleep()
+        for each in leaving if saves else ():
+            each.sandbox.worker.wait_asleep()
         self.fork_server.close()
         self._lock.release()
 
@@ -375,8 +373,7 @@ class Service(SandboxHome[Sandbox]):
         """Makes forks of a session; they sleep until they are called."""
         if (entry := self._registry.get(sandbox.session_id)) is None:
             raise SandboxClosed(sandbox.worker.why_closed)
-        owner = entry.owner
-        self._check_room(owner, n, n * self._size_of(entry))
+        self._check_room(entry.owner, n, n * self._size_of(entry))
         names = tuple(ids.new() for _ in range(n))
         self._asked_for.update(names)
         try:
@@ -387,10 +384,9 @@ class Service(SandboxHome[Sandbox]):
             raise
         finally:
             self._asked_for.difference_update(names)
-        forks = [self.get(name, owner=owner) for name in names]
+        forks = [self.get(name, owner=entry.owner) for name in names]
         for fork, notice in zip(forks, notices, strict=False):
-            if notice:
-                fork.worker.opened = replace(fork.worker.opened, notices=(notice,))
+            fork.worker.opened = replace(fork.worker.opened, notices=(notice,) if notice else ())
         return forks
 
     def release(self, session: SessionWorker) -> None:
@@ -408,8 +404,7 @@ class Service(SandboxHome[Sandbox]):
 
     def opening(self, session: SessionWorker) -> Open:
         """Opens the folders of a session; returns the message for its new worker."""
-        session.opened = self._open.open(session)
-        return session.opened
+        return self._open.open(session)
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of a session's requests beyond its worker's walls."""

@@ -61,10 +61,7 @@ class WorkerHome(Protocol):
         """Returns a new worker, as soon as there is room for it."""
 
     def opening(self, session: SessionWorker) -> Open:
-        """Returns the message with which a new worker opens the session; `release` follows.
-
-        Raises a `WasmKernelError` if the session can't be opened.
-        """
+        """Returns the message with which a new worker opens the session; `release` follows."""
         return session.opened
 
     def handlers(self, session: SessionWorker) -> Handlers:
@@ -238,10 +235,8 @@ class SessionWorker:
         if not isinstance(problem, WorkerLost) or line.has_guest or line.why_ended:
             return False  # the worker has a known reason, or might have begun a call
         self._killed += 1
-        if self._killed > _KILLED_MOST:
-            return False
         with self._changed:
-            if self._leaving is not None or not self._calls.send_again():
+            if self._killed > _KILLED_MOST or self._leaving or not self._calls.send_again():
                 return False
             self._line = self._calls.worker = None
         self._home.release(self)
@@ -463,13 +458,11 @@ class SessionWorker:
             self._calls.worker = None
             self._calls.unsent.clear()  # no worker reads them any more
             waiting = self._calls.take_until(last) if line is None else []
-        if line is None:  # no worker ends them
-            for pending in waiting:
-                pending.refuse(SandboxClosed(why or _RESET))
-            return True
-
-        closing = messages.Close(discard_variables, asleep=not is_final)
-        self._calls.send_past(line.worker, closing)
+        for pending in waiting:  # no worker ends them
+            pending.refuse(SandboxClosed(why or _RESET))
+        if line is not None:
+            closing = messages.Close(discard_variables, asleep=not is_final)
+            self._calls.send_past(line.worker, closing)
         return True
 
     def wait_asleep(self) -> None:
