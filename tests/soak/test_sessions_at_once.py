@@ -59,6 +59,7 @@ import sys
 from wasm_kernel.sessions import upkeep
 from wasm_kernel.sessions.root import SessionsRoot
 upkeep.IDLE_SECONDS = 1e-4
+print(flush=True)
 while True:
     upkeep.Upkeep(SessionsRoot(sys.argv[1]), most_bytes=3_000_000, days=0).round()
 """
@@ -78,7 +79,7 @@ while time.monotonic() < end:
         values[name] = random.random()
         assert sandbox.execute(f"x = {values[name]}").success
     time.sleep(random.random() / 5)
-assert seen == {True, False}
+assert seen == {True, False}, seen
 """
 
 
@@ -93,9 +94,13 @@ def test_making_room_that_is_killed_loses_nothing_unheard(
         for number in range(2)
     ]
     while any(user.poll() is None for user in users):
-        both = [subprocess.Popen([sys.executable, "-c", CLEANS, root]) for _ in range(2)]
-        time.sleep(0.5 + random.random())
+        cleans = [sys.executable, "-c", CLEANS, root]
+        both = [subprocess.Popen(cleans, stdout=subprocess.PIPE) for _ in range(2)]
+        for each in both:
+            assert each.stdout is not None
+            each.stdout.readline()  # its imports may take longer than the wait below
+        time.sleep(random.random())
         for each in both:
             each.kill()
-            each.wait()
+            each.communicate()
     assert [user.returncode for user in users] == [0, 0]
