@@ -6,15 +6,17 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2b.conftest import ANN, BOB, TOKENS, Api, SandboxOf
+from tests.e2b.conftest import ANN, BOB, COMMAND, TOKENS, Api, SandboxOf
 from tests.faces import PATIENCE, wait_for
 from tests.forking import forked
 from tests.mcp.clients import Agents, Answer, HttpServer, server_environment, serving
@@ -45,6 +47,12 @@ def is_refused(sandbox: SandboxOf) -> bool:
     """Returns whether a cell is refused, since another server has the sandbox awake."""
     answer = sandbox.call("POST", "/execute", {"code": "x"})
     return "Another server has this session awake" in answer.words
+
+
+def is_there(server: HttpServer) -> bool:
+    with contextlib.suppress(OSError):
+        return client(server).call("GET", "/openapi.json").status == 200
+    return False
 
 
 def ids(answer: Api) -> set[str]:
@@ -154,3 +162,18 @@ def test_one_server_at_a_time_has_a_sandbox_awake_until_it_is_killed(tmp_path: P
         os.kill(second.pid, signal.SIGKILL)
         line.close()
         assert elsewhere.value("x + 1") == "2"
+
+
+def test_a_server_survives_more_connections_than_it_has_descriptors(tmp_path: Path) -> None:
+    """Before, 1,000 idle connections of anybody ended the server, with the usual limit."""
+    begin = ("bash", "-c", 'ulimit -n 600; exec "$@"', "-", *COMMAND)
+    with serving(server_environment(tmp_path), begin=begin) as server, ExitStack() as opened:
+        place = urlsplit(server.url)
+        for _ in range(900):
+            line = opened.enter_context(socket.socket())
+            line.setblocking(False)
+            line.connect_ex((place.hostname, place.port))
+        wait_for(lambda: len([*Path(f"/proc/{server.pid}/fd").iterdir()]) > 250)
+        time.sleep(1)  # it took all of them
+        opened.close()
+        wait_for(lambda: is_there(server))

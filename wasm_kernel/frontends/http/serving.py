@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -17,10 +18,12 @@ from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from wasm_kernel.errors import PolicyError
+from wasm_kernel.errors import OutOfDescriptors, PolicyError
+from wasm_kernel.execution.descriptors import make_room
 
 App = ASGIApp
 _LINES_MOST = 5_000  # connections at once
+_BACKLOG = 100  # connections that are taken before one of them can be refused
 _HEAD_SECONDS = 10.0  # for the head of a request to arrive
 _LEAVE_SECONDS = 3  # for running requests when the server ends
 _ANSWER_SECONDS = 0.5  # for the answers to these requests, once the sessions have ended
@@ -89,7 +92,9 @@ class Address(Struct, frozen=True):
 class HttpConnection(H11Protocol):
     """A connection, which takes a descriptor. It ends if the head of a request does not arrive.
 
-    uvicorn's own time-out begins only after the first response, and any byte ends it.
+    uvicorn's own time-out begins only after the first response, and any byte ends it. Its limit of
+    connections refuses requests, also those on connections that were there before, and takes
+    further connections.
     """
 
     _late: asyncio.TimerHandle | None = None
@@ -97,6 +102,8 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to wait for a request."""
         super().connection_made(transport)
+        if self.limit_concurrency and len(self.connections) >= self.limit_concurrency:
+            transport.abort()
         self._late = self.loop.call_later(_HEAD_SECONDS, transport.close)
 
     def data_received(self, data: bytes) -> None:
@@ -168,6 +175,13 @@ def awaiting_clients(app: App) -> App:
     return serve_all
 
 
+def _most_connections() -> int:
+    """Returns how many connections may be open: half of the descriptors are for sessions."""
+    with contextlib.suppress(OutOfDescriptors):
+        make_room(None, 2 * _LINES_MOST)
+    return min(_LINES_MOST, os.sysconf("SC_OPEN_MAX") // 2)
+
+
 async def serve(
     app: App, listener: socket.socket, close: Callable[[], Awaitable[None]], *, has_tokens: bool
 ) -> None:
@@ -181,8 +195,11 @@ async def serve(
         log_level="warning",
         access_log=False,
         proxy_headers=has_tokens,  # otherwise any program could pose as another client
-        limit_concurrency=_LINES_MOST,
+        limit_concurrency=_most_connections(),
+        backlog=_BACKLOG,
         timeout_graceful_shutdown=_LEAVE_SECONDS,
     )
+    # the SDK's own handler opens a file for a traceback; without descriptors that ended the server
+    logging.basicConfig(level=logging.WARNING, force=True)
     logging.getLogger("uvicorn.error").addFilter(CutOff.is_unknown)
     await Server(config, close).serve(sockets=[listener])
