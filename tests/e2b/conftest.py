@@ -61,11 +61,15 @@ class Api:
         """Sends a request, and does not read its answer; the system takes little of it."""
         line = http.client.HTTPConnection(self.place, timeout=PATIENCE)
         line.sock = socket.socket()
-        line.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        line.sock.settimeout(PATIENCE)
-        line.sock.connect((line.host, line.port))
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        line.request(method, path, content, {**self.headers, **(headers or {})})
+        try:
+            line.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.sock.settimeout(PATIENCE)
+            line.sock.connect((line.host, line.port))
+            line.request(method, path, content, {**self.headers, **(headers or {})})
+        except OSError:  # a server that is not there yet
+            line.close()
+            raise
         return line
 
     def call(
