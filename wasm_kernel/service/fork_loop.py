@@ -283,8 +283,6 @@ class WorkerForks:
             try:
                 if not self._is_shared:
                     end_with(own)
-                for start, end in self._copied or ():
-                    memory.copy_ahead(start, end - start)
                 gc.enable()
                 self.close()
                 self._close_others()
@@ -314,7 +312,13 @@ class WorkerForks:
             cleaning.prepare()
             return lambda channel: cleaning.serve(channel, request)
         language = self.load(request)
-        return lambda channel: worker.serve(channel, language)
+
+        def serve(channel: Channel) -> None:
+            for start, end in self._copied or ():
+                memory.copy_ahead(start, end - start)
+            worker.serve(channel, language)
+
+        return serve
 
 
 def main(line: int, owner: int) -> NoReturn:
