@@ -266,6 +266,7 @@ def killed_at(step: int, act: Callable[[], object], monkeypatch: pytest.MonkeyPa
     os._exit(0)
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("act", ["wrote", "deleted", "undone"])
 def test_a_broker_that_is_killed_at_any_step_loses_no_file(
