@@ -344,6 +344,67 @@ for each in threads: each.start()
 for each in threads: each.join()
 print(total in (2, 100))
 """,
+    "lines that may not begin anew": """
+import functools, queue, sys, threading
+q, seen, errors = queue.Queue(), [], (KeyError, BaseException)
+class Owner:
+    def made(self):
+        seen.append("made")
+        return self
+    @property
+    def queue(self):
+        seen.append("queue")
+        return q
+    def __radd__(self, other):
+        seen.append("added")
+        return 60
+    def get(self): return q.get()
+owner, lists = Owner(), [[1], [2]]
+def call_before(): owner.made().get()
+def pop_before(): lists.pop().append(q.get())
+def read_property(): owner.queue.get()
+def add_before(): q.get(True, 0 + owner)
+def catch_all():
+    try: q.get()
+    except errors: seen.append("caught")
+def ask_unbound():
+    q.get()
+    try: print(later)
+    except NameError: seen.append("unbound")
+    later = 1
+def ask_deleted():
+    later = 1
+    del later
+    q.get()
+    try: del later
+    except NameError: seen.append("deleted")
+def ask_names():
+    q.get()
+    seen.append(sorted(locals()))
+    later = 1
+def keep_frame():
+    frame, n = sys._getframe(), 1
+    q.get()
+    n = 2
+    seen.append(frame.f_locals["n"])
+def trace():
+    events = []
+    sys.settrace(lambda frame, event, _: events.append(event))
+    q.get()
+    abs_of = (lambda n: n)(1)
+    sys.settrace(None)
+    seen.append(events[-1])
+def item(n):
+    q.get()
+    seen.append(n)
+for work in (call_before, pop_before, read_property, add_before, catch_all, ask_unbound,
+             ask_deleted, ask_names, keep_frame, trace, functools.partial(list, map(item, "ab"))):
+    threads = [threading.Thread(target=f) for f in (work, lambda: q.put(q.put(1)))]
+    for each in threads: each.start()
+    for each in threads: each.join()
+    q.queue.clear()
+print(seen, lists)
+""",
     "waits that may not be made anew": """
 import contextvars, threading, time
 variable, seen = contextvars.ContextVar("variable"), []
@@ -435,6 +496,49 @@ def test_a_spoilt_thread_fails_in_its_own_cell_alone(
 ) -> None:
     module_sandbox.execute(f"{SPOILT}{begun}.start()")
     assert says(module_sandbox, "print('next')") == "next"
+
+
+SHUT = """
+import queue, threading, time
+def wait_for(call):
+    try: call()
+    except queue.ShutDown: print("shut down")
+empty, full = queue.Queue(), queue.Queue(1)
+full.put(0)
+threads = [threading.Thread(target=wait_for, args=(f,)) for f in (empty.get, lambda: full.put(1))]
+for each in threads: each.start()
+time.sleep(0.05)
+empty.shutdown()
+full.shutdown()
+for each in threads: each.join(60)
+"""
+
+
+def test_a_queue_that_is_shut_down_ends_the_waits_for_it(module_sandbox: BaseSandbox) -> None:
+    assert says(module_sandbox, SHUT) == "shut down\nshut down"
+
+
+REPLACED = """
+import queue, threading, time
+q, found = queue.Queue(), []
+def work(): found.append(q.get())
+def call(): work()
+threads = [threading.Thread(target=f) for f in (work, call)]
+for each in threads: each.start()
+time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("replaced", ["found = []", "def work(): found.append(0)"])
+def test_a_line_whose_names_were_replaced_while_it_waited_fails_in_words(
+    module_sandbox: BaseSandbox, replaced: str
+) -> None:
+    code = (
+        f"{REPLACED}old = found\n{replaced}\nq.put(1); q.put(2)\nfor each in threads: each.join()"
+    )
+    result = module_sandbox.execute(f"{code}\nprint(set(found + old) <= {{1, 2}})")
+    assert result.stdout == "True\n"
+    assert "was replaced in between" in result.stderr
 
 
 KEPT_OUT = """

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
+from wasm_kernel_agent import looked_up
+
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _BEGINNING = 0  # the line of a function that goes on from its beginning
 _VARIABLE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
@@ -29,6 +31,10 @@ _WITHOUT_EFFECT = {
     *("CALL_INTRINSIC_1", "FORMAT_SIMPLE"),
 }
 _OF_HANDLERS = {"PUSH_EXC_INFO", "CHECK_EXC_MATCH", "COPY", "POP_EXCEPT"}
+_OTHER = (
+    "a thread that waited begins its line anew in the sandbox, but a name, an attribute or a "
+    "function that the line uses was replaced in between. Read it into a local variable before."
+)
 _WAITS = {"sleep", "wait", "get", "put", "acquire", "join", "result"}
 
 
@@ -40,6 +46,9 @@ class Place(NamedTuple):
     values: dict[str, Any]
     is_after_wait: bool
     is_in_loop: bool  # in one that may have no end
+    begin: int = 0  # the offset of the line
+    at: int = 0  # the offset of its call
+    called: tuple[Any, ...] = ()  # what the line looks up to call
 
 
 class _Left(BaseException):
@@ -56,22 +65,47 @@ def find_places(waits: FrameType, *, is_sleep: bool) -> list[Place] | None:
     Returns:
         None if one of the functions can't be entered again.
     """
-    frame, called = waits.f_back, waits.f_code
+    frame: Any = waits.f_back
+    called = waits.f_code
     given = {name: waits.f_locals[name] for name in _arguments(called)}
     places = [Place(called, _BEGINNING, given, is_after_wait=False, is_in_loop=False)]
-    while frame is not None and frame.f_code is not enter.__code__:
-        code, at = frame.f_code, frame.f_lasti
-        after = _line_after(code, at) if is_sleep else None
-        line = _line_of_call(code, at) if after is None else after
-        values = {name: frame.f_locals[name] for name in code.co_varnames if name in frame.f_locals}
-        if line is None or not (_calls(frame, called) and values.keys() >= set(_arguments(code))):
+    if sys.gettrace() or sys.getprofile():
+        return None
+    while frame.f_code is not enter.__code__:
+        place = _place(frame, called, is_sleep=is_sleep)
+        if place is None:
             return None
-        is_in_loop = any(at in each for each in _while_loops(code)) and not _is_own(code)
-        if after is not None:
+        if place.is_after_wait:
             places.clear()
-        places.insert(0, Place(code, line, values, after is not None, is_in_loop))
-        frame, called, is_sleep = frame.f_back, code, False
-    return places
+        places.insert(0, place)
+        frame, called, is_sleep = frame.f_back, frame.f_code, False
+    first = plain_function(frame.f_locals["call"])
+    return places if getattr(first, "__code__", None) is called else None
+
+
+def _place(frame: FrameType, called: CodeType, *, is_sleep: bool) -> Place | None:
+    code, at = frame.f_code, frame.f_lasti
+    after = _line_after(code, at) if is_sleep else None
+    begins = (0, after) if after is not None else _line_of_call(code, at)
+    values = {name: frame.f_locals[name] for name in code.co_varnames if name in frame.f_locals}
+    if begins is None or not values.keys() >= set(_arguments(code)):
+        return None
+    told = looked_up.told(code)
+    if told is None or not told <= values.keys() or _is_caught(frame, at):
+        return None
+    found = _lookups(frame, begins[0], at) if after is None else []
+    if found is None or not _calls(frame, called, found):
+        return None
+    is_in_loop = any(at in each for each in _while_loops(code)) and not _is_own(code)
+    is_after = after is not None
+    return Place(code, begins[1], values, is_after, is_in_loop, begins[0], at, tuple(found))
+
+
+def _lookups(frame: FrameType, begin: int, at: int) -> list[Any] | None:
+    """Returns what a line loads up to the function of a call, or None if that is not exact."""
+    line = [each for each in _instructions(frame.f_code).values() if begin <= each.offset < at]
+    number = max((number for number, each in enumerate(line) if _loads_called(each)), default=-1)
+    return looked_up.values(frame, line, number + 1)
 
 
 def enter(call: Callable[[], Any], places: list[Place]) -> Any:
@@ -85,10 +119,17 @@ def enter(call: Callable[[], Any], places: list[Place]) -> Any:
             return trace
         place = places.pop(0)
         _move(frame, place.line, place.values)
+        found = _lookups(frame, place.begin, place.at) if place.called else []
+        is_same = found is not None and all(map(looked_up.is_same, place.called, found))
+        if not is_same or (found and not _calls(frame, places[0].code, found)):
+            places.clear()
+            raise RuntimeError(_OTHER)
         if not places:
             sys.settrace(before)
         return _trace_nothing
 
+    if places and plain_function(call).__code__ is not places[0].code:
+        raise RuntimeError(_OTHER)
     if places:
         sys.settrace(trace)
     try:
@@ -145,8 +186,8 @@ def _instructions(code: CodeType) -> dict[int, Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _line_of_call(code: CodeType, at: int) -> int | None:
-    """Returns the line that makes the call at an instruction anew, or None if that is not exact."""
+def _line_of_call(code: CodeType, at: int) -> tuple[int, int] | None:
+    """Returns the offset and number of the line that makes a call anew, or None if not exact."""
     if not _can_be_left(code, at):
         return None
     following, is_argument = _instructions(code)[at], True
@@ -155,9 +196,9 @@ def _line_of_call(code: CodeType, at: int) -> int | None:
         if not (_is_without_effect(each) if is_argument else _is_kept(each, following)):
             return None
         if each.opname == "RESUME":
-            return _BEGINNING
+            return 0, _BEGINNING
         if each.starts_line and _can_enter(code, each):
-            return int(each.line_number)
+            return each.offset, int(each.line_number)
         following = each
     return None
 
@@ -174,13 +215,13 @@ def _line_after(code: CodeType, at: int) -> int | None:
     return int(each.line_number) if each.starts_line and _can_enter(code, each) else None
 
 
-def _calls(frame: FrameType, called: CodeType) -> bool:
+def _calls(frame: FrameType, called: CodeType, found: list[Any]) -> bool:
     """Returns whether a function has called `called` itself, and no C code has."""
     name, is_attribute = _called_name(frame.f_code, frame.f_lasti)
-    if is_attribute:
-        return name == called.co_name
-    function = plain_function(frame.f_locals.get(name, frame.f_globals.get(name)))
-    return getattr(function, "__code__", None) is called
+    if is_attribute and (not found or name == "__enter__"):
+        return called.co_name == ("acquire" if found else name)
+    function = found[-1] if found else frame.f_locals.get(name, frame.f_globals.get(name))
+    return getattr(plain_function(function), "__code__", None) is called
 
 
 @functools.lru_cache(maxsize=1024)
@@ -193,8 +234,8 @@ def _called_name(code: CodeType, at: int) -> tuple[str, bool]:
             inner += 1
         elif _loads_called(each) and inner:
             inner -= 1
-        elif each.opname == "LOAD_SPECIAL":  # a `with` statement enters
-            return "acquire", True
+        elif each.opname == "LOAD_SPECIAL":
+            return "__enter__", True
         elif each.opname == "PUSH_NULL":
             return str(before[number - 1].argval), False
         elif _loads_called(each):
@@ -255,8 +296,12 @@ def _is_kept(instruction: Any, following: Any) -> bool:
         _loads_called(instruction)
         or instruction.opname.startswith(("LOAD_FAST", "LOAD_CONST", "LOAD_SMALL_INT"))
         or instruction.opname in ("EXTENDED_ARG", "NOP", "NOT_TAKEN", "RESUME", "COPY", "SWAP")
-        or following.opname in ("LOAD_ATTR", "LOAD_SUPER_ATTR", "PUSH_NULL", "COPY")
+        or (instruction.opname.startswith("LOAD_") and _looks_up_more(following))
     )
+
+
+def _looks_up_more(following: Any) -> bool:
+    return following.opname in ("LOAD_ATTR", "LOAD_SUPER_ATTR", "LOAD_DEREF", "PUSH_NULL")
 
 
 def _is_without_effect(instruction: Any) -> bool:
@@ -270,23 +315,33 @@ def _can_be_left(code: CodeType, at: int) -> bool:
     """Returns whether an unexpected exception of the call at an instruction has no other effect."""
     if code.co_flags & _GENERATORS or not code.co_flags & inspect.CO_OPTIMIZED or code.co_cellvars:
         return False
+    is_call = _instructions(code)[at].opname.startswith("CALL")  # not that of a property
+    return is_call and _handler_loads(code, at) is not None
+
+
+def _is_caught(frame: FrameType, at: int) -> bool:
+    """Returns whether a handler may catch the exception that leaves a function."""
+    return looked_up.may_catch(frame, _handler_loads(frame.f_code, at) or [])
+
+
+@functools.lru_cache(maxsize=1024)
+def _handler_loads(code: CodeType, at: int) -> list[Any] | None:
+    """Returns the instructions that load classes of exceptions, if handlers do nothing else."""
     instructions = list(_instructions(code).values())
     index = {each.offset: number for number, each in enumerate(instructions)}
-    if not instructions[index[at]].opname.startswith("CALL"):  # such as that of a property
-        return False
+    loads = []
     while handlers := _handlers(code, at):
         number = index[handlers[0]]
         while (each := instructions[number]).opname != "RERAISE":
             if each.opname == "POP_JUMP_IF_FALSE":
                 number = index[each.jump_target]
                 continue
-            if each.argval == "BaseException":
-                return False
             if each.opname not in _OF_HANDLERS and not _is_without_effect(each):
-                return False
+                return None
+            loads += [each] if each.opname.startswith("LOAD_") else []
             number += 1
         at = each.offset
-    return True
+    return loads
 
 
 def _handlers(code: CodeType, at: int) -> list[int]:

@@ -52,8 +52,8 @@ def find() -> tuple[FrameType, Callable[[], Any] | None] | None:
 
 def install() -> None:
     """Adds the functions of the standard library."""
-    add(queue.Queue.get, lambda of: of._qsize())
-    add(queue.Queue.put, lambda of: of._qsize() < of.maxsize)
+    add(queue.Queue.get, lambda of: of._qsize() or of.is_shutdown)
+    add(queue.Queue.put, lambda of: of._qsize() < of.maxsize or of.is_shutdown)
     add(queue.Queue.join, lambda of: not of.unfinished_tasks)
     add(queue.SimpleQueue.get, lambda of: not of.empty())
     add(threading.Event.wait, lambda of: of.is_set())
