@@ -113,8 +113,7 @@ class _SleepingSelector:
             left = _SLICE if end is None else end - time.monotonic()
             if left <= 0:
                 break
-            pause = self.calls.wait if self.calls.is_open else time.sleep
-            pause(min(left, _SLICE))
+            self._pause(min(left, _SLICE))
             self._serve_messages()
             if take_postponed_interrupt():  # it came while this loop looked for work
                 raise KeyboardInterrupt
@@ -124,6 +123,15 @@ class _SleepingSelector:
         if self.calls.is_open:
             self.calls.wait(0.0)
         return self._loop.has_ready_callback
+
+    def _pause(self, seconds: float) -> None:
+        """Waits for threads, and for calls of the host if tasks await any."""
+        if not self.calls.is_open:
+            time.sleep(seconds)
+            return
+        time.sleep(0)  # threads run
+        if not self._loop.has_ready_callback:
+            self.calls.wait(seconds)
 
     def _serve_messages(self) -> None:
         """Serves the messages that came. A task that waited for one goes on before the next is
