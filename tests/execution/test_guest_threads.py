@@ -323,6 +323,15 @@ for n in range(3): print(asyncio.run_coroutine_threadsafe(double(n), loop).resul
 loop.call_soon_threadsafe(loop.stop)
 thread.join()
 """,
+    "a loop in a thread, which waits with a time": """
+import asyncio, queue, threading
+q = queue.Queue()
+async def get(): return await asyncio.wait_for(asyncio.to_thread(q.get), 60)
+def run(): print(asyncio.run(get()))
+threads = [threading.Thread(target=f) for f in (run, lambda: q.put(3))]
+for each in threads: each.start()
+for each in threads: each.join()
+""",
     "values that were read before a wait": """
 import queue, threading, time
 total, sent, q = 1, 1, queue.Queue(maxsize=1)
@@ -348,6 +357,10 @@ print(total in (2, 100))
 import functools, queue, sys, threading
 q, seen, errors = queue.Queue(), [], (KeyError, BaseException)
 class Owner:
+    errors = BaseException
+    def catch(self):
+        try: q.get()
+        except self.errors: seen.append("caught")
     def made(self):
         seen.append("made")
         return self
@@ -397,8 +410,9 @@ def trace():
 def item(n):
     q.get()
     seen.append(n)
-for work in (call_before, pop_before, read_property, add_before, catch_all, ask_unbound,
-             ask_deleted, ask_names, keep_frame, trace, functools.partial(list, map(item, "ab"))):
+for work in (call_before, pop_before, read_property, add_before, catch_all, owner.catch,
+             ask_unbound, ask_deleted, ask_names, keep_frame, trace,
+             functools.partial(list, map(item, "ab"))):
     threads = [threading.Thread(target=f) for f in (work, lambda: q.put(q.put(1)))]
     for each in threads: each.start()
     for each in threads: each.join()

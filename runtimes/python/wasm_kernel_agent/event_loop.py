@@ -97,6 +97,9 @@ class _SleepingSelector:
             return []
         if timeout != 0 and threads.let_others_run(None, timeout):
             return []
+        if timeout and threads.is_in_thread():
+            threads.run_until(self._is_ready, timeout)
+            return []
         is_alone = threads.is_in_thread() or not (self.messages.is_open or self.calls.is_open)
         if timeout is None and not threads.run_until(self._is_ready, None if is_alone else 0):
             if threads.is_in_thread():

@@ -357,6 +357,7 @@ def _can_enter(code: CodeType, instruction: Any) -> bool:
         co_posonlyargcount=0,
         co_kwonlyargcount=0,
         co_flags=code.co_flags & ~_VARIABLE,
+        co_exceptiontable=b"",  # no handler may run
     )
     landed: list[int] = []
 
@@ -372,7 +373,7 @@ def _can_enter(code: CodeType, instruction: Any) -> bool:
     sys.settrace(trace)
     try:
         trial()
-    except (_Left, ValueError, NameError):
+    except (_Left, ValueError):
         pass
     finally:
         sys.settrace(before)
