@@ -98,7 +98,8 @@ class _SleepingSelector:
         if timeout != 0 and threads.let_others_run(None, timeout):
             return []
         if timeout and threads.is_in_thread():
-            threads.run_until(self._is_ready, timeout)
+            threads.run_until(self._is_ready, min(timeout, _SLICE))
+            self._serve_messages()
             return []
         is_alone = threads.is_in_thread() or not (self.messages.is_open or self.calls.is_open)
         if timeout is None and not threads.run_until(self._is_ready, None if is_alone else 0):
