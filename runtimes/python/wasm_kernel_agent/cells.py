@@ -50,7 +50,7 @@ class CellRunner:
         shell = self._shell
         try:
             error = self._run(request)
-            self._run_tasks()
+            self._run_tasks(is_interrupted=isinstance(error, KeyboardInterrupt))
         finally:
             flush()
             end_cell(shell)
@@ -97,10 +97,11 @@ class CellRunner:
         # a value that could not be shown fails its cell, as under ipykernel
         return error if error is not None else shell.display_error
 
-    def _run_tasks(self) -> None:
-        """Continues the tasks that cells left unfinished."""
+    def _run_tasks(self, *, is_interrupted: bool) -> None:
+        """Continues the tasks that cells left unfinished, and threads unless it was interrupted."""
+        run = partial(self._shell.awaiter.run_tasks, runs_threads=not is_interrupted)
         try:
-            self._signals.interruptible(self._shell.awaiter.run_tasks)
+            self._signals.interruptible(run)
         except KeyboardInterrupt:
             note("tasks and threads of this cell were interrupted; tasks go on with the next one")
 

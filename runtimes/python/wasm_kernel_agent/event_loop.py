@@ -331,12 +331,12 @@ class Awaiter:
         asyncio._set_running_loop(None)
         asyncio.set_event_loop(self.loop)
 
-    def run_tasks(self) -> None:
-        """Runs the tasks that cells left behind, until they would have to wait.
+    def run_tasks(self, *, runs_threads: bool = True) -> None:
+        """Runs the tasks that cells left behind, until they would have to wait, and the threads.
 
         Between cells nothing runs. If a task or a thread needs that, a note says so once.
         """
-        threads.end_cell()
+        threads.end_cell(runs=runs_threads)
         if self._loop is None or self._loop.is_closed():
             return
         try:

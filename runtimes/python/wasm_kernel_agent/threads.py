@@ -356,8 +356,11 @@ def begin_cell() -> None:
     _waits.clear()
 
 
-def end_cell() -> None:
-    """Runs the threads that no cell waited for, but for daemons and timers; tells of those."""
+def end_cell(*, runs: bool) -> None:
+    """Runs the threads that no cell waited for, but for daemons and timers; tells of those.
+
+    Unless it `runs` them, all are left to later cells.
+    """
     began = time.monotonic()
 
     def keeps(each: _Handle) -> bool:
@@ -365,7 +368,8 @@ def end_cell() -> None:
 
     untold = [each for each in _waiting if not each.is_told]
     try:
-        run_until(lambda: not any(map(keeps, _waiting)), among=keeps)
+        if runs:
+            run_until(lambda: not any(map(keeps, _waiting)), among=keeps)
     finally:  # an interrupt may end it
         for each in _waiting:
             each.is_told = True
