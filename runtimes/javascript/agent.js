@@ -10,7 +10,7 @@ import "wasm-kernel:builtins";
 import { console } from "wasm-kernel:console";
 import { bundleOf, display } from "wasm-kernel:display";
 import { fetch, Headers, Request, Response } from "wasm-kernel:fetch";
-import { hasCalls, offerFunctions, waitForCalls } from "wasm-kernel:functions";
+import { hasCalls, Interrupted, offerFunctions, waitForCalls } from "wasm-kernel:functions";
 import { enter, evaluateGlobally, moduleProblem, now, parse, print, rejections, send, settled, slice, startsWith, then } from "wasm-kernel:host";
 import { errorMessage, errorName, errorText, inspect, isError } from "wasm-kernel:inspect";
 import { answerQuery, remember } from "wasm-kernel:queries";
@@ -52,7 +52,6 @@ const WAITS = "The cell awaits a promise that nothing is left to settle: no time
 let cell; // the one that runs
 
 class UsageError extends Error {}
-class Interrupted extends Error {}
 
 function step(event, value) {
   if (event === "mark") return withLineMarks(value); // the host asks for these while a cell imports TypeScript
@@ -87,7 +86,7 @@ function begin() {
 
 function begun(request) {
   process.begin(request.env, request.folder, request.fresh);
-  offerFunctions(request.functions ?? [], Interrupted);
+  offerFunctions(request.functions ?? []);
   return { status: "ok" };
 }
 
@@ -208,7 +207,7 @@ function afterJobs(count) {
   const due = nextDue();
   if (cell.settled && !hasTimeouts() && !hasCalls()) return finish();
   if (due !== 0 && hasCalls()) {
-    waitForCalls(due ?? Infinity, Interrupted);
+    waitForCalls(due ?? Infinity);
     return "j";
   }
   if (due === undefined) return failed(new Error(WAITS));

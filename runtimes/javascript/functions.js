@@ -18,12 +18,15 @@ const lost = { refused: "a call ends with its cell, at the latest" };
 class HostFunctionError extends Error {}
 HostFunctionError.prototype.name = "HostFunctionError";
 
-/** Makes globals of the host's functions, in place of those made before. `Interrupted` is thrown at an interrupt. */
-export function offerFunctions(all, Interrupted) {
+/** Is thrown in a cell, and in functions of the host that it calls, at an interrupt. */
+export class Interrupted extends Error {}
+
+/** Makes globals of the host's functions, in place of those made before. */
+export function offerFunctions(all) {
   network.clear();
   const described = [];
   for (const each of all) {
-    if (each.name.startsWith(NETWORK)) network.set(each.name.slice(NETWORK.length), functionOf(each, Interrupted));
+    if (each.name.startsWith(NETWORK)) network.set(each.name.slice(NETWORK.length), functionOf(each));
     else described.push(each);
   }
   const texts = new Map(described.map((each) => [each.name, JSON.stringify(each)]));
@@ -34,7 +37,7 @@ export function offerFunctions(all, Interrupted) {
   }
   for (const each of described) {
     if (made.has(each.name)) continue;
-    const called = functionOf(each, Interrupted), shown = `${shownCall(each)}${each.doc && `\n\n${each.doc}`}`;
+    const called = functionOf(each), shown = `${shownCall(each)}${each.doc && `\n\n${each.doc}`}`;
     Object.defineProperty(called, "name", { value: each.name });
     Object.defineProperty(called, "toString", { value: () => shown, writable: true, configurable: true });
     Object.defineProperty(globalThis, each.name, { value: called, writable: true, configurable: true, enumerable: false });
@@ -49,7 +52,7 @@ export const networkCalls = () => network;
 export const hasCalls = () => awaited.size > 0;
 
 /** Waits for one of the awaited calls, up to this many milliseconds. */
-export function waitForCalls(milliseconds, Interrupted) {
+export function waitForCalls(milliseconds) {
   const answer = send({ op: "finished", seconds: Math.min(milliseconds / 1000, SLICE) });
   if (answer.interrupted) throw new Interrupted("interrupted");
   let finished = answer.finished ?? [];
@@ -81,8 +84,8 @@ function popNamed(values, parameters) {
   return keys.length > 0 && keys.every((key) => names.includes(key)) ? values.pop() : {};
 }
 
-function functionOf({ name, parameters, is_async: isAsync, is_stream: isStream }, Interrupted) {
-  const ask = ({ raw, ...frame }) => answerOf(name, send({ ...frame, function: name }, raw), Interrupted);
+function functionOf({ name, parameters, is_async: isAsync, is_stream: isStream }) {
+  const ask = ({ raw, ...frame }) => answerOf(name, send({ ...frame, function: name }, raw));
   const call = (values) => {
     const data = [], named = Object.entries(popNamed(values, parameters)), args = values.map((each) => encoded(each, data));
     const kwargs = Object.fromEntries(named.map(([key, value]) => [textOf(key), encoded(value, data)]));
@@ -90,7 +93,7 @@ function functionOf({ name, parameters, is_async: isAsync, is_stream: isStream }
   };
   const later = async (frame) => {
     const { call: number } = ask({ ...frame, later: true });
-    return answerOf(name, await new Promise((settle) => void awaited.set(number, settle)), Interrupted);
+    return answerOf(name, await new Promise((settle) => void awaited.set(number, settle)));
   };
   function* items(...values) {
     const { stream } = ask(call(values));
@@ -116,7 +119,7 @@ function functionOf({ name, parameters, is_async: isAsync, is_stream: isStream }
   return (...values) => valueOf(ask(call(values)));
 }
 
-function answerOf(name, answer, Interrupted) {
+function answerOf(name, answer) {
   if (answer.interrupted) throw new Interrupted("interrupted");
   if (answer.refused !== undefined) throw new HostFunctionError(`${name}: ${answer.refused}`);
   if (answer.raised === undefined) return answer;

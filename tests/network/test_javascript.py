@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -87,12 +88,19 @@ def test_fetch_says_why_it_failed(javascript: Sandbox, code: str, words: str) ->
 
 
 def test_an_interrupt_ends_a_fetch_and_keeps_the_variables(
-    javascript: Sandbox, https: Server
+    javascript: Sandbox, http: Server, https: Server
 ) -> None:
     future = javascript.submit("const kept = 42\nawait fetch(S + '/slow/60')")
     wait_for(lambda: any(path == "/slow/60" for _, path, _ in https.seen))
     javascript.interrupt()
     assert error_of(future.result()).startswith("KeyboardInterrupt")
+    for number in range(12):  # some interrupts come as a fetch begins a call
+        before = len(http.seen)
+        future = javascript.submit("while (true) await (await fetch(H + '/csv')).text()")
+        while len(http.seen) == before:
+            time.sleep(0.0002 * number)
+        javascript.interrupt()
+        assert error_of(future.result()).startswith("KeyboardInterrupt")
     assert value(javascript, "[kept, (await fetch(S + '/csv')).status]") == "[ 42, 200 ]"
 
 
