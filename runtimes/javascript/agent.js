@@ -10,7 +10,7 @@ import "wasm-kernel:builtins";
 import { console } from "wasm-kernel:console";
 import { bundleOf, display } from "wasm-kernel:display";
 import { fetch, Headers, Request, Response } from "wasm-kernel:fetch";
-import { hasCalls, Interrupted, offerFunctions, waitForCalls } from "wasm-kernel:functions";
+import { hasCalls, Interrupted, offerFunctions, takeInterrupt, waitForCalls } from "wasm-kernel:functions";
 import { enter, evaluateGlobally, moduleProblem, now, parse, print, rejections, send, settled, slice, startsWith, then } from "wasm-kernel:host";
 import { errorMessage, errorName, errorText, inspect, isError } from "wasm-kernel:inspect";
 import { answerQuery, remember } from "wasm-kernel:queries";
@@ -103,6 +103,7 @@ function execute(request) {
     __proto__: null, request, count: request.execution_count, source: "", value: undefined, problem: undefined,
     place: undefined, settled: false, failed: false, stripped: false, finishing: false, shown: false, rounds: 0,
   };
+  takeInterrupt(); // one of an earlier cell's calls
   lend(request.env);
   if (request.store_history) {
     for (let index = 0; index < request.alone.length; index += 1) remember(request.alone[index][0], request.alone[index][1]);
@@ -199,6 +200,7 @@ function settle(running, value) {
 function afterJobs(count) {
   // endless reactions, maybe of an earlier cell, must not keep this cell from its end
   if (!(cell.settled || cell.shown)) cell.rounds = 0;
+  if (takeInterrupt() && !cell.shown) return interrupted();
   const isBusy = count !== "0";
   if (isBusy && nextDue() === 0) return runTimer();
   if (isBusy && (cell.rounds += 1) <= MOST_ROUNDS) return "j";

@@ -11,6 +11,7 @@ const SLICE = 0.05; // seconds between two looks for timers and interrupts
 const made = new Map(); // the offered functions, by name, with their descriptions
 const network = new Map(); // those for connections, by their short names
 const awaited = new Map(); // the calls that the host has begun, by number
+let isInterrupted = false; // an interrupt met a call whose promise perhaps nobody awaits
 const REST = 2, KEYWORD = 3; // kinds of parameters: the rest of the arguments, and those by name
 const TABLE = "the function returned a table, which cells in JavaScript can't read; let it return a list of records";
 const lost = { refused: "a call ends with its cell, at the latest" };
@@ -50,6 +51,13 @@ export const networkCalls = () => network;
 
 /** Returns whether a cell awaits a call. */
 export const hasCalls = () => awaited.size > 0;
+
+/** Returns whether an interrupt met an awaited call since the last question. */
+export function takeInterrupt() {
+  const was = isInterrupted;
+  isInterrupted = false;
+  return was;
+}
 
 /** Waits for one of the awaited calls, up to this many milliseconds. */
 export function waitForCalls(milliseconds) {
@@ -92,8 +100,13 @@ function functionOf({ name, parameters, is_async: isAsync, is_stream: isStream }
     return { op: "call", args, kwargs, raw: data.length > 0 ? joined(data) : undefined };
   };
   const later = async (frame) => {
-    const { call: number } = ask({ ...frame, later: true });
-    return answerOf(name, await new Promise((settle) => void awaited.set(number, settle)));
+    try {
+      const { call: number } = ask({ ...frame, later: true });
+      return answerOf(name, await new Promise((settle) => void awaited.set(number, settle)));
+    } catch (problem) {
+      isInterrupted ||= problem instanceof Interrupted;
+      throw problem;
+    }
   };
   function* items(...values) {
     const { stream } = ask(call(values));
