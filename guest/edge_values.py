@@ -1,12 +1,12 @@
-"""The patch of functions whose answers at the edges of their range differ from those on x86-64.
+"""The patch of functions whose results at the edges of their range differ from x86-64.
 
 `acosh` of numbers far below 1 was a number where the C library's formula cancels out; `frexp` of
-infinity and NaN left any exponent that lay in memory; a shift by 2**32 or more read the lower half
-of the count.
+infinity and NaN left the exponent uninitialized; a shift by 2**32 or more used the lower half of
+the count.
 
 In scipy, `yn` of an order beyond 32 bits stopped at order 2, `struve` of the order -inf counted up
 to 2**31, and `hyperu` of a number below -2**31 was 0. Parabolic cylinder functions asked for memory
-of 2**32 bytes and more, got what the lower 32 bits said, and wrote beyond it; they fail now.
+of 2**32 bytes and more, got the size of the lower 32 bits, and wrote beyond it; they fail now.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def edits(module: WasmModule) -> Iterator[Edit]:
 
 
 def _early(condition: bytes, answer: bytes) -> bytes:
-    """Returns the number that `answer` pushes, if a condition holds."""
+    """Returns from a function with the number that `answer` pushes, if a condition holds."""
     return condition + IF + answer + RETURN + END
 
 
 def _checks_of_sizes(module: WasmModule) -> Iterator[Edit]:
-    """Lets parabolic cylinder functions ask for all memory where their size overflows."""
+    """Makes parabolic cylinder functions ask for all memory if their size overflows."""
     count = 5  # the local variable with the number of items, of 8 or 16 bytes
     for function in module.functions_like(_CYLINDERS):
         allocate = b"\x10" + padded(module.index("malloc"))

@@ -60,7 +60,7 @@ _PICTURES = (
 _SILENT = {  # functions of scipy and Pillow, and their casts
     _SPECIAL: rb"\xfc[\x00\x02]",
     _FILTERS: rb"\xfc[\x02\x03\x06\x07]",
-    # not of positions, nor to 64 bits, whose largest integer is no float
+    # neither casts of positions nor casts to 64 bits, whose largest integer is no float
     "NI_(?:GeometricTransform|ZoomShift)": rb"(?<=\x1b)\xfc[\x02\x03]",
     _PICTURES: rb"\xfc[\x00\x02\x03]",
 }
@@ -104,7 +104,7 @@ def edits(module: WasmModule, refuse: int, of_longdouble: int) -> Iterator[Edit]
 def _silent_casts(module: WasmModule) -> Iterator[Edit]:
     """Yields the edits of functions without numpy's warnings.
 
-    The instruction behind a cast stores as many bytes as the type has.
+    The store instruction behind a cast shows the width of its type.
     """
     times, stores = 0, {b"\x3a": "byte", b"\x3b": "short"}
     found = [
@@ -156,7 +156,7 @@ def _parts(pattern: str, function: str) -> Sequence[str]:
 
 
 def _cast(target: str, unsigned: bool, value: int) -> bytes:
-    """Casts the number on the stack, an f64, to an integer, and notes one that does not fit.
+    """Casts the number on the stack, an f64, to an integer, and notes a number that does not fit.
 
     `value` is a local variable to use.
     """

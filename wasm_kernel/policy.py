@@ -128,8 +128,8 @@ class Mount:
 def user_path(path: os.PathLike[str] | str) -> Path:
     """Returns a path that the user named; a `~` at its beginning stands for the home folder.
 
-    Raises `ValueError` for an empty text, often a variable that is not set. It would be the current
-    folder.
+    Raises `ValueError` for an empty text, which is often a variable that is not set, and would mean
+    the current folder.
     """
     if path == "":
         raise ValueError("a path is an empty text; name one, such as '.'")
@@ -432,13 +432,13 @@ def check_env(env: Mapping[str, str]) -> None:
 
 
 def is_limit(name: str, value: object) -> bool:
-    """Returns whether a limit can have a value: above 0 and finite, and whole unless in seconds."""
+    """Returns whether a value can be a limit: above 0, finite, and whole if not in seconds."""
     kinds = int | float if name.endswith("seconds") else int
     return isinstance(value, kinds) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def check_limit(name: str, value: object, otherwise: str = "") -> None:
-    """Raises `PolicyError` unless a limit can have a value; `otherwise` says what else it takes."""
+    """Raises `PolicyError` if a value can't be a limit; `otherwise` names other allowed values."""
     if not is_limit(name, value):
         number = "finite number of seconds" if name.endswith("seconds") else "whole number"
         raise PolicyError(name, f"must be a {number} above 0{otherwise}, not {value!r}")

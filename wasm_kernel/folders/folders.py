@@ -72,7 +72,7 @@ _FORGETFUL = (
 
 
 class OpenedFolders(Struct, frozen=True):
-    """The facts with which another process opens the folders of a sandbox.
+    """The facts that another process needs to open a sandbox's folders.
 
     Paths are real paths; `identities` are the device and inode numbers of the two folders. If it
     `is_left`, only the worker of an ended process still used the workspace. The rest is as in

@@ -26,7 +26,7 @@ from wasm_kernel.linux.walks import Lookup
 _FICLONE = 0x40049409
 _BLOCK = 4 * 1024 * 1024
 FREE_BYTES = 256 * 1024 * 1024
-"""Bytes that are left on a disk for existing sessions: no new one is made in them."""
+"""Bytes of a disk that only existing sessions may use: no new session is made in them."""
 STEP = 64 * 1024 * 1024  # bytes that one call copies, between two checks for cancelling
 _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
 # ENOENT also comes while another file takes the name; opening shows whether there is a file.

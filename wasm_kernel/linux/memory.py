@@ -89,7 +89,7 @@ def mappings(access: bytes = b"") -> list[Range]:
 
 
 def copy_ahead(address: int, size: int) -> None:
-    """Copies whole pages that this process shares, without changing them; before Linux 5.14, not.
+    """Copies pages that this process shares, without changing them. Needs Linux 5.14 or later.
 
     Source: madvise(2), MADV_POPULATE_WRITE.
     """

@@ -3,11 +3,13 @@ that are copied ahead.
 
 A forked process shares its parent's memory, and copies each page when it first writes to it. Python
 writes to nearly every object that it uses, because it counts the references to it. From Python 3.12
-on it counts none to immortal objects, such as None. Source: PEP 683. Earlier versions, and those
-without the global lock, know no such mark, or keep it elsewhere; there, objects stay as they are.
+on it does not count references to immortal objects, such as None. Source: PEP 683. Earlier versions
+have no immortal objects, and those without the global lock mark them in another place: there, this
+module changes no objects.
 
-The pages that one forked process has copied are those that the next one will copy. It copies them
-at once, before anything waits for it: on a virtual machine, each page takes 2 microseconds later.
+The pages that earlier processes have copied are likely to be copied by the next one, too. It copies
+them as soon as it is forked, before anything waits for it: on a virtual machine, each page takes 2
+microseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from wasm_kernel.linux import memory
 from wasm_kernel.linux.memory import Range
 
 _PAGE, _ENTRY = 4096, 8  # bytes
-_MARKS = 1 << 63 | 1 << 61 | 1 << 56  # it is present; of a file; mapped by one process
+_MARKS = 1 << 63 | 1 << 61 | 1 << 56  # the page is present; a file's; mapped by one process
 _COPIED = 1 << 63 | 1 << 56
 _RUNNING = {AsyncGeneratorType, CoroutineType, FrameType, GeneratorType}
 _COUNT = 2**32 - 1
@@ -34,18 +36,19 @@ _COUNT = 2**32 - 1
 
 In Python 3.14 and later the same word has flags, too.
 """
-_FLAG = 1 << 48  # of immortal objects in 3.14 and later: it saves a look at the count
+_FLAG = 1 << 48  # marks immortal objects in 3.14 and later, beside the count
 _probe = object()
 
 
 def freeze() -> None:
     """Makes all objects immortal, and hides them from the garbage collector; call it before a fork.
 
-    They are never freed. It takes a tenth of a second or two.
+    The objects are never freed. The call takes 0.1 to 0.2 s.
     """
     lowest = _word(None).value & _COUNT
-    # In 3.14 and later, code that runs takes the references that it holds off even an immortal
-    # object's count, so the new count is far above the lowest. Before, the lowest is the highest.
+    # In 3.14 and later, running code subtracts the references that it holds even from an immortal
+    # object's count, so the new count is far above the lowest. Before 3.14, the lowest count is the
+    # highest.
     mark = (lowest + _COUNT) // 2 | _word(None).value & _FLAG
     _immortalize([_probe], lowest, mark)
     if _is_immortal(_probe):
@@ -87,8 +90,8 @@ def _parts(code: CodeType) -> list[object]:
 def copied(processes: Iterable[int]) -> list[Range]:
     """Returns the ranges of this process's memory that each of some forked processes has copied.
 
-    A page that this process has written to since is one of them. There are none if the system does
-    not tell. Source: Documentation/admin-guide/mm/pagemap.rst of Linux.
+    A page that this process has written to since is one of them. Empty if the system does not tell.
+    Source: Documentation/admin-guide/mm/pagemap.rst of Linux.
     """
     with contextlib.suppress(OSError):
         pages = set.intersection(*({*_copied_by(process)} for process in processes))

@@ -37,7 +37,7 @@ def create_sandbox(
             how.
         functions: Functions of the program that cells may call, as `Sandbox.offer_functions` says.
 
-    No cell is waited for yet: the guest starts with the first one, or with `start`.
+    The guest starts with the first cell, or with `start`.
 
     Raises:
         ValueError: there is no guest for `runtime`, or `workspace` is an empty text.

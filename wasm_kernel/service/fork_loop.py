@@ -82,7 +82,7 @@ class WorkerForks:
         self.poll = select.poll()
         self._is_shared = is_shared
         self._forks = 0
-        self._rehearsed: int | None = None  # the number of forks then
+        self._rehearsed: int | None = None  # the number of forks at the rehearsal
         self._copied: list[Range] | None = None  # memory that each worker writes to
         self._close_others = close_others
         self._loaded: dict[ForkRequest, GuestLanguage] = {}
@@ -136,14 +136,14 @@ class WorkerForks:
     @property
     def _can_practise(self) -> bool:
         if self._rehearsed is None:
-            return self._forks > 1  # not after the first one: many programs need no other
+            return self._forks > 1  # not after the first fork: many programs need no second one
         return self._copied is None and len(self._used) > 0
 
     @property
     def _used(self) -> list[int]:
-        """The last processes of guests since the rehearsal, two at most.
+        """The second and third last workers that were forked since the rehearsal.
 
-        The very last is left out: it may be a spare one.
+        The last one is left out, as it may be a spare one that has done no work.
         """
         since, guests = self._rehearsed or 0, list[int]()
         for each in self._workers.values():
@@ -220,12 +220,12 @@ class WorkerForks:
     def load(self, request: ForkRequest) -> GuestLanguage:
         """Returns the language of a request, ready for its guests.
 
-        Raises `WasmKernelError` if the cache lacks something that the language needs, also if it
-        was there before: then the next request loads the language anew.
+        Raises `WasmKernelError` if the cache lacks a file that the language needs. If the file was
+        removed after an earlier request, the next request loads the language anew.
         """
         flavour = FLAVOURS[request.flavour]
         loaded = self._loaded.pop(request, None)
-        # neither this process nor a worker prepares anything; each broker has its own language
+        # this process and its workers prepare nothing; each broker has its own language
         language = loaded or load(RuntimeType.checked(request.language), MissingBroker())
         image = language.prepare(flavour, lambda text: None)
         if loaded is None:

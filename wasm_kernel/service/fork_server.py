@@ -152,7 +152,7 @@ class Worker(Process):
 
     @classmethod
     def of(cls, line: socket.socket, process: int, descriptor: int) -> Worker:
-        """Returns a worker just forked. If it has ended, closes `line`, and raises `OSError`."""
+        """Returns a worker just forked. If it has ended, closes `line` and raises `OSError`."""
         folder = f"/proc/{process}"
         with contextlib.ExitStack() as opened:
             opened.callback(line.close)

@@ -100,17 +100,17 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
         policy: The limits, as `plain_policy` returns them.
         confinement: `off`, `auto` or `required`.
         state_home: The parent of the user's state folder, as the service finds it.
-        resume: The mode in which it goes on with existing variables, a `Resume`.
+        resume: How the worker continues with existing variables, a `Resume`.
         quiet: Whether the first cell shows no notice of existing variables.
-        folders: The folders, which the owner of the worker has open; a service opens them for each
-            worker, and has None before.
+        folders: The folders, which the worker's owner has open. None in a service until it opens
+            them for a worker.
         mounts: The identities of the mounts when the owner began with the session.
         forks: Whether cells may fork the session.
         verified: The stamps of the session's last worker, from `Closed`.
         notices: Sentences for the first cell.
         door: The way in that the sandbox is used through.
-        count: The least number of its next cell. A cell that was lost with its worker may have the
-            number before, and only the service knows of it.
+        count: The lowest number of the next cell. The number before may belong to a cell that was
+            lost with its worker, of which only the service knows.
         told: Whether an error has named the variables that are kept, after the last worker's end.
         is_owned: Whether the sandbox's kernel has the session's `OwnerLock`.
         kernel: What a kernel's cells may ask of the host; None for other sandboxes.

@@ -1,6 +1,6 @@
 """`OpenSessions`: the sessions of a service that have a worker, with their folders open.
 
-They are in use as long as the service has them open: no other process deletes or prunes them.
+An open session is in use: no other process deletes or prunes it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class OpenSessions:
         self._open: dict[SessionWorker, Session] = {}
 
     def open(self, session: SessionWorker) -> Open:
-        """Opens a session's folders; returns the message with which its new worker does.
+        """Opens a session's folders; returns the message that makes its new worker open them.
 
         Raises the errors of `Session`.
         """
         opened = session.opened
         policy = opened.policy
         mounts = ExecutionPolicy.from_values(policy).mounts if policy["mounts"] else ()
-        # `known`: no event tells of it, and a deleted session does not come back empty
+        # `known`: no event is sent, and a deleted session does not come back empty
         own = Session(self._root, opened.session_id, known=True, mounts=mounts)
         self._open[session] = own
         if opened.files_of and not Path(opened.files_of).is_dir():

@@ -209,7 +209,7 @@ class ProgramHome(SandboxHome[Sandbox]):
     def closed(self, sandbox: Sandbox) -> None:
         """Closes the session and its folders, once its worker has ended."""
         self._is_closed = True
-        if sandbox.worker.state == "asleep":  # it is not if its own listener closes it
+        if sandbox.worker.state == "asleep":  # its own listener may close it while it runs
             self._close_folders()
 
     def _close_folders(self) -> None:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("wasm_kernel.service")
 _ROUND_SECONDS = 1.0
 _MEASURE_SECONDS = 0.1  # seconds of each round, to measure sessions on disk
-_DESCRIPTORS = 16  # descriptors of this process that a worker needs, if only for a moment
+_DESCRIPTORS = 16  # this process's descriptors for each worker, including brief ones
 
 
 class Service(SandboxHome[Sandbox]):
@@ -274,7 +274,7 @@ class Service(SandboxHome[Sandbox]):
     def end(self, why: str, *, saves: bool = True) -> None:
         """Closes all sessions, for the reason `why`. For servers, which may delete them afterwards.
 
-        Unless it `saves` them, they lose what is not on disk yet.
+        Without `saves`, changes that are not on disk yet are lost.
         """
         if self.fork_server.is_copy:
             return
@@ -390,7 +390,7 @@ class Service(SandboxHome[Sandbox]):
         return forks
 
     def release(self, session: SessionWorker) -> None:
-        """Closes the folders of a session, which is asleep."""
+        """Closes the folders of a sleeping session."""
         self._open.close(session)
         self._awake.release(session)
 

@@ -118,7 +118,7 @@ class SessionWorker:
         """Sends a call to the worker; returns its number.
 
         Forks a worker if the session has none, and does not wait for it. Raises `SandboxClosed`,
-        `LimitReached`, or `HostFailed` if the system allows no more threads.
+        `LimitReached`, or `HostFailed` if the system allows no further thread.
         """
         if not pending.is_cell:  # a cell is submitted, and then waited for or not
             self.check_may_wait()

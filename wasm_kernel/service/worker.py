@@ -64,7 +64,7 @@ _REHEARSALS = 10
 def serve(channel: Channel, language: GuestLanguage) -> None:
     """Serves the session that the first message names, until the service closes it or is gone."""
     logging.getLogger("wasm_kernel").addHandler(_LogHandler(channel))
-    confinement.get_ready(PACKAGES)  # a spare worker waits for its session
+    confinement.get_ready(PACKAGES)  # while a spare worker waits for its session
     try:
         opened = messages.read_request(channel.receive())
     except (EOFError, OSError):

@@ -61,7 +61,7 @@ class WorkerLine:
         self.worker = worker
         self.outside = BrokerServer(worker.channel, handlers)
         self.why_ended = ""
-        self.is_hearing = False  # before the first message, which opens the session
+        self.is_hearing = False  # the first message, which opens the session, has not been sent
         self.has_guest = False
         self.is_up = False
         self._has_waited = False
@@ -102,7 +102,7 @@ class WorkerLine:
             raise FrameError("it says more than anybody reads")
 
     def waits(self, size: int) -> bool:
-        """Counts a message that the worker waits; returns whether it is the first one."""
+        """Counts a worker's message that it waits; returns whether it is the first one."""
         self.count(size)
         is_first, self._has_waited = not self._has_waited, True
         return is_first

@@ -49,7 +49,7 @@ READ_BYTES = 1024 * 1024 * 1024
 
 _ATTEMPTS = 8
 _NAMED_CHARACTERS = 500
-_LINK_STEPS = 1_000_000  # a million take some seconds
+_LINK_STEPS = 1_000_000  # takes some seconds
 _SWAPPED = {errno.ELOOP, errno.ENOTDIR, errno.ESTALE}
 
 
@@ -411,9 +411,9 @@ class Pattern:
     """A glob pattern, matched name by name: `*`, `?`, `[...]` within a name, `**` across folders.
 
     `**` matches any number of folders, or none; at the end of a pattern it matches everything
-    below. Names that begin with a dot match like all others. Matching takes time in proportion to
-    the pattern's length for each path, if the paths of a folder come one after the other, as they
-    do in a walk. One thread's own.
+    below. Names that begin with a dot match like all others. Matching a path takes time in
+    proportion to the pattern's length, if the paths of a folder come one after the other, as in a
+    walk. Only one thread may use a pattern.
     """
 
     def __init__(self, text: str) -> None:
@@ -427,7 +427,7 @@ class Pattern:
             None if part == _ANY_FOLDERS else re.compile(fnmatch.translate(part)) for part in once
         ]
         self._folder: tuple[str, ...] = ()
-        self._states = [self._opened({0})]  # of the folders on the way to the last path
+        self._states = [self._opened({0})]  # one set for each folder on the way to the last path
 
     def matches(self, path: tuple[str, ...]) -> bool:
         """Returns whether the pattern matches the whole of a path."""

@@ -74,7 +74,7 @@ def fork_stored(
 def _check_disk(target: SandboxFolders) -> None:
     if is_full(target.workspace.fd) or is_full(target.private.fd):
         why = f"its disk would have less than {readable(FREE_BYTES)} left"
-        raise ForkError(why, "Delete what is no longer needed there, such as old sessions.")
+        raise ForkError(why, "Delete files there that are no longer needed, such as old sessions.")
 
 
 def whole_states(state: Folder) -> tuple[str, Tree]:

@@ -6,8 +6,8 @@ There are two ways to know what changed:
   userfaultfd write-protection in async mode plus the PAGEMAP_SCAN ioctl; one call returns the
   written ranges and arms them again. Its cost follows what changed. Sources:
   ioctl_userfaultfd(2), admin-guide/mm/pagemap in Linux's own documentation.
-- `Compare` (older Linux): pages are compared with a copy. `/proc/self/pagemap` tells which of a
-  private mapping are still the file's, and so unchanged; without it all are compared. Source:
+- `Compare` (older Linux): pages are compared with a copy, except those that still belong to a
+  mapped file, by `/proc/self/pagemap`, as they are unchanged. Source:
   Documentation/admin-guide/mm/pagemap: bit 63 present, bit 62 swapped, bit 61 still the file's. A
   page that was written since it was mapped is never the file's again.
 
@@ -291,7 +291,7 @@ _OWN = bytes(byte >> 6 > 0 and not byte >> 5 & 1 for byte in range(256))
 
 
 class Compare:
-    """Compares memory with a copy of it, but for pages that are a file's."""
+    """Compares memory with a copy of it, except pages that belong to a file."""
 
     name = "compare"
 
@@ -308,7 +308,7 @@ class Compare:
         try:
             entries = os.pread(_pagemap_of(os.getpid()), 8 * count, 8 * first)
             own = entries[7::8].translate(_OWN) + b"\0"
-        except OSError:  # not every system has it
+        except OSError:  # not every system has `/proc/self/pagemap`
             own = b"\1" * count + b"\0"
         begin = own.find(1)
         while begin >= 0:

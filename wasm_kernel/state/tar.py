@@ -214,8 +214,8 @@ class _Bounded(io.RawIOBase):
     def drain(self) -> None:
         """Reads the rest, so that the compression's checksum at its end is checked, too.
 
-        Raises `ArchiveError` if the rest is anything but zeros, or the block at which the standard
-        library's reader ended: to it, a header that it can't read is an end.
+        Raises `ArchiveError` if anything but zeros follows. That includes the last header block, as
+        the standard library's reader ends at a header that it can't read.
         """
         data = self._last
         self.begin_content()

@@ -145,7 +145,7 @@ class Agent:
         if anew or not os.path.isdir("."):  # noqa: PTH112 - a cell may have changed Path
             os.chdir(folder)
             if self.shell is not None:
-                self.shell.user_ns["_dh"] = [Path(folder)]  # the folders that `%cd -` goes back to
+                self.shell.user_ns["_dh"] = [Path(folder)]  # for `%cd -`
 
     def _query(self, op: str, request: Reply) -> Reply:
         answer = completion.ANSWERS[op]

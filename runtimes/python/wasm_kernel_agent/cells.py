@@ -98,7 +98,7 @@ class CellRunner:
         return error if error is not None else shell.display_error
 
     def _run_tasks(self, *, is_interrupted: bool) -> None:
-        """Continues the tasks that cells left unfinished, and threads unless it was interrupted."""
+        """Continues cells' unfinished tasks and, unless the cell was interrupted, threads."""
         run = partial(self._shell.awaiter.run_tasks, runs_threads=not is_interrupted)
         try:
             self._signals.interruptible(run)

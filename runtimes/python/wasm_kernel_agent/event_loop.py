@@ -108,7 +108,7 @@ class _SleepingSelector:
             if is_alone:
                 raise NothingToWaitFor
         if timeout == 0:
-            time.sleep(0)  # threads run while tasks are always ready
+            time.sleep(0)  # lets threads run, even if a task is always ready
         end = None if timeout is None else time.monotonic() + timeout
         self._serve_messages()
         if timeout == 0 and self.calls.is_open:
@@ -129,11 +129,11 @@ class _SleepingSelector:
         return self._loop.has_ready_callback
 
     def _pause(self, seconds: float) -> None:
-        """Waits for threads, and for calls of the host if tasks await any."""
+        """Waits for threads, and for calls of the host that tasks await."""
         if not self.calls.is_open:
             time.sleep(seconds)
             return
-        time.sleep(0)  # threads run
+        time.sleep(0)  # lets threads run
         if not self._loop.has_ready_callback:
             self.calls.wait(seconds)
 

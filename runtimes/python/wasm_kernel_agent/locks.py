@@ -20,7 +20,7 @@ def install() -> None:
     module.allocate_lock = module.allocate = module.LockType = module.lock = _Lock
     module = threading
     module.Lock = module._allocate_lock = _Lock
-    module._CRLock = None  # it asks for the guest's one thread
+    module._CRLock = None  # CPython's own asks for the guest's one thread
     waits.add(_Lock.acquire, None, _wait_for_notice)
 
 
@@ -61,7 +61,7 @@ class _Lock:
 
     @property
     def __enter__(self) -> Callable[[], bool]:
-        # no code of ours may run once it is taken: an interrupt there would leave it so
+        # no code of ours may run once the lock is taken: an interrupt there would leave it taken
         return self.acquire if self._lock.locked() else self._lock.acquire
 
     @property

@@ -1,6 +1,6 @@
-"""Values that a line looks up before a call, which a thread compares when it begins the line anew.
+"""Values that a line reads before a call; a thread that begins the line anew compares them.
 
-Only reads that run no code of the program, and can't fail the second time, are looked at.
+Only reads are considered that run no code of the program and can't fail the second time.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _PLAIN = (
 _FIXED = (int, float, str, bytes, bool, type(None))
 _COMPUTES = {"BINARY_OP", "COMPARE_OP", "UNARY_NEGATIVE", "FORMAT_SIMPLE", "BUILD_SET"}
 _SHARED = {"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR", "LOAD_SUPER_ATTR"}
-_NAMES = {"locals", "vars", "dir", "eval", "exec"}  # functions that tell names of variables
+_NAMES = {"locals", "vars", "dir", "eval", "exec"}  # show which variables have a value
 _FRAMES = {"_getframe", "currentframe"}
 
 
 def value(frame: FrameType, load: Any, before: Any) -> Any:
-    """Returns what an instruction loads; `before` is the value that was loaded before it."""
+    """Returns the value that an instruction loads; `before` is the value loaded before it."""
     kind, name = load.opname, load.argval
     if kind == "LOAD_SUPER_ATTR":
         owner: Any = super(frame.f_locals["__class__"], before)
@@ -44,14 +44,13 @@ def value(frame: FrameType, load: Any, before: Any) -> Any:
 
 
 def values(frame: FrameType, instructions: list[Any], arguments: int) -> list[Any] | None:
-    """Returns what instructions load until the arguments of the call begin.
+    """Returns the values that instructions load before the arguments of the call.
 
     Returns:
-        None if an instruction may run code of the program, or may do something else when it is
-        made anew.
+        None if an instruction may run code of the program, or act differently the second time.
     """
     found: list[Any] = []
-    given: list[tuple[bool, Any]] = []  # the arguments, and whether others can't replace them
+    given: list[tuple[bool, Any]] = []  # the arguments, and whether no other code can replace them
     last = _NOTHING
     for number, each in enumerate(instructions):
         if each.opname.startswith("LOAD_"):
@@ -70,7 +69,7 @@ def values(frame: FrameType, instructions: list[Any], arguments: int) -> list[An
 
 
 def _is_exact(instruction: Any, given: list[tuple[bool, Any]]) -> bool:
-    """Returns whether an instruction does the same with the same arguments, and nothing else."""
+    """Returns whether an instruction depends on its arguments alone, and has no other effect."""
     kind = instruction.opname
     if kind in ("DICT_MERGE", "LIST_EXTEND"):
         return given[-1][0] and type(given[-1][1]) in (tuple, dict)
@@ -87,7 +86,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def may_catch(frame: FrameType, loads: list[Any]) -> bool:
-    """Returns whether classes of exceptions that handlers load are other than those of errors."""
+    """Returns whether handlers that load these classes may catch more than errors."""
     last = None
     for each in loads:
         last = value(frame, each, last)
@@ -99,7 +98,7 @@ def may_catch(frame: FrameType, loads: list[Any]) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def told(code: CodeType) -> frozenset[str] | None:
-    """Returns the variables by which a function can tell that they have no value.
+    """Returns the variables of which a function can find out that they have no value.
 
     Returns:
         None for a function that may keep its frame.

@@ -2,11 +2,11 @@
 
 The guest has one stack, so a thread that waits must leave its functions before another one can go
 on. It leaves them by an exception. Later a tracer moves a new call of each function to the same
-line, with the same variables, and the wait is made anew.
+line, with the same variables, and the thread waits again.
 
-That is exact if no code reacts to the exception, the line has neither done nor read anything before
-it waited, and no iterator, context manager or inner function of the call is lost. Other functions
-are not left.
+A function is left only if that makes no difference: no code reacts to the exception, the line has
+neither done nor read anything before the wait, and no iterator, context manager or inner function
+of the call is lost.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ class Place(NamedTuple):
     line: int
     values: dict[str, Any]
     is_after_wait: bool
-    is_in_loop: bool  # in one that may have no end
+    is_in_loop: bool  # in a loop that may have no end
     begin: int = 0  # the offset of the line
     at: int = 0  # the offset of its call
-    called: tuple[Any, ...] = ()  # what the line looks up to call
+    called: tuple[Any, ...] = ()  # the values that the line reads for its call
 
 
 class _Left(BaseException):
-    """Ends the trial of a jump."""
+    """Ends a trial jump."""
 
 
 def find_places(waits: FrameType, *, is_sleep: bool) -> list[Place] | None:
-    """Returns where a function that waits, and its callers up to `enter`, go on; these come first.
+    """Returns where a waiting function and its callers up to `enter` go on, the outermost first.
 
     Args:
         waits: The frame of the function that waits.
-        is_sleep: The wait need not be made anew, if its line has nothing more to do.
+        is_sleep: The function need not wait again, if its line has nothing more to do.
 
     Returns:
         None if one of the functions can't be entered again.
@@ -102,14 +102,14 @@ def _place(frame: FrameType, called: CodeType, *, is_sleep: bool) -> Place | Non
 
 
 def _lookups(frame: FrameType, begin: int, at: int) -> list[Any] | None:
-    """Returns what a line loads up to the function of a call, or None if that is not exact."""
+    """Returns the values that a line loads up to a call's function; None if they may change."""
     line = [each for each in _instructions(frame.f_code).values() if begin <= each.offset < at]
     number = max((number for number, each in enumerate(line) if _loads_called(each)), default=-1)
     return looked_up.values(frame, line, number + 1)
 
 
 def enter(call: Callable[[], Any], places: list[Place]) -> Any:
-    """Makes a call, whose functions go on at their places, which are forgotten then."""
+    """Makes a call whose functions go on at their places. The places are used up."""
     before = sys.gettrace()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -155,7 +155,7 @@ def _move(frame: FrameType, line: int, values: dict[str, Any]) -> None:
 
 
 def raise_outside_of_handlers(frame: FrameType | None, problem: type[BaseException]) -> None:
-    """Raises an exception in the functions from `frame` to `enter` where none catches it."""
+    """Raises an exception in the functions up to `enter`, at lines that do not catch it."""
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if event == "line" and not _handlers(frame.f_code, frame.f_lasti):
@@ -187,7 +187,7 @@ def _instructions(code: CodeType) -> dict[int, Any]:
 
 @functools.lru_cache(maxsize=1024)
 def _line_of_call(code: CodeType, at: int) -> tuple[int, int] | None:
-    """Returns the offset and number of the line that makes a call anew, or None if not exact."""
+    """Returns the offset and number of a call's line; None if the line can't be run again."""
     if not _can_be_left(code, at):
         return None
     following, is_argument = _instructions(code)[at], True
@@ -205,7 +205,7 @@ def _line_of_call(code: CodeType, at: int) -> tuple[int, int] | None:
 
 @functools.lru_cache(maxsize=1024)
 def _line_after(code: CodeType, at: int) -> int | None:
-    """Returns the next line, if the one of the call at an instruction has nothing more to do."""
+    """Returns the next line, if a call is the last thing that its own line does."""
     following = iter([each for each in _instructions(code).values() if each.offset > at])
     if not _can_be_left(code, at) or next(following).opname != "POP_TOP":
         return None
@@ -216,7 +216,7 @@ def _line_after(code: CodeType, at: int) -> int | None:
 
 
 def _calls(frame: FrameType, called: CodeType, found: list[Any]) -> bool:
-    """Returns whether a function has called `called` itself, and no C code has."""
+    """Returns whether a function called `called` directly, and not through C code."""
     name, is_attribute = _called_name(frame.f_code, frame.f_lasti)
     if is_attribute and (not found or name == "__enter__"):
         return called.co_name == ("acquire" if found else name)
@@ -226,7 +226,7 @@ def _calls(frame: FrameType, called: CodeType, found: list[Any]) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _called_name(code: CodeType, at: int) -> tuple[str, bool]:
-    """Returns the name that the call at an instruction loads, and whether it is an attribute's."""
+    """Returns the name of an instruction's function, and whether it is an attribute."""
     before = [each for each in _instructions(code).values() if each.offset < at]
     inner = 0  # calls among the arguments
     for number, each in reversed([*enumerate(before)]):
@@ -244,7 +244,7 @@ def _called_name(code: CodeType, at: int) -> tuple[str, bool]:
 
 
 def lets_others_run(function: Any, owner: Any) -> bool:
-    """Returns whether each turn of a loop that may have no end waits where it can be left.
+    """Returns whether a function's `while` loops all wait, in each turn, where it can be left.
 
     Args:
         function: The function.
@@ -279,7 +279,7 @@ def _is_skipped(code: CodeType, at: int, loop: range) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _while_loops(code: CodeType) -> list[range]:
-    """Returns the offsets of each loop that is not one of an iterator."""
+    """Returns the offsets of each loop without an iterator."""
     at = _instructions(code)
     jumps = [each for each in at.values() if each.opname == "JUMP_BACKWARD"]
     loops = [each for each in jumps if at[each.jump_target].opname != "FOR_ITER"]
@@ -291,7 +291,7 @@ def _loads_called(instruction: Any) -> bool:
 
 
 def _is_kept(instruction: Any, following: Any) -> bool:
-    """Returns whether a value that was loaded before a call can't be another one later."""
+    """Returns whether a value that was loaded before a call stays the same."""
     return (
         _loads_called(instruction)
         or instruction.opname.startswith(("LOAD_FAST", "LOAD_CONST", "LOAD_SMALL_INT"))
@@ -312,10 +312,10 @@ def _is_without_effect(instruction: Any) -> bool:
 
 
 def _can_be_left(code: CodeType, at: int) -> bool:
-    """Returns whether an unexpected exception of the call at an instruction has no other effect."""
+    """Returns whether an exception in an instruction's call only ends the function."""
     if code.co_flags & _GENERATORS or not code.co_flags & inspect.CO_OPTIMIZED or code.co_cellvars:
         return False
-    is_call = _instructions(code)[at].opname.startswith("CALL")  # not that of a property
+    is_call = _instructions(code)[at].opname.startswith("CALL")  # a property would also call code
     return is_call and _handler_loads(code, at) is not None
 
 
@@ -326,7 +326,7 @@ def _is_caught(frame: FrameType, at: int) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _handler_loads(code: CodeType, at: int) -> list[Any] | None:
-    """Returns the instructions that load classes of exceptions, if handlers do nothing else."""
+    """Returns the instructions of handlers that load classes, if they have no others."""
     instructions = list(_instructions(code).values())
     index = {each.offset: number for number, each in enumerate(instructions)}
     loads = []
@@ -351,7 +351,7 @@ def _handlers(code: CodeType, at: int) -> list[int]:
 
 
 def _can_enter(code: CodeType, instruction: Any) -> bool:
-    """Tries whether a jump to an instruction's line, from the beginning, leads there."""
+    """Returns whether a trial jump from the beginning reaches an instruction's line."""
     bare = code.replace(
         co_argcount=0,
         co_posonlyargcount=0,

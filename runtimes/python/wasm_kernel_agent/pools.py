@@ -1,8 +1,7 @@
 """Pools of threads and processes.
 
 The pools of `concurrent.futures` have the threads of `threads.py`. Those of `multiprocessing` make
-each call at once. Calls for a process get copies of their arguments and give copies of their
-values, as between processes.
+each call at once. Calls for a process work on copies of their arguments, and return copies.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def install() -> None:
 
 
 def _work(executor: Any, context: Any, calls: Any) -> None:
-    """Makes the calls of a pool, in one of its threads, which can't leave Python's own function."""
+    """Makes a pool's calls, in one of its threads; a thread can't leave Python's own function."""
     if not _is_initialized(executor, context):
         return
     while True:
@@ -76,7 +75,7 @@ def _is_initialized(executor: Any, context: Any) -> bool:
 
 
 def _replace_thread(pool: Any) -> None:
-    """Lets a pool begin another thread in place of this one, which an interrupt ends."""
+    """Lets a pool start a new thread for one that an interrupt ends."""
     if pool is not None:
         pool._threads.discard(threading.current_thread())
 

@@ -176,7 +176,7 @@ def system(command: Any) -> int:
 
 @cache
 def _commands() -> frozenset[str]:
-    """The names of the shell's commands, which are no files of Python's."""
+    """The names of the shell's commands. No files stand for them."""
     return frozenset(run_script("ls /usr/bin").output.decode().split())
 
 
@@ -199,13 +199,13 @@ class _Usage(NamedTuple):
 
 
 def _disk_usage(path: Any) -> _Usage:
-    """Returns the bytes that files may take, take, and may take in addition, as `df` tells them."""
+    """Returns the limit, the used and the free bytes of files, as `df` shows them."""
     os.stat(path)  # noqa: PTH116 - a descriptor has no `Path`
     return _Usage(*(int(number) * 1024 for number in run_script("df").output.split()[-5:-2]))
 
 
 def install() -> None:
-    """Replaces the functions that would start or find a program; `os.popen` calls one of them."""
+    """Replaces the functions that start or find programs; `os.popen` calls one of them."""
     module: Any = subprocess
     module.Popen = FinishedProcess
     module = shutil

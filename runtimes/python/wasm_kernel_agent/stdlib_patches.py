@@ -212,7 +212,7 @@ def _keep_a_umask() -> None:
 
 
 def _have_a_user() -> None:
-    """Gives `os` the user and the group 0, to whom all files belong, as `os.stat` says."""
+    """Gives `os` the user and group 0, the owner of all files by `os.stat`."""
     module: Any = os
     module.getppid, module.getlogin = lambda: 1, getpass.getuser
     for name in ("getuid", "geteuid", "getgid", "getegid"):
@@ -222,7 +222,7 @@ def _have_a_user() -> None:
 
 
 def _tell_of_missing_locales() -> None:
-    """Says that a locale changes nothing: WASI's C library takes any name, and has no locales."""
+    """Makes `setlocale` say that it has no effect: WASI's C library accepts any name."""
     choose, told = locale.setlocale, set[str]()
 
     def setlocale(category: int, locale: Any = None) -> str:

@@ -3,7 +3,7 @@
 The guest has one thread. A started thread runs until it waits for something: by `sleep`, `join`, a
 taken lock, an event, a queue or a future. There it leaves its functions, if it can enter them again
 (`parked_frames.py`), and others go on. If it can't, the others run on top of it, and it goes on
-once they have ended or wait. An operating system could run its threads in the same order. A thread
+once they have ended or wait. An operating system could run the threads in the same order. A thread
 that needs another order gets an error.
 """
 
@@ -38,11 +38,11 @@ _LEFT = (
     "cells. They go on while a later cell waits, as in sleep() or join()."
 )
 _NAMED_MOST = 5
-_LOOP_SECONDS = 5.0  # after a cell, for a thread in a loop, which may have no end
-_LEAST_PAUSE = 1e-4  # in which others run, as an operating system lets them in sleep(0)
+_LOOP_SECONDS = 5.0  # the wait after a cell for a thread in a loop that may have no end
+_LEAST_PAUSE = 1e-4  # lets others run even in sleep(0), as an operating system does
 _waiting: list[_Handle] = []
 _running: list[_Handle] = []
-_waits: list[_Wait] = []  # of code that goes on after the running threads
+_waits: list[_Wait] = []  # of code below the running threads on the stack
 _sleeps: list[tuple[int, int]] = []  # the last places where the cell has slept
 _pause = time.sleep
 _active: dict[int, Any] = vars(threading)["_active"]
@@ -60,7 +60,7 @@ class _Parked(BaseException):
 
 
 class _Wait:
-    """A wait of a cell or a thread for an event; once the event has happened, it stays so."""
+    """A wait of a cell or a thread for an event. An event that has happened counts from then on."""
 
     def __init__(self, is_over: Callable[[], bool], timeout: float | None = None) -> None:
         self._look, self._is_over = is_over, False
@@ -87,7 +87,7 @@ class _Handle:
         self.call = _call_of(thread)
         self.places: list[parked_frames.Place] = []
         self.wait: _Wait | None = None  # of a thread that has left its functions
-        self.is_late = False  # the thread enters a wait whose time is over
+        self.is_late = False  # its wait's time is over, which the function must still find out
         self.has_begun = self.has_met_end = self.is_told = self.was_asked = self._is_done = False
         self.is_timer = _is_timer(thread)
         if self.is_timer:
@@ -101,7 +101,7 @@ class _Handle:
         return self.wait is None or self.wait.is_over()
 
     def is_looping(self) -> bool:
-        """Returns whether the thread waits for time alone in a loop, which may have no end."""
+        """Returns whether the thread sleeps in a loop that may have no end."""
         if self.wait is None or self.wait.end is None or self.wait.has_happened():
             return False
         return any(each.is_in_loop for each in self.places)
@@ -111,14 +111,14 @@ class _Handle:
         return self._is_done and self not in _running
 
     def may_begin_in_sleep(self) -> bool:
-        """Returns whether each of the thread's loops lets others go on."""
+        """Returns whether all of the thread's loops let others run."""
         function = parked_frames.plain_function(self.called)
         owner = getattr(self.called, "__self__", None)
         is_python = hasattr(function, "__code__")
         return self.has_begun or not is_python or parked_frames.lets_others_run(function, owner)
 
     def keeps_cell(self, seconds: float) -> bool:
-        """Returns whether a cell that ended some seconds ago waits for the thread."""
+        """Returns whether the cell still waits for the thread, some `seconds` after its end."""
         if self.is_daemon or (self.is_timer and not self.thread.finished.is_set()):
             return False
         is_left = seconds > _LOOP_SECONDS and self.is_looping()
@@ -163,9 +163,9 @@ class _Handle:
                 _active.pop(self.ident, None)
 
     def park(self, is_over: Callable[[], bool] | None, timeout: float | None) -> None:
-        """Leaves the thread's functions until a wait is over, if they can be entered again.
+        """Leaves the thread's functions until a wait is over, if it can enter them again.
 
-        Without `is_over` it is a wait for a notice.
+        Without `is_over` the thread waits for a notice.
         """
         found = waits.find()
         if found is None:
@@ -178,7 +178,7 @@ class _Handle:
             raise _Parked
 
     def take_late(self) -> bool:
-        """Returns whether the wait that the thread has entered anew is over without its event."""
+        """Returns whether the wait that the thread has entered again has timed out."""
         is_late, self.is_late = self.is_late, False
         found = waits.find() if is_late else None
         if found is not None and "endtime" in found[0].f_locals:
@@ -187,7 +187,7 @@ class _Handle:
 
 
 def _call_of(thread: Any) -> Callable[[], Any]:
-    """Returns a call of the thread's function, which may be made again."""
+    """Returns a call of the thread's function that can be made a second time."""
     run: Callable[[], Any] = thread.run
     if getattr(run, "__func__", None) is threading.Thread.run and thread._target is not None:
         return functools.partial(thread._target, *thread._args, **thread._kwargs)
@@ -204,7 +204,7 @@ def _is_timer(thread: Any) -> bool:
 
 
 def _is_end(problem: BaseException | None) -> bool:
-    """Returns whether an exception is, or came while code handled, the end of a daemon."""
+    """Returns whether an exception is the end of a daemon, or was raised while code handled one."""
     while problem is not None and not isinstance(problem, _Ended):
         problem = problem.__context__
     return problem is not None
@@ -244,7 +244,7 @@ def run_until(
     try:
         while not wait.is_over():
             below = [each for each in below if not each.is_over()]
-            is_late = len(below) < number  # and other code goes on once this has ended
+            is_late = len(below) < number  # code below on the stack waits for this to end
             if is_late and _running[-1].is_daemon:
                 _end_daemon()
             chosen = [each for each in _waiting if among(each)]
@@ -263,7 +263,7 @@ def run_until(
 
 
 def _run(ready: list[_Handle], wait: _Wait) -> None:
-    """Runs threads, first those that could go on first, until a wait is over."""
+    """Runs threads until a wait is over, in the order in which they became ready."""
 
     def order(each: _Handle) -> tuple[bool, float]:
         return each.is_daemon and not each.has_begun, (each.wait and each.wait.end) or 0.0
@@ -293,7 +293,7 @@ def let_others_run(is_over: Callable[[], bool] | None, timeout: float | None) ->
     """Leaves the functions of a thread that waits, if possible.
 
     Returns:
-        Whether the thread has entered this wait anew, and its time is over.
+        Whether the thread has entered this wait again, and it has timed out.
     """
     if not _running:
         return False
@@ -357,9 +357,9 @@ def begin_cell() -> None:
 
 
 def end_cell(*, runs: bool) -> None:
-    """Runs the threads that no cell waited for, but for daemons and timers; tells of those.
+    """Runs the threads that no cell waited for, except daemons and timers; names the rest.
 
-    Unless it `runs` them, all are left to later cells.
+    Without `runs`, all threads are left to later cells.
     """
     began = time.monotonic()
 
@@ -370,7 +370,7 @@ def end_cell(*, runs: bool) -> None:
     try:
         if runs:
             run_until(lambda: not any(map(keeps, _waiting)), among=keeps)
-    finally:  # an interrupt may end it
+    finally:  # an interrupt may end the run
         for each in _waiting:
             each.is_told = True
     left = [each for each in untold if each in _waiting and each.is_of_cell]
@@ -386,7 +386,7 @@ def install() -> None:
     thread: Any = threading.Thread
     thread.start, thread.is_alive = _start, _is_alive
     module: Any = queue
-    module.SimpleQueue = module._PySimpleQueue  # it waits by a condition
+    module.SimpleQueue = module._PySimpleQueue  # Python's own waits by a condition
     module = threading
     module.get_ident = get_ident
     module.local = _threading_local.local  # it asks for the current thread
@@ -413,7 +413,7 @@ def _start(self: Any) -> None:
 
 
 def _is_alive(self: Any) -> bool:
-    """Returns whether the thread runs. Asked again, runs it: a cell may wait in a loop."""
+    """Returns whether the thread is alive. A second call runs it: a cell may wait in a loop."""
     if not self._started.is_set():
         return False
     if isinstance(handle := self._os_thread_handle, _Handle):

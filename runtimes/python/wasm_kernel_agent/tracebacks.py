@@ -112,7 +112,7 @@ _TIMERS = ("alarm", "setitimer")
 
 
 class CellCompiler(CachingCompiler):
-    """Compiles cells under names of files, as ipykernel does: some libraries show no others."""
+    """Compiles cells under names of files, as ipykernel does: some libraries need them."""
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         """Returns the name of a cell's code."""
@@ -401,7 +401,7 @@ def know_frames_of_cells() -> None:
     """Lets `inspect.getmodule` and IPython know that a frame of a cell belongs to no module's file.
 
     Python looks for the file in all modules, and IPython asks twice for each frame of a traceback.
-    IPython reads its lines, and marks no part of a line if there is no such file.
+    IPython also reads the file, and marks no part of a line if the file is missing.
     """
     original, module = inspect.getmodule, cast("Any", ultratb)
     count = module.get_line_number_of_frame

@@ -1,4 +1,4 @@
-"""Functions that wait, and that a thread may leave and call anew."""
+"""Functions that wait, which a thread may leave and call again."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def add(
     has_happened: Callable[[Any], Any] | None = None,
     *inner: Callable[..., Any],
 ) -> None:
-    """Adds a function that a thread may leave and call anew.
+    """Adds a function that a thread may leave and call again.
 
     Args:
         function: The function.
-        has_happened: Returns, for the object whose method it is, whether a call would end at once.
-            The function needs it if it waits for a notice.
+        has_happened: Returns whether a call would end at once, given the object whose method the
+            function is. Needed if the function waits for a notice.
         inner: Functions that it calls to wait.
     """
     _events[function.__code__] = has_happened
@@ -33,10 +33,10 @@ def add(
 
 
 def find() -> tuple[FrameType, Callable[[], Any] | None] | None:
-    """Returns the frame of the function that waits, and what tells whether its event has happened.
+    """Returns the frame of the waiting function, and a function that tells if its event happened.
 
     Returns:
-        None if a function waits that must not be called anew, such as a barrier's.
+        None if the waiting function must not be called again, such as a barrier's.
     """
     found, frame = None, sys._getframe(1)
     while frame.f_code in _events or frame.f_code in _inner:

@@ -99,7 +99,7 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, metavar="N", help=_JOBS)
     repeat("--input", "FILE", _INPUT, type=path_of, dest="inputs")
     repeat("-r --requirements", "FILE", _REQUIREMENTS, type=path_of)
-    add("--sessions", type=path_of, metavar="FOLDER", help="where notebooks have their sessions")
+    add("--sessions", type=path_of, metavar="FOLDER", help="the folder of the notebooks' sessions")
     for field, (name, kind, about) in _BUDGETS.items():
         add(name, dest=field, type=kind, metavar=_METAVARS[kind], help=about)
 

@@ -83,8 +83,8 @@ RUNNING = "running"
 
 _SPARE_STATES = 100  # states that attempts to resume may leave
 _STATES_MOST = 10_000
-_LARGE = 1024 * 1024  # bytes of a notebook that is not written again at once
-_PAUSES = 10  # from one of its writes to the next, in times that the first took
+_LARGE = 1024 * 1024  # bytes of a notebook; a larger one is written less often
+_PAUSES = 10  # the pause after a write, as a multiple of the write's own time
 _LOG = logging.getLogger("wasm_kernel.batch")
 _FAULT = "The runner failed in a way that it never should ({kind}); its log says more."
 _NOT_KEPT = "Every cell ran, but the variables that they left could not be kept."

@@ -168,7 +168,7 @@ def _check_probes(test: GradedTest) -> None:
 
 
 def _text_of(told: Expression) -> str:
-    """Returns the text that is the value, encoded in hexadecimal; raises `ValueError`."""
+    """Decodes a value, a text in hexadecimal; raises `ValueError` if it is anything else."""
     return bytes.fromhex(told.data.text.strip("'")).decode()
 
 

@@ -19,7 +19,7 @@ from wasm_kernel.policy import MIB, read_toml
 
 ADMIN = "admin"
 ENDING = "this server is ending; try again when it, or another one, is up"
-"""The words for clients whose requests can't be served any more."""
+"""The error for requests that arrive while the server ends."""
 LEASE_KEY = "wasm_kernel.lease"
 """The key of a request's `MemoryLease` in its ASGI scope."""
 HELD_BYTES = 64 * MIB

@@ -23,10 +23,10 @@ from wasm_kernel.execution.descriptors import make_room
 
 App = ASGIApp
 _LINES_MOST = 5_000  # connections at once
-_BACKLOG = 100  # connections that are taken before one of them can be refused
+_BACKLOG = 100  # connections that the system accepts before the server sees one
 _HEAD_SECONDS = 10.0  # for the head of a request to arrive
 _LEAVE_SECONDS = 3  # for running requests when the server ends
-_ANSWER_SECONDS = 0.5  # for the answers to these requests, once the sessions have ended
+_ANSWER_SECONDS = 0.5  # for the answers to waiting requests, once the sessions have ended
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _HOST = "HOST:PORT"
 _UNPROTECTED = (
@@ -90,11 +90,11 @@ class Address(Struct, frozen=True):
 
 
 class HttpConnection(H11Protocol):
-    """A connection, which takes a descriptor. It ends if the head of a request does not arrive.
+    """A connection. It ends if the head of a request does not arrive in time.
 
-    uvicorn's own time-out begins only after the first response, and any byte ends it. Its limit of
-    connections refuses requests, also those on connections that were there before, and takes
-    further connections.
+    uvicorn's own time-out begins only after the first response, and any byte ends it. At its limit
+    of connections, uvicorn accepts further ones, and refuses requests on all of them, old ones
+    included.
     """
 
     _late: asyncio.TimerHandle | None = None
@@ -132,7 +132,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, close: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
         self._close = close
-        # otherwise streams of agents end with the signal, before their answers
+        # otherwise the signal ends the streams of agents before their answers
         AppStatus.enable_automatic_graceful_drain = False
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -156,9 +156,9 @@ def by_path(paths: Collection[str], first: App, second: App) -> App:
 
 
 def awaiting_clients(app: App) -> App:
-    """Returns an application whose answers end when their clients have taken them.
+    """Wraps an application, so that an answer ends when its client has received all of it.
 
-    uvicorn waits for a client before a part of an answer, but not after the last one.
+    uvicorn waits for the client before each part of an answer, but not after the last one.
     """
 
     async def serve_all(scope: Scope, receive: Receive, send: Send) -> None:
@@ -176,7 +176,7 @@ def awaiting_clients(app: App) -> App:
 
 
 def _most_connections() -> int:
-    """Returns how many connections may be open: half of the descriptors are for sessions."""
+    """Returns the most connections: half of the descriptors. The other half is for sessions."""
     with contextlib.suppress(OutOfDescriptors):
         make_room(None, 2 * _LINES_MOST)
     return min(_LINES_MOST, os.sysconf("SC_OPEN_MAX") // 2)
@@ -199,7 +199,7 @@ async def serve(
         backlog=_BACKLOG,
         timeout_graceful_shutdown=_LEAVE_SECONDS,
     )
-    # the SDK's own handler opens a file for a traceback; without descriptors that ended the server
+    # the SDK's handler opens a file for a traceback, which ended a server without descriptors
     logging.basicConfig(level=logging.WARNING, force=True)
     logging.getLogger("uvicorn.error").addFilter(CutOff.is_unknown)
     await Server(config, close).serve(sockets=[listener])

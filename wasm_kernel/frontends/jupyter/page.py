@@ -62,7 +62,7 @@ class Page(CleanPage):
         self.ident = str(uuid.uuid4())
         self.offered = 0  # comm messages that came while a cell ran
         self._last_outputs: dict[str, str] = {}  # waiting messages with all outputs of an `Output`
-        self._is_answered = True  # by the client, as far as is known
+        self._is_answered = True  # true until a client has not answered
         self.session = session
         self._iopub: Any = sockets.iopub
 
@@ -141,10 +141,10 @@ class Page(CleanPage):
     async def await_answers(self, listener: KernelListener) -> None:
         """Waits until nbclient has answered the outputs that a cell put into `Output` widgets.
 
-        It answers each by a comm message. jupyter_client sends past its event loop, so that a
-        cell's reply that came at that moment would wait for the cell's time-out, or for ever.
-        Ends when no answer came for `_ANSWER_SECONDS`, as other clients never answer, and waits no
-        more until one has come.
+        nbclient answers each output by a comm message. If the cell's reply came at that moment,
+        nbclient would miss it until the cell's time-out, or for ever, as jupyter_client sends past
+        its event loop. Other clients never answer: after `_ANSWER_SECONDS` without an answer the
+        wait ends, and later cells do not wait until an answer has come.
         """
         if not self._is_answered or self.offered >= listener.answers_due:
             return
@@ -158,8 +158,8 @@ class Page(CleanPage):
     async def deliver(self, parent: Content) -> None:
         """Passes a message of the page to the guest; closes a comm that the guest can't answer.
 
-        Leaves out a message with an `Output` widget's outputs if a later one waits: that has them
-        all, and clients send one for each output.
+        Clients send all outputs of an `Output` widget again after each new one. Of such messages,
+        only the latest that waits is delivered.
         """
         message, listener = message_of(parent), KernelListener(self, parent)
         if message is None:
@@ -280,7 +280,7 @@ def _is_answered(output: Output) -> bool:
 
 
 def _has_all_outputs(message: CommMessage) -> bool:
-    """Returns whether a message holds the outputs that an `Output` widget has now, and no more."""
+    """Returns whether a message holds all outputs of an `Output` widget, and nothing else."""
     state = message.data.get("state")
     if not (isinstance(state, dict) and state.keys() == {"outputs"}):
         return False

@@ -106,7 +106,7 @@ class KernelTimeline:
         self._send = send
         self._views: dict[str, None] = {}
         self._widget: TimelineWidget | None = None  # the last one
-        self._used: Content = {"fuel": None, "seconds": None}  # by the last counted cell
+        self._used: Content = {"fuel": None, "seconds": None}  # what the last counted cell used
         self._lost: dict[int, Content] = {}  # cells that lost their guest, by number
         self._last_runs: dict[str, int] = {}  # the number of each notebook cell's last run
         self._gone: set[str] = set()  # notebook cells whose effects memory does not have
@@ -338,7 +338,7 @@ class KernelTimeline:
         lost = {number: row for number, row in self._lost.items() if number not in of_cells}
         for number, row in lost.items():
             before = [one for cell, one in of_cells.items() if cell < number and one in line]
-            row.setdefault("at", max(before, default=0))  # the state that it ran in
+            row.setdefault("at", max(before, default=0))  # the state in which the cell ran
         return [*lost.values()]
 
 

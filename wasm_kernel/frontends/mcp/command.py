@@ -109,7 +109,7 @@ def add_service_options(command: argparse.ArgumentParser, **defaults: float) -> 
     add("--token-file", type=path_of, metavar="FILE", help=_BEARERS)
     repeat("--allow-host", "NAME", "over HTTP, a further name that clients reach this server by")
     add("--keep", action="store_true", help="leave sessions on disk at the end")
-    add("--workspace", type=path_of, metavar="FOLDER", help="where sessions lie")
+    add("--workspace", type=path_of, metavar="FOLDER", help="the folder of the sessions")
     add("--policy", type=path_of, metavar="FILE", help=_POLICY)
     repeat("--mount", "HOST:GUEST[:rw]", _MOUNT)
     repeat("--network", "URL", _NETWORK)

@@ -83,7 +83,7 @@ class ScriptMagics(Magics):
         self._end(run_script(program, cell.encode()), {**before, **options}, cell)
 
     def _parsed(self, line: str, flags: str = "") -> tuple[Any, str]:
-        """Returns the options of a line, and the rest of it; flags end at its first word."""
+        """Returns a line's options, and the rest of it; options end at the first other word."""
         named = {flag or name: value for flag, name, value in _OPTIONS.findall(line)}
         if named.keys() & {"bg", "proc"}:
             raise UsageError(_NO_BACKGROUND)

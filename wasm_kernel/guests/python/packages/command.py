@@ -103,7 +103,7 @@ class PipCommand:
             if requirements.applies(each, {**self._markers, "extra": ""}):
                 fit.append(each)
             else:
-                task.report(f"Ignoring {each.name}: {each.marker} is not so in the sandbox")
+                task.report(f"Ignoring {each.name}: {each.marker} is false in the sandbox")
         return replace(asked, requirements=tuple(fit))
 
     def _resolve(

@@ -49,7 +49,7 @@ _ONLY_NAMES = "only names of packages are taken, with versions and markers, and 
 class PipLine:
     """A parsed `%pip` line: the verb `install` or `uninstall`, and its requirements.
 
-    `requirements` may have markers; `upgrade`, `pre` and `quiet` are as pip has them.
+    `requirements` may have markers; `upgrade`, `pre` and `quiet` are pip's options.
     """
 
     verb: str
