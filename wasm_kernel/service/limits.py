@@ -82,5 +82,5 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
             raise LimitReached(
                 "disk_bytes",
                 f"The disk of the sessions' folder has less than {readable(FREE_BYTES)} left.",
-                "Delete what is no longer needed there, such as old sessions.",
+                "Delete files there that are no longer needed, such as old sessions.",
             )
