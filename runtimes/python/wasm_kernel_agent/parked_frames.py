@@ -262,12 +262,13 @@ def lets_others_run(function: Any, owner: Any) -> bool:
 
 def _waits_at(function: Any, owner: Any, at: int) -> bool:
     code = function.__code__
-    if at not in _instructions(code) or (_line_of_call(code, at) or _line_after(code, at)) is None:
+    if at not in _instructions(code) or not _instructions(code)[at].opname.startswith("CALL"):
         return False
     name, is_attribute = _called_name(code, at)
     called = getattr(type(owner), name, None) if is_attribute else function.__globals__.get(name)
     names = getattr(getattr(called, "__code__", None), "co_names", ())
-    return not _WAITS.isdisjoint([name, *names])
+    is_wait = not _WAITS.isdisjoint([name, *names])
+    return is_wait and (_line_of_call(code, at) or _line_after(code, at)) is not None
 
 
 def _is_skipped(code: CodeType, at: int, loop: range) -> bool:

@@ -9,6 +9,7 @@ that needs another order gets an error.
 
 from __future__ import annotations
 
+import _thread
 import _threading_local
 import asyncio
 import contextvars
@@ -45,6 +46,8 @@ _running: list[_Handle] = []
 _waits: list[_Wait] = []  # of code below the running threads on the stack
 _sleeps: list[tuple[int, int]] = []  # the last places where the cell has slept
 _pause = time.sleep
+_make_lock = _thread.allocate_lock
+_is_set = threading.Event.is_set
 _active: dict[int, Any] = vars(threading)["_active"]
 _ident_of_guest = threading.get_ident
 _idents = itertools.count(1)
@@ -64,7 +67,11 @@ class _Wait:
 
     def __init__(self, is_over: Callable[[], bool], timeout: float | None = None) -> None:
         self._look, self._is_over = is_over, False
-        self.end = None if timeout is None else time.monotonic() + timeout
+        self.end = None
+        if timeout is not None:
+            seconds = float(max(timeout, 0))
+            _make_lock().acquire(True, seconds)  # it raises the errors of CPython's own waits
+            self.end = time.monotonic() + seconds
 
     def has_happened(self) -> bool:
         """Returns whether the event has happened."""
@@ -91,7 +98,8 @@ class _Handle:
         self.has_begun = self.has_met_end = self.is_told = self.was_asked = self._is_done = False
         self.is_timer = _is_timer(thread)
         if self.is_timer:
-            self.wait = _Wait(thread.finished.is_set, thread.interval)
+            self.has_finished = functools.partial(waits.look, _is_set, thread.finished)
+            self.wait = _Wait(self.has_finished, thread.interval)
         self.called = (thread.function if self.is_timer else thread._target) or thread.run
         module = getattr(parked_frames.plain_function(self.called), "__module__", None)
         self.is_of_cell = module in ("__main__", "wasm_kernel_agent.pools")
@@ -119,7 +127,7 @@ class _Handle:
 
     def keeps_cell(self, seconds: float) -> bool:
         """Returns whether the cell still waits for the thread, some `seconds` after its end."""
-        if self.is_daemon or (self.is_timer and not self.thread.finished.is_set()):
+        if self.is_daemon or (self.is_timer and not self.has_finished()):
             return False
         is_left = seconds > _LOOP_SECONDS and self.is_looping()
         return self.is_ready() or not (self.is_told or is_left)
@@ -200,6 +208,7 @@ def _is_timer(thread: Any) -> bool:
         and type(thread).run is threading.Timer.run
         and type(thread.finished) is threading.Event
         and isinstance(thread.interval, int | float)
+        and thread.interval <= threading.TIMEOUT_MAX
     )
 
 

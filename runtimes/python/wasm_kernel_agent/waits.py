@@ -47,7 +47,20 @@ def find() -> tuple[FrameType, Callable[[], Any] | None] | None:
     has_happened = _events[found.f_code]
     if has_happened is None:
         return found, None
-    return found, functools.partial(has_happened, found.f_locals["self"])
+    return found, functools.partial(look, has_happened, found.f_locals["self"])
+
+
+def look(has_happened: Callable[[Any], Any], of: Any) -> Any:
+    """Returns whether an event of an object has happened, or can't be told any more.
+
+    Then the thread that waits for it goes on, and meets the error itself.
+    """
+    try:
+        return has_happened(of)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return True
 
 
 def install() -> None:
@@ -56,7 +69,7 @@ def install() -> None:
     add(queue.Queue.put, lambda of: of._qsize() < of.maxsize or of.is_shutdown)
     add(queue.Queue.join, lambda of: not of.unfinished_tasks)
     add(queue.SimpleQueue.get, lambda of: not of.empty())
-    add(threading.Event.wait, lambda of: of.is_set())
+    add(threading.Event.wait, lambda of: of._flag)
     add(threading.Semaphore.acquire, lambda of: of._value)
     add(vars(threading)["_PyRLock"].acquire)
     add(threading.Thread.join)

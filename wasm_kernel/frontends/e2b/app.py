@@ -7,6 +7,7 @@ client it needs, how its body is read, and the form of its errors.
 from __future__ import annotations
 
 import errno
+import functools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -236,6 +237,11 @@ def _told(plane: Plane, refusal: Refusal) -> Response:
 
 
 async def _openapi(_: ApiCall) -> dict[str, Any]:
+    return _description()
+
+
+@functools.cache  # anyone may ask for it, and it takes milliseconds
+def _description() -> dict[str, Any]:
     return openapi.document(TABLE)
 
 
