@@ -49,7 +49,7 @@ def folders_of(workspace: Path, *, outside_sessions: bool = False) -> SandboxFol
     real.mkdir(parents=True, exist_ok=True)
     folder = Folder.open(real)
     privates = PrivateFolders(real.parent)
-    if outside_sessions:  # which makes no root of sessions of the folder that it lies in
+    if outside_sessions:  # such a sandbox does not make the folder above a root of sessions
         found = privates.find(real.name, folder) or privates._make(real.name, folder)
     else:
         found = privates.open(real.name, folder)

@@ -135,7 +135,7 @@ def test_every_command_of_ours_exists(capsys: pytest.CaptureFixture[str]) -> Non
             main([command, "--help"])
         said = capsys.readouterr().out
         assert command in said
-        if command in ("run", "grade"):  # sentences of theirs name these
+        if command in ("run", "grade"):  # their sentences name these commands
             assert all(f"{option} " in said for option in BATCH_OPTIONS.values())
 
 

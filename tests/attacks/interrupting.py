@@ -51,7 +51,7 @@ class Asked(NoListener):
 
 
 def interrupt_many(sandbox: Sandbox, rounds: Iterable[int], seed: int) -> dict[str, int]:
-    """Interrupts a cell in each round; the next must run. Returns how often cells ended how."""
+    """Interrupts a cell in each round; the next must run. Returns how often each end came."""
     dice, ends = random.Random(seed), dict.fromkeys(["ended", *ENDS], 0)
     assert sandbox.execute("import asyncio; kept = 7").success
     listener = Asked(sandbox)

@@ -14,7 +14,7 @@ from tests.faults import faulty
 
 @pytest.fixture(scope="module", autouse=True)
 def _knocking() -> Iterator[None]:
-    """Workers have two more commands."""
+    """Gives workers two more commands."""
     with faulty("tests.attacks.knocking"):
         yield
 

@@ -182,7 +182,7 @@ _READY = """async () => {
 
 
 class Lab:
-    """JupyterLab's page, for tests that use it like people.
+    """JupyterLab's page, for tests that use it as people do.
 
     Attributes:
         page: Playwright's page.

@@ -1,4 +1,4 @@
-"""A notebook in JupyterLab, used like people use it.
+"""A notebook in JupyterLab, used as people use it.
 
 `make soak` takes the README's picture and leaves it in `build/browser/jupyterlab.png`;
 `docs/jupyterlab.png` is a copy that a person has checked.

@@ -1,4 +1,4 @@
-"""The timeline beside a notebook in JupyterLab, used like people use it.
+"""The timeline beside a notebook in JupyterLab, used as people use it.
 
 The tests share a notebook of ten cells that have run, and a last cell for what a test tries. Each
 test begins at the tenth cell's state.

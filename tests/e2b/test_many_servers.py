@@ -62,7 +62,7 @@ def ids(answer: Api) -> set[str]:
 
 @pytest.mark.parametrize("kept", [(), ("--keep",)])
 def test_clients_of_an_ending_server_read_so(tmp_path: Path, kept: tuple[str, ...]) -> None:
-    """Before, they read that their sandbox was killed, or "the service is closed; make another"."""
+    """Before, they read that their sandbox was killed, or that "the service is closed"."""
     code = "import time\nprint('began', flush=True)\ntime.sleep(600)"
     with (
         ExitStack() as ending,
@@ -174,6 +174,6 @@ def test_a_server_survives_more_connections_than_it_has_descriptors(tmp_path: Pa
             line.setblocking(False)
             line.connect_ex((place.hostname, place.port))
         wait_for(lambda: len([*Path(f"/proc/{server.pid}/fd").iterdir()]) > 250)
-        time.sleep(1)  # it took all of them
+        time.sleep(1)  # before, the server had taken all of them by now
         opened.close()
         wait_for(lambda: is_there(server))

@@ -438,7 +438,7 @@ def test_a_reopened_notebook_knows_how_the_cells_of_yesterday_ran(tmp_path: Path
         assert first["seconds"] > 0
         assert tree["here"] == first["id"]
         assert tree["gone"] == ["two"]
-        assert "goes on" not in kernel.run("pass").stderr  # the page has said it
+        assert "goes on" not in kernel.run("pass").stderr  # the page has already said so
         kernel.run("%undo")
         assert view.ask("tree")["resumed"] == ""
         assert "error" not in view.ask("checkpoint", name="kept")

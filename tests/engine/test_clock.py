@@ -93,7 +93,7 @@ STORIES = {
     "the user's time does not count and all other time does": "arm 5; pause; later 100; lives; "
     "resume; later 4.9; lives; later 0.1; ends",
     "closing stops every later turn": "close; arm none; ends",
-    # the agent took it as a stale one
+    # the agent ignored the interrupt as a stale one
     "an interrupt before the guest has its request is raised again": "arm none; interrupt; watch; "
     "takes; request_taken; watch; raised 2; pending",
     # before, the guest seemed unable to begin a cell, and the cell before was taken back

@@ -253,7 +253,7 @@ class Guest:
         return errno, self.instance.memory.read(_BUFFER_AT, used)
 
     def names(self, fd: int, room: int = 4096) -> list[str]:
-        """A folder's names, read as a C library does: whole entries, then from the next one on."""
+        """A folder's names, read as a C library does: each call goes on after the last."""
         names: list[str] = []
         cookie = 0
         for _ in range(10_000):

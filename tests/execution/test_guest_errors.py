@@ -203,7 +203,7 @@ def test_a_group_of_exceptions_is_an_error_with_its_parts(module_sandbox: BaseSa
 
 
 def test_the_code_of_a_cell_has_the_name_of_a_file(module_sandbox: BaseSandbox) -> None:
-    """Before, it was `<ipython-input-...>`, whose lines rich does not show."""
+    """Before, it was `<ipython-input-...>`, and rich showed no lines of cells."""
     result = module_sandbox.execute("f = lambda: 1 / 0\nprint(f.__code__.co_filename)\nf()")
     assert result.stdout.startswith("/tmp/ipykernel_")
     assert result.error is not None

@@ -143,7 +143,7 @@ def patient(line: CommandLine, context: CommandContext) -> None:
 def test_an_interrupted_question_or_command_takes_the_interrupt(
     frame: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The guest raises it from the answer, and must not raise it a second time."""
+    """The guest raises the interrupt from the answer, and must not raise it a second time."""
     taken: list[str] = []
     driven = Driven(Cell(code="%knock", allow_stdin=True))
     driven.turn.comms.listener = Leaving()

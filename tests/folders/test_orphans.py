@@ -144,7 +144,7 @@ def test_pruning_and_deleting_sweep_and_looking_does_not(root: Path, state: Path
 
 
 def test_a_service_sweeps(root: Path, tmp_path: Path) -> None:
-    """Before, one without `expire_seconds` never did, and a server starts no other program."""
+    """Before, a service without `expire_seconds` never did."""
     private = a_session(root, hours=24 * 8)
     shutil.rmtree(root)
     with Service(tmp_path / "sessions"):

@@ -221,7 +221,7 @@ def test_a_cache_that_can_not_be_written_is_named_with_what_to_do(
     monkeypatch.setenv("WASM_KERNEL_CACHE", str(tmp_path))
     assert "private to you" in [*PythonLanguage().examine()][1].text
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert "can only be read" in [*PythonLanguage().examine()][1].text
+    assert "is read-only" in [*PythonLanguage().examine()][1].text
     full = OSError(errno.ENOSPC, "No space left on device", "/secret/path")
     monkeypatch.setattr(Cache, "_write", raising(full))
     for folder, why in (

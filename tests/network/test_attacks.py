@@ -109,7 +109,7 @@ async def test_a_name_that_leads_to_an_inner_address_is_refused(
 async def test_the_connection_goes_to_the_address_that_was_judged(
     http: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second look at the name would lead elsewhere."""
+    """A second look-up of the name would give another address."""
     looks: list[str] = []
 
     async def found(host: str, *_: Any) -> list[str]:

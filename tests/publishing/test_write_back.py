@@ -304,7 +304,7 @@ def test_a_stop_in_the_midst_is_made_up_for_later(one: Writing) -> None:
         back = WriteBack(one.session, book, one.place.names, turn.notes.append)
         turn.cancelled = True
         back.files_changed(["r.csv", "s.csv"], turn)
-        assert "It is tried again after the next cell" in turn.heard.pop()
+        assert "After the next cell, the kernel tries again" in turn.heard.pop()
         turn.cancelled = False
         paths = ["x.py", "y.py", "m.json", ".hidden", "__pycache__/m.pyc", "\udc80.csv"]
         for path in ("y.py", "m.json"):

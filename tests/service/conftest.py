@@ -46,7 +46,7 @@ def one_fork_server(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
         spawn = service.fork_server.spawn
 
         def start(self) -> None:
-            """Does nothing, since it runs already."""
+            """Does nothing, since the shared process already runs."""
 
     monkeypatch.setattr("wasm_kernel.service.service.ForkServer", Shared)
 

@@ -20,7 +20,7 @@ from wasm_kernel.service import fork_loop, worker
 
 
 def spoil(private: Path) -> None:
-    """Overwrites all in the private folder of the worker's session, and restores the times."""
+    """Overwrites all files in the session's private folder, and restores their times."""
     paths = [Path(folder, name) for folder, _, names in os.walk(private) for name in names]
     for path in paths:  # `rglob` would fail at a folder that is removed
         with suppress(FileNotFoundError):  # a commit is being written

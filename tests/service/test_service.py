@@ -117,7 +117,7 @@ def test_a_session_whose_state_went_while_it_slept_says_so(
 def test_a_session_is_deleted_while_its_worker_is_long_in_coming(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first guest of a machine is compiled for a minute."""
+    """Compiling the first guest of a machine takes a minute."""
     service, begun, is_over = starting(), threading.Event(), threading.Event()
     spawn = service.fork_server.spawn
 

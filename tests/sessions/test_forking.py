@@ -27,7 +27,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.family import ForkLimits
-from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session
+from wasm_kernel.sessions.forking import ForkSession, ForkSessionReply, fork_session
 from wasm_kernel.sessions.removal import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
@@ -81,7 +81,7 @@ def parent(tmp_path: Path) -> Path:
     return app
 
 
-def forking(parent: Path, limits: ForkLimits | None = None) -> Callable[..., Forked]:
+def forking(parent: Path, limits: ForkLimits | None = None) -> Callable[..., ForkSessionReply]:
     """The function that makes forks of a session."""
     root = SessionsRoot(parent.parent)
     policy = None if limits is None else cast("ExecutionPolicy", limits)

@@ -49,7 +49,7 @@ class Servers:
         return self._http[options]
 
     def shared(self, transport: str) -> Agent:
-        """A client for tests that share variables with none; an administrator's over stdio."""
+        """A client for tests that need no variables; over stdio, an administrator's."""
         if transport not in self._shared:
             more = ["--admin"] * (transport == "stdio")
             self._shared[transport] = self.client(transport, *LIMITS, *more)

@@ -261,7 +261,7 @@ def test_a_last_state_that_is_not_kept_is_logged_and_told_to_the_next_user(
         with pytest.raises(HistoryError, match="given no name"):
             first.checkpoint("two")
         first.close()
-    assert "What is kept are those after In[1]" in caplog.text
+    assert "Those after In[1]" in caplog.text
     second = opened()
     result = second.execute("print(x); x = 3")
     assert (result.stdout, "after a break" in result.stderr) == ("1\n", True)

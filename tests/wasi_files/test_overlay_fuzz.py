@@ -29,7 +29,7 @@ class Anything:
         self.folders: list[int] = []
 
     def place(self) -> tuple[int, str]:
-        """A descriptor and a path."""
+        """Draws a descriptor and a path."""
         path = "/".join(self.dice.choice(NAMES) for _ in range(self.dice.randint(1, 3)))
         if self.folders and self.dice.random() < 0.5:
             return self.dice.choice(self.folders), path

@@ -84,7 +84,7 @@ class Interruptible(Protocol):
 
 
 class Clock:
-    """The deadline of the running turn, and the interrupts of that turn; `closed` by `close`."""
+    """The deadline and the interrupts of the running turn; `closed` is true after `close`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -33,9 +33,9 @@ Progress = Callable[[str], None]
 class GuestBinary(Struct, frozen=True):
     """A guest's wasm file, which is linked for a wasm stack of `stack_bytes`.
 
-    The digest is the one that its package notes, and is checked before compiling. The title, such
-    as "the tiny guest", and the remedy, a sentence for another file than the one meant, are for
-    messages.
+    The digest is the one that its package notes, and is checked before compiling. Messages use the
+    title, such as "the tiny guest", and the remedy, a sentence for the case that the file is
+    another one.
     """
 
     path: Path
@@ -221,7 +221,7 @@ def _serialize(module: wasmtime.Module, path: Path) -> None:
 
 
 def how_long(total: float, used: float, elapsed: float, processors: int) -> str:
-    """Returns in words how long work still takes: at its pace so far, at first on all processors.
+    """Returns in words how long work still takes at its pace so far.
 
     `total` and `used` are seconds of processor time, `elapsed` the seconds since the work began.
     """

@@ -87,7 +87,7 @@ class GuestClock:
         self._clock.wait(time.monotonic() + min(nanoseconds / 1e9, _SLEEP_MAX))
 
     def _read(self, clock: int) -> int:
-        """Returns what a clock shows to the guest, which asked for it."""
+        """Returns the time of a clock for the guest."""
         return self.monotonic() if clock == MONOTONIC else time.time_ns()
 
     def _left(self, clock: int, moment: int) -> int:

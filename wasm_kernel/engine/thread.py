@@ -64,7 +64,7 @@ class GuestThread:
                 try:
                     then()
                 except Exception:  # no caller waits for it, and the next job must run
-                    _LOG.exception("what follows a job has failed")
+                    _LOG.exception("the function after a job has failed")
 
         self._jobs.put(run)
         return future

@@ -181,7 +181,7 @@ class HostCommands:
         """Drops the cell's requests, as the guest was lost in it."""
         context = _CellContext(turn, self.broker, clock)
         for action in self._actions:
-            with context.logging_failure("dropping what a cell asked for"):
+            with context.logging_failure("dropping the requests of a cell"):
                 action.cell_lost(context)
         self.begin_cell(1)
 
@@ -255,7 +255,7 @@ class TurnCommands:
         return self._answer(run, f"%{line.name}")
 
     def call(self, asked: FunctionFrame, size: int) -> Answer:
-        """Returns the answer to a call of the owner's function; its frame has `size` bytes."""
+        """Answers a call of an owner's function; the call's frame has `size` bytes."""
 
         def run() -> Answer:
             if self._functions.rests(asked):

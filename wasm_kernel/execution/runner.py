@@ -261,7 +261,7 @@ class GuestRunner:
         self._keeping = lambda: commit(ran=ran())
 
     def keep(self) -> bool:
-        """Commits the effects of the last cell, unless they are; returns False if that fails."""
+        """Commits the effects of the last cell, unless that was done; returns False if it fails."""
         try:
             return self._keeping is None or self._keeping()
         finally:
@@ -320,7 +320,7 @@ class GuestRunner:
             self.state.commit_between(self.guest.instance, reseeded=True)
 
     def _tell_facts(self, guest: Guest, *, reseed: bool = False) -> None:
-        """Tells a guest the facts that it was told in no commit."""
+        """Tells a guest the facts that no commit holds, such as environment variables."""
         if reseed or self.policy.env or self.commands.functions or self.state.is_untried:
             self._send_start(guest, fresh=False, reseed=reseed)
 

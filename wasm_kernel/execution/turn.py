@@ -78,7 +78,7 @@ class Turn:
             in the history.
         text: The cell's text, as its language reads it; None if it is not a cell.
         is_comm: Whether it is a front end's message on a comm, for the user's code.
-        number: The cell's number; that of the one before if it is not counted.
+        number: The cell's number; if the cell is not counted, the number of the last one that was.
         limits_met: The settings of the limits that it reached.
         reply: The agent's reply, once there is one.
         stopped: How the guest was lost in it; None if the guest lives.
@@ -164,7 +164,7 @@ class Turn:
             raise
 
     def drive(self, guest: Guest, fuel: int | None = None) -> None:
-        """Has a guest run the turn, for which the clock is armed."""
+        """Makes a guest run the turn, with the clock armed."""
         host, streams, crash = self._host, self._host.streams, None
         host.turn, free = self, self._free_memory(guest)
         host.fuel.begin(guest.instance, fuel)

@@ -109,11 +109,11 @@ class GuestTurns:
             return
         began = time.monotonic()
         self._finish_cell(turn, ran=is_wanted and travels is None)
-        _LOG.debug("%.1f ms: what the cell asked for is done", (time.monotonic() - began) * 1000)
+        _LOG.debug("%.1f ms: the cell's requests are done", (time.monotonic() - began) * 1000)
         self._tell_notices(turn)
 
     def _run_without_guest(self, turn: Turn, travels: list[CommandLine]) -> None:
-        """Plans the travels of a cell with no other code; works even if the guest is broken.
+        """Runs a cell that holds only travels, in the host alone: a broken guest does no harm.
 
         The guest gets the cell's text with its next cell, for `In`.
         """
@@ -148,7 +148,7 @@ class GuestTurns:
         turn.end(self._runner.next_count, ename="KeyboardInterrupt")
 
     def _finish_cell(self, turn: Turn, *, ran: bool) -> None:
-        """Does what the cell asked for: checkpoints, a travel, actions.
+        """Serves the cell's requests: checkpoints, a travel, actions.
 
         The cell's effects are committed after its result was sent, unless a request needs the
         commit first. A cell that ran without the guest has no effects: the state is still that of

@@ -18,8 +18,8 @@ from wasm_kernel.result import VariableChange, VariableChanges, VariableValue
 SECONDS = 2.0  # for one state
 _REQUEST = {"op": "variables"}
 _MOST = 300
-_UNKNOWN = "The variables of this state can't be told: {why}"
-_NO_ANSWER = "sandboxes of this language don't tell them"
+_UNKNOWN = "The variables of this state can't be listed: {why}"
+_NO_ANSWER = "sandboxes of this language don't list variables"
 
 _Short = Annotated[str, Meta(max_length=300)]
 
@@ -27,7 +27,8 @@ _Short = Annotated[str, Meta(max_length=300)]
 class Variable(Struct, frozen=True):
     """A variable as its memory describes it.
 
-    The `traces` tell its content, step by step; they are `whole` if all of it was looked at.
+    The `traces` are numbers made from its content, step by step; they are `whole` if they cover all
+    of it.
     """
 
     name: _Short
@@ -52,7 +53,7 @@ class _Answer(Struct, frozen=True):
 
 
 def changes_between(runner: GuestRunner, since: int, state: int) -> VariableChanges:
-    """Returns the variables that differ in `state` from those in `since`, or 0 for none.
+    """Returns the variables in which `state` differs from `since`; 0 is a state without variables.
 
     Call it on the guest's thread, between cells. Raises `TravelError` with the reason if a state's
     variables can't be read.

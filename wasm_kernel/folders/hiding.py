@@ -71,7 +71,7 @@ class FolderAncestry(Struct, frozen=True):
 
     @classmethod
     def of(cls, fd: int) -> FolderAncestry:
-        """Returns the spot of an open folder."""
+        """Returns the ancestry of an open folder."""
         chain: list[tuple[int, int]] = []
         here = os.open(".", _LOOK, dir_fd=fd)
         try:
@@ -88,7 +88,7 @@ class FolderAncestry(Struct, frozen=True):
 
     @classmethod
     def at(cls, path: Path) -> FolderAncestry:
-        """Returns the spot of a path, whose links are followed."""
+        """Returns the ancestry of a path; follows links."""
         path = path.expanduser()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return cls._of_folder(path)
@@ -126,24 +126,26 @@ def guarded(private_root: Path | str | None = None) -> Guards:
     if private_root is not None:
         private.append(named(private_root))
     paths += [(_PRIVATE, path) for path in private if path is not None]
-    return [(words, spot) for words, path in paths if (spot := _spot_at(path))]
+    return [(words, ancestry) for words, path in paths if (ancestry := _ancestry_at(path))]
 
 
-def _spot_at(path: Path) -> FolderAncestry | None:
-    """Returns the spot of a path; None if the path can't be read."""
+def _ancestry_at(path: Path) -> FolderAncestry | None:
+    """Returns the ancestry of a path; None if the path can't be read."""
     try:
         return FolderAncestry.at(path)
     except (OSError, RuntimeError):
         return None
 
 
-def check(what: str, spot: FolderAncestry, guards: Iterable[tuple[str, FolderAncestry]]) -> None:
+def check(
+    what: str, ancestry: FolderAncestry, guards: Iterable[tuple[str, FolderAncestry]]
+) -> None:
     """Raises `OverlapError` if a guest in a folder could reach one of `guards`.
 
     The error's sentence begins with `what`, words for the folder.
     """
     for kept, other in guards:
-        if spot.overlaps(other):
+        if ancestry.overlaps(other):
             raise OverlapError(_WORDS.format(what=what, kept=kept))
 
 
@@ -156,17 +158,17 @@ def check_mounts(
 
     `own` are the workspace and the root of the sessions, with words for each.
     """
-    others = [*own, *((f"the folder for {words}", spot) for words, spot in guards)]
+    others = [*own, *((f"the folder for {words}", ancestry) for words, ancestry in guards)]
     paths = ROOTS.paths() if mounts else []
-    roots = [spot for path in paths if (spot := _spot_at(path)) and not spot.rest]
+    roots = [ancestry for path in paths if (ancestry := _ancestry_at(path)) and not ancestry.rest]
     for mount, folder in mounts:
-        spot = FolderAncestry.of(folder.fd)
-        if any(root.holds(spot) for root in roots):
+        ancestry = FolderAncestry.of(folder.fd)
+        if any(root.holds(ancestry) for root in roots):
             raise PolicyError("mounts", _ROOT_WORDS.format(guest=mount.guest))
         for words, other in others:
-            if spot.overlaps(other):
+            if ancestry.overlaps(other):
                 raise PolicyError("mounts", _MOUNT_WORDS.format(guest=mount.guest, other=words))
-        others.append((f"the mount {mount.guest}", spot))
+        others.append((f"the mount {mount.guest}", ancestry))
 
 
 def check_opening(
@@ -180,9 +182,9 @@ def check_opening(
     guards, own = guarded(private_root), list[tuple[str, FolderAncestry]]()
     roots = [] if root is None else [("workspace_root", root)]
     for words, path in (*roots, ("the workspace", workspace)):
-        if spot := _spot_at(path):  # otherwise, opening it will report the error
-            check(words if path is root else "The workspace", spot, guards)
-            own.append((words, spot))
+        if ancestry := _ancestry_at(path):  # otherwise, opening it will report the error
+            check(words if path is root else "The workspace", ancestry, guards)
+            own.append((words, ancestry))
     with contextlib.ExitStack() as held:
         opened = []
         for mount in mounts:
@@ -236,9 +238,9 @@ class PlacesHidden(Hidden):
 
     def _places(self) -> Iterator[tuple[int, int]]:
         for path in self._likely():
-            spot = _spot_at(path)
-            if spot and self._own in spot.chain[:-1] and not spot.rest:
-                yield spot.chain[-1]
+            ancestry = _ancestry_at(path)
+            if ancestry and self._own in ancestry.chain[:-1] and not ancestry.rest:
+                yield ancestry.chain[-1]
 
     def _likely(self) -> Iterator[Path]:
         """Yields the noted places, and the roots whose paths lie here."""

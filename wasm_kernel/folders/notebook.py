@@ -36,9 +36,9 @@ _PSEUDO = ("/proc", "/sys")  # their files look regular, but are the system's
 _MOUNTS, ACCOUNTS = "/proc/self/mountinfo", "/etc/passwd"
 _FIRST_PERSON = 1000  # accounts below, but for root's, are the system's
 _NOT_SHOWN = (
-    "[wasm-kernel] Cells don't see the files beside this notebook, as its folder {why}. What they "
-    "write stays in the session. To have the files seen, move the notebook to a folder of its own "
-    "and start it there.\n"
+    "[wasm-kernel] Cells don't see the files beside this notebook, as its folder {why}. Files "
+    "that cells write stay in the session. To have the files seen, move the notebook to a folder "
+    "of its own and start it there.\n"
 )
 _SYSTEM = "is one of the system's own, or of Jupyter's"
 
@@ -107,14 +107,14 @@ def shown(
     """Returns the guest's view of the notebook's folder. Raises `NotShown` if no guest may see it.
     The folder stays the caller's. `kept` are folders of the front end, such as that of its keys.
     """
-    spot = FolderAncestry.of(folder.fd)
-    if spot.chain[-1][0] in _devices(_PSEUDO) or spot.chain[-1] in map(_mark, kept):
+    ancestry = FolderAncestry.of(folder.fd)
+    if ancestry.chain[-1][0] in _devices(_PSEUDO) or ancestry.chain[-1] in map(_mark, kept):
         raise NotShown(_SYSTEM)
-    if any(spot.holds(home) for home in _homes()):
+    if any(ancestry.holds(home) for home in _homes()):
         raise NotShown("is, or holds, a home folder")
-    if _is_root(folder, spot):
+    if _is_root(folder, ancestry):
         raise NotShown("is the root of a file system")
-    _check_places(spot, privates)
+    _check_places(ancestry, privates)
     # the root may not have been noted
     hidden = NotebookHidden(folder, secret, (*kept, privates.root))
     return Preopen(folder, BENEATH, hidden=hidden, living=True)
@@ -125,17 +125,19 @@ def check_target(folder: Folder, privates: PrivateFolders, kept: Sequence[Path])
 
     They may not go into the folders `kept` by the front end, or below them.
     """
-    spot = FolderAncestry.of(folder.fd)
-    if spot.chain[-1][0] in _devices(_PSEUDO) or any(_mark(each) in spot.chain for each in kept):
+    ancestry = FolderAncestry.of(folder.fd)
+    if ancestry.chain[-1][0] in _devices(_PSEUDO) or any(
+        _mark(each) in ancestry.chain for each in kept
+    ):
         raise NotShown(_SYSTEM)
-    _check_places(spot, privates)
+    _check_places(ancestry, privates)
 
 
-def _check_places(spot: FolderAncestry, privates: PrivateFolders) -> None:
+def _check_places(ancestry: FolderAncestry, privates: PrivateFolders) -> None:
     for what, other in guarded(privates.named):
-        if spot.overlaps(other):
+        if ancestry.overlaps(other):
             raise NotShown(f"is, holds or lies in the one for {what}")
-    if any(_mark(each) in spot.chain for each in (privates.root, *ROOTS.paths())):
+    if any(_mark(each) in ancestry.chain for each in (privates.root, *ROOTS.paths())):
         raise NotShown("is one of sessions, or lies in one")
 
 
@@ -162,20 +164,20 @@ def _homes() -> Iterator[FolderAncestry]:
                 named.add(fields[5])
     for name in named:
         with contextlib.suppress(OSError, RuntimeError):
-            spot = FolderAncestry.at(Path(name)) if name.startswith("/") else None
-            if spot is not None and not spot.rest:
-                yield spot
+            ancestry = FolderAncestry.at(Path(name)) if name.startswith("/") else None
+            if ancestry is not None and not ancestry.rest:
+                yield ancestry
 
 
 def _is_person(number: int) -> bool:
     return number in (0, os.getuid()) or number >= _FIRST_PERSON
 
 
-def _is_root(folder: Folder, spot: FolderAncestry) -> bool:
+def _is_root(folder: Folder, ancestry: FolderAncestry) -> bool:
     """Returns whether a folder is the root of a file system; a folder mounted from one is not."""
-    if len(spot.chain) == 1:
+    if len(ancestry.chain) == 1:
         return True
-    if spot.chain[-1][0] == spot.chain[-2][0]:
+    if ancestry.chain[-1][0] == ancestry.chain[-2][0]:
         return False
     try:
         here = str(Path(f"/proc/self/fd/{folder.fd}").readlink())

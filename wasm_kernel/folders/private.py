@@ -174,7 +174,7 @@ class TemporaryFolder(PrivateFolder):
 
     @classmethod
     def close_all(cls) -> None:
-        """Closes those of the sandboxes that the program has not closed."""
+        """Closes the folders of sandboxes that the program has not closed."""
         for folder in list(cls._open):
             folder.close()
 

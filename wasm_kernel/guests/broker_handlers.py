@@ -55,7 +55,7 @@ class PrepareCodec(Struct, frozen=True):
 
 
 class FetchPackages(Struct, frozen=True):
-    """A request to put packages into a folder of the sandbox's private one.
+    """A request to put packages into a folder within the sandbox's private folder.
 
     `wanted` are names of the language's registry, which may have versions, such as `rich>=13`;
     `into` is the folder's name; `pre` allows pre-releases.

@@ -53,7 +53,7 @@ _KINDS: Mapping[type, str] = {
 
 
 def of_output(output: Output) -> Message:
-    """The IOPub message that shows `output`, as its type and content; their fields are alike."""
+    """The type and content of the IOPub message that shows `output`."""
     content = error_fields(output) if isinstance(output, Error) else asdict(output)
     return _KINDS[type(output)], content
 

@@ -160,7 +160,7 @@ def _instructions(machine: str, process: int) -> Iterator[bytes]:
     # a filter can't read clone3's flags, behind a pointer; after ENOSYS the C library uses clone
     yield _step(_EQUAL, getattr(_CLONE3, machine), 0, 1)
     yield _error(errno.ENOSYS)
-    yield from _times_of_what_is_open(getattr(_TIMES, machine))
+    yield from _times_by_descriptor(getattr(_TIMES, machine))
     # a pair of datagram sockets sends to any program's socket that has a path
     yield _step(_EQUAL, getattr(_PAIR, machine), 0, 5)
     yield _step(_LOAD, _SECOND_ARGUMENT_AT)
@@ -175,7 +175,7 @@ def _instructions(machine: str, process: int) -> Iterator[bytes]:
     yield _step(_RETURN, _ALLOW)
 
 
-def _times_of_what_is_open(number: int) -> Iterator[bytes]:
+def _times_by_descriptor(number: int) -> Iterator[bytes]:
     """Yields steps that allow setting times by a descriptor alone: Landlock checked its opening."""
     yield _step(_EQUAL, number, 0, 6)
     yield _step(_LOAD, _SECOND_ARGUMENT_AT)

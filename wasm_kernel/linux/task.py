@@ -1,4 +1,4 @@
-"""A longer piece of work, as the code that does it sees it: it can report and be cancelled.
+"""A long piece of work, from inside: it can report progress, and may be cancelled.
 
 It has its own file because every room imports it, and most rooms import nothing else of the broker.
 """

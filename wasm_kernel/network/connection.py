@@ -109,7 +109,7 @@ class Connection:
     async def send(self, received: int, data: bytes) -> None:
         """Takes bytes of the client; waits while earlier ones are on their way.
 
-        If its number of `received` bytes is wrong, its memory was brought back: it is refused.
+        Refuses a client whose number of `received` bytes is wrong: its memory was restored.
         """
         async with self._sending:
             await self._send(received, data)

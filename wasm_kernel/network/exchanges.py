@@ -4,8 +4,8 @@ An exchange is a record, whose name has the digest of its request, the number of
 often that cell had sent the same request before. The body of the answer is a file beside it, named
 by its digest. Secrets are cut out before anything is written.
 
-A worker that was taken over can write into its session's private folder, so all that is read here
-is a stranger's.
+A worker that was taken over can write into its session's private folder, so everything that is read
+here is untrusted.
 """
 
 from __future__ import annotations

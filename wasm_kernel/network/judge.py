@@ -32,7 +32,7 @@ _MUCH = "this session's requests to {host} have moved {most:,} bytes, which is t
 
 
 class NetworkRefused(PermissionError):
-    """A request that the rules do not allow; the text names the setting that would."""
+    """A request that the rules do not allow; the text names the setting that would allow it."""
 
 
 @dataclass

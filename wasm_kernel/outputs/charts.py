@@ -52,7 +52,7 @@ _CONFIG = words(
 def clean_plotly(figure: Any, removals: Removals) -> Any:
     """Returns a Plotly figure if it is drawn from its own data; else raises `NotShowable`."""
     if not isinstance(figure, dict) or not isinstance(figure.get("data"), list):
-        raise NotShowable("a Plotly figure that is not one")
+        raise NotShowable("an invalid Plotly figure")
     for trace in figure["data"]:
         kind = trace.get("type", "scatter") if isinstance(trace, dict) else None
         if kind not in _TRACES:
@@ -138,7 +138,7 @@ def _check_parts(names: list[str], value: Any) -> None:
         raise NotShowable("a Plotly figure with a picture from elsewhere")
     colour = any(name.endswith(_COLOURS) for name in names)
     if colour and any(map(_NO_COLOUR.search, texts)):
-        raise NotShowable("a Plotly figure with a colour that is not one")
+        raise NotShowable("a Plotly figure with an invalid colour")
 
 
 def _is_picture(address: str) -> bool:
@@ -323,7 +323,7 @@ def clean_geojson(content: Any, _: Removals) -> dict[str, Any]:
 def _geojson_object(content: Any) -> dict[str, Any]:
     kind = content.get("type") if isinstance(content, dict) else None
     if not isinstance(kind, str) or kind not in _GEOJSON_TYPES:
-        raise NotShowable("a GeoJSON map that is not one")
+        raise NotShowable("an invalid GeoJSON map")
     kept: dict[str, Any] = {"type": kind}
     for name in ("coordinates", "bbox"):
         if name in content:

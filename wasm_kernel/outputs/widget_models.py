@@ -259,7 +259,7 @@ def _number_format(value: Any, _: Removals) -> Any:
 
 def _classes(value: Any, _: Removals) -> Any:
     if not isinstance(value, list) or len(value) > 100:
-        raise NotShowable("CSS classes that are not classes")
+        raise NotShowable("invalid names of CSS classes")
     return [name for name in value if isinstance(name, str) and _is_own(name)]
 
 
@@ -297,7 +297,7 @@ def _bytes(_: Any, __: Removals) -> Any:
 
 def _files(value: Any, removals: Removals) -> Any:
     if not isinstance(value, list) or len(value) > ITEMS_MOST:
-        raise NotShowable("files that are not files")
+        raise NotShowable("invalid files")
     known = ("name", "type", "size", "last_modified")
     return [
         {name: _text(item[name], removals) for name in known if name in item}
@@ -308,7 +308,7 @@ def _files(value: Any, removals: Removals) -> Any:
 
 def _outputs(value: Any, removals: Removals) -> Any:
     if not isinstance(value, list) or len(value) > ITEMS_MOST:
-        raise NotShowable("outputs that are not outputs")
+        raise NotShowable("invalid outputs")
     return [clean for item in stoppable(value) if (clean := _output(item, removals))]
 
 
@@ -346,7 +346,7 @@ def _autoplay(value: Any, removals: Removals) -> Any:
 
 def _never(_: Any, __: Removals) -> Any:
     # `widgets` decides on links, as it knows both ends
-    raise NotShowable("links between widgets that are not links")
+    raise NotShowable("invalid links between widgets")
 
 
 _CLEANERS: dict[str, Callable[[Any, Removals], Any]] = {

@@ -362,7 +362,7 @@ def _link(
         model.ends = ends
         clean.update({name: ends[name] for name in _ENDS})
     else:
-        removals.add("links between widgets that would pass on what has to be cleaned")
+        removals.add("links between widgets that would pass on uncleaned content")
 
 
 def _end(value: Any, find: Find) -> tuple[str, str] | None:

@@ -79,7 +79,7 @@ class PublishableNames:
         if is_anywhere or any(map(_FOLDER_FOR_RESULTS.fullmatch, above)):
             return ""
         return (
-            "tools know what they obey by names that end in .json and .txt, so such files land in "
+            "some tools obey files with names that end in .json and .txt, so such files land in "
             f"a folder for results alone, as results/{name}."
         )
 

@@ -45,7 +45,7 @@ _NO_MATCH = "No file of the session with a suffix of data matches {pattern}. Not
 _PATTERNS = f"At most {_PATTERNS_MOST} patterns can be published at once. Nothing was published."
 _USAGE = "Usage: %session_publish FILES... (patterns such as *.csv, too; quote a path with spaces)"
 _TOLD = "results-told"
-"""The file in the private folder which records that `UnpublishedNotice` has spoken."""
+"""The file in the private folder that exists once `UnpublishedNotice` was shown."""
 _IN_SESSION = (
     "[wasm-kernel] {paths} {verb} written into this session, not beside the notebook. {way}; with "
     '`c.WasmKernel.folder = "write"` cells write there themselves.\n'
@@ -191,7 +191,7 @@ class CollectedFiles(PublishCommand):
 
 
 class UnpublishedNotice:
-    """Says once a session that files which cells write do not lie beside the notebook.
+    """Says, once a session, that files of cells do not lie beside the notebook.
 
     `note` takes the notice's text.
     """

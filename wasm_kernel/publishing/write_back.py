@@ -22,8 +22,8 @@ from wasm_kernel.wasi_files.preopens import covered_by
 _WAITING_MOST = 20_000  # remembered paths; about as many as a session can hold
 _STAYS = "[wasm-kernel] In the session, but not beside the notebook:"
 _FAILED = (
-    "[wasm-kernel] What changed in the notebook's folder is in the session, but not beside the "
-    "notebook: {why} It is tried again after the next cell.\n"
+    "[wasm-kernel] Changes in the notebook's folder are in the session, but not beside the "
+    "notebook: {why} After the next cell, the kernel tries again.\n"
 )
 _UNLIKE = (-1,)
 """The status of no file: a file noted with this status is looked at before the next cell."""
@@ -51,7 +51,7 @@ class WriteBack:
         """Shows the cell the user's changes to files that the session wrote or deleted."""
         broker = context.broker
         try:
-            if not self._looked:  # at changes from before this kernel
+            if not self._looked:  # finds changes from before this kernel
                 self._remember((), broker.call(AdoptFiles(None), WriteOutcome, context))
                 self._looked = True
             changed = [path for path, was in self._there.items() if self._status(path) != was]

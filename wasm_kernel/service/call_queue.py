@@ -26,7 +26,7 @@ class CallQueue:
 
     The worker serves calls in order, so the first call is the running one. At most `most` cells may
     wait. Calls after a change of the session's options wait for the next worker. The queue's owner
-    guards it with a lock, but for `flush`.
+    guards all methods except `flush` with a lock.
 
     Attributes:
         guard: The lock.

@@ -1,7 +1,7 @@
 """`CallRecord`: calls of a program's functions with their answers, recorded and found again.
 
-They lie among the recorded requests of the session's network, within the same limit. All that is
-read here is a stranger's, and goes to the session's own cells alone.
+They lie among the recorded requests of the session's network, within the same limit. Everything
+that is read here is untrusted, and goes to the session's own cells alone.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _most_bytes(policy: ExecutionPolicy) -> int:
 
 
 def _seconds(request: messages.CallRequest, policy: ExecutionPolicy) -> float:
-    """Returns the time limit that the worker enforces for a request, infinite for a cell without.
+    """Returns a request's time limit, which the worker enforces; infinite for a cell without one.
 
     It is 0 for requests whose limit is not the worker's.
     """

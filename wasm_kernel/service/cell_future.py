@@ -50,7 +50,8 @@ class CellFuture(Future[SandboxResult]):
     def result(self, timeout: float | None = None) -> SandboxResult:
         """Returns the result, as soon as there is one; the errors are those of `Future.result`.
 
-        Raises `RuntimeError` in a listener or a callback of the same session, which keeps it up.
+        Raises `RuntimeError` in a listener or a callback of the same session, which would wait for
+        itself.
         """
         if not self.done():
             self._worker.check_may_wait()

@@ -29,12 +29,12 @@ _EXPIRED = (
 )
 
 
-def in_peace(work: Callable[..., None], *about: Any) -> None:
+def call_logged(work: Callable[..., None], *about: Any) -> None:
     """Calls `work`, and logs its errors, which must not end the calling thread."""
     try:
         work(*about)
     except (WasmKernelError, OSError) as problem:
-        _LOG.warning("a session can't be put away: %s", describe(problem))
+        _LOG.warning("a session can't be put to sleep or deleted: %s", describe(problem))
     except Exception as problem:
         log_failure("looking after sessions", problem)
 
@@ -80,7 +80,7 @@ class Expiry:
                 names += self._others(top)
                 self._scanned = time.monotonic()
             for name in names:
-                in_peace(self._delete, name, deleter)
+                call_logged(self._delete, name, deleter)
 
     def _others(self, top: Folder) -> list[str]:
         """Returns the sessions of other services that may be due by now."""

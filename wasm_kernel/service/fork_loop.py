@@ -107,7 +107,7 @@ class WorkerForks:
     def serve(self, quiet_seconds: float, first_seconds: float = 0.0) -> None:
         """Serves the lines until there was no event for some seconds, or no line is left.
 
-        Until the first worker is forked, that takes `first_seconds` if they are more.
+        Before the first worker is forked, `first_seconds` count instead if they are more.
         """
         while self._lines:
             seconds = quiet_seconds if self._forks else max(quiet_seconds, first_seconds)
@@ -249,12 +249,12 @@ class WorkerForks:
             # does not wait: an owner that reads nothing must not keep the others waiting
             told = msgspec.json.encode(reply)
             socket.send_fds(line.socket, [told], process, socket.MSG_DONTWAIT)
-        except (OSError, msgspec.DecodeError):  # it is gone; nothing can be read of an empty packet
+        except (OSError, msgspec.DecodeError):  # the owner is gone; the packet is empty
             return False
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        importlib.import_module("wasm_kernel.state.tables")  # which no first result needs
+        importlib.import_module("wasm_kernel.state.tables")  # no first result needs it
         return True
 
     def _answer(

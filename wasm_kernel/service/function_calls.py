@@ -90,9 +90,10 @@ class FunctionCalls(SessionCalls):
 
     @property
     def requests_a_cell(self) -> int:
-        """How many requests a worker may have made in this cell.
+        """How many requests a worker may have made in this cell: three a call, and regular looks.
 
-        A call may be looked for and dropped; `TurnFunctions` sees to that in the worker.
+        The three are the call, a look for its result, and dropping it. `TurnFunctions` keeps honest
+        workers within the limit.
         """
         seconds = time.monotonic() - self._cell_began
         calls = sum(each.limits.calls_a_cell for each in self._functions.values())

@@ -25,7 +25,7 @@ from wasm_kernel.service.arrow_tables import NotPlainError, table_of
 
 Function = Callable[..., Any]
 _KINDS = inspect.Parameter
-_SIMPLE = (bool, int, float, str, bytes)  # no table becomes one, and none is made in vain
+_SIMPLE = (bool, int, float, str, bytes)  # no table can become one of these
 _NAME = (
     "a function of the host needs a name that is a Python identifier, not {name!r}; give one: "
     "HostFunction(function, name=...)"

@@ -152,7 +152,7 @@ def _model(kind: type, value: Any) -> Any:
 
 
 def check_type(kind: Any) -> bool:
-    """Returns whether a type has tables of pyarrow; `TypeError` if it takes no plain data."""
+    """Returns whether a type has tables of pyarrow; `TypeError` if plain data can't become it."""
     tables: set[tuple[str, str]] = set()
 
     def custom(found: type) -> dict[str, Any]:

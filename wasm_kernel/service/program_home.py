@@ -38,11 +38,11 @@ from wasm_kernel.service.sandbox import CLOSED, Sandbox
 from wasm_kernel.service.sandbox_home import SandboxHome
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.service.workspace import check_unrecorded
-from wasm_kernel.sessions.forking import Forked, ForkSession
+from wasm_kernel.sessions.forking import ForkSession, ForkSessionReply
 
 _ROUND_SECONDS = 1.0
 _ANSWER_SECONDS = 60.0
-OF_WORKER = 16  # descriptors of this process that such a sandbox needs, if only for a moment
+OF_WORKER = 16  # this process's descriptors for each such sandbox, including brief ones
 
 
 class WorkerPool:
@@ -234,14 +234,14 @@ class ProgramHome(SandboxHome[Sandbox]):
             raise
         return [_forked(sandbox, new, notice) for new, notice in zip(made, notices, strict=False)]
 
-    def _fork(self, request: ForkSession, task: Task) -> Forked:
+    def _fork(self, request: ForkSession, task: Task) -> ForkSessionReply:
         from wasm_kernel.state import texts
         from wasm_kernel.state.fork import fork_stored
 
         if (target := self._forks.pop(request.session_id, None)) is None:
             raise ForkError("it was not asked for")
         left_out = fork_stored(self.hooks.folders, target, reseed=request.reseed, task=task)
-        return Forked(texts.left_out(left_out) if left_out else "")
+        return ForkSessionReply(texts.left_out(left_out) if left_out else "")
 
 
 def _forked(parent: Sandbox, new: SessionHooks, notice: str) -> Sandbox:

@@ -128,7 +128,7 @@ def shared_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-os.register_at_fork(after_in_child=shared_loop.cache_clear)  # the thread stays behind
+os.register_at_fork(after_in_child=shared_loop.cache_clear)  # no thread is forked
 
 
 async def _awaited(run: Callable[[], Awaitable[Any]]) -> Any:

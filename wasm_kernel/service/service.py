@@ -29,7 +29,7 @@ from wasm_kernel.policy import ExecutionPolicy, RuntimeType, user_path
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.async_session import Async, AsyncSession, awaited, awaited_as
 from wasm_kernel.service.awake import AwakeSessions
-from wasm_kernel.service.expiry import Expiry, in_peace
+from wasm_kernel.service.expiry import Expiry, call_logged
 from wasm_kernel.service.fork_server import CLOSED, ForkServer, Worker, flavours_of
 from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.limits import ServiceLimits
@@ -41,7 +41,7 @@ from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.sandbox_home import SandboxHome
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import ids
-from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session, log_fork
+from wasm_kernel.sessions.forking import ForkSession, ForkSessionReply, fork_session, log_fork
 from wasm_kernel.sessions.overview import session_in
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
@@ -428,8 +428,8 @@ class Service(SandboxHome[Sandbox]):
         """The bytes of a session on disk; 0 without a limit that they count for."""
         return 0 if self.limits.disk_bytes is None else entry.measure(self._sessions_root)
 
-    def _forking(self, parent: str) -> Callable[[ForkSession, Task], Forked]:
-        def fork(request: ForkSession, task: Task) -> Forked:
+    def _forking(self, parent: str) -> Callable[[ForkSession, Task], ForkSessionReply]:
+        def fork(request: ForkSession, task: Task) -> ForkSessionReply:
             entry = self._registry.known(parent)
             name, policy, size = request.session_id, entry.sandbox.policy, self._size_of(entry)
             self._check_room(entry.owner, 1, size)
@@ -455,12 +455,12 @@ class Service(SandboxHome[Sandbox]):
         """Looks after all sessions once a second, until the service is closed."""
         while not self._ending.wait(_ROUND_SECONDS):
             for entry in self._registry.entries():
-                in_peace(self._look_at, entry)
+                call_logged(self._look_at, entry)
 
     def _measure(self) -> None:
         """Measures sessions on disk, on a thread of its own, as that takes long."""
         while not self._ending.wait(_ROUND_SECONDS):
-            in_peace(self._registry.measure, _MEASURE_SECONDS)
+            call_logged(self._registry.measure, _MEASURE_SECONDS)
 
     def _delete_due(self) -> None:
         """Deletes expired sessions, on a thread of its own, as that takes long.
@@ -470,9 +470,9 @@ class Service(SandboxHome[Sandbox]):
         seconds = self.limits.expire_seconds or math.inf
         expiry = Expiry(self._sessions_root, self._registry, self._records, seconds, self._logger)
         while not self._ending.wait(_ROUND_SECONDS):
-            in_peace(remove_due_daily)
+            call_logged(remove_due_daily)
             if self.limits.expire_seconds:
-                in_peace(expiry.look)
+                call_logged(expiry.look)
 
     def _look_at(self, entry: SessionEntry) -> None:
         worker, limits = entry.sandbox.worker, self.limits

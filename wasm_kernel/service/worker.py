@@ -44,7 +44,7 @@ from wasm_kernel.result import CellResult, CommMessage
 from wasm_kernel.service import messages
 from wasm_kernel.service.offers import Offers
 from wasm_kernel.service.open_message import KernelSession, Open, plain_policy
-from wasm_kernel.sessions.forking import FORK, Forked, ForkSession, fork_command
+from wasm_kernel.sessions.forking import FORK, ForkSession, ForkSessionReply, fork_command
 from wasm_kernel.sessions.last_use import LastUse
 from wasm_kernel.sessions.session import session_paths
 from wasm_kernel.state.file_journal import Beginning, FileRecord
@@ -54,8 +54,8 @@ PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpoo
 """The packages that may be imported from behind the walls, wherever they lie."""
 _POLL_SECONDS = 0.05
 _QUIET_SECONDS = 2.0  # without a message, before unused memory is given back
-_TOO_LARGE = "what the cell shows or says of its error is too large"
-_SHOW_LESS = "Show less at once: write what is long into a file."
+_TOO_LARGE = "an output or the error of the cell is too large"
+_SHOW_LESS = "Show less at once, and write long outputs into a file."
 _NO_FORK = "%fork makes a session for a notebook, which no client would find. None was made."
 _LOG_CHARACTERS = 16 * 1024
 _REHEARSALS = 10
@@ -266,7 +266,7 @@ class _Worker:
             case messages.Claimed():
                 self._offers.answered(message)
             case Open() | messages.Close():
-                raise AssertionError("the one comes first, the other last")
+                raise AssertionError("`Open` comes first and `Close` last")
             case messages.Call():
                 self._begin(message.call, message.request)
             case _:
@@ -312,7 +312,7 @@ class _Worker:
         with self._guest.frozen():
             requests = [ForkSession(name, reseed=call.reseed) for name in call.ids]
             try:
-                return [self._broker.call(each, Forked).notice for each in requests]
+                return [self._broker.call(each, ForkSessionReply).notice for each in requests]
             except BrokerError as problem:  # it has the words of the error beyond the walls
                 raise ForkError.revived((str(problem),), {"why": str(problem)}) from problem
 

@@ -99,7 +99,7 @@ class WorkerLine:
         """Counts a message of `size` bytes that belongs to no call; `FrameError` if too many."""
         self._stray_left -= size + _STRAY_LEAST
         if self._stray_left < 0:
-            raise FrameError("it says more than anybody reads")
+            raise FrameError("it sends too many messages beside its calls")
 
     def waits(self, size: int) -> bool:
         """Counts a worker's message that it waits; returns whether it is the first one."""

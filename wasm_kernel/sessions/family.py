@@ -29,7 +29,7 @@ from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.root import SessionsRoot
 
 _STEP_SECONDS = 0.1
-_WAITS_MOST = 600  # steps, for a fork that another process makes
+_WAITS_MOST = 600  # steps of the wait for another process that makes a fork
 _BUSY = "another fork is being made"
 _FULL = (
     "all forks of a session, and forks of those, may take {bytes} and {files:,} files on disk "

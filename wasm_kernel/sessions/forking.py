@@ -63,7 +63,7 @@ class ForkSession(Struct, frozen=True):
     notebook: str = ""
 
 
-class Forked(Struct, frozen=True):
+class ForkSessionReply(Struct, frozen=True):
     """The reply to `ForkSession`: a notice for the cell's author, such as files left out."""
 
     notice: str = ""
@@ -74,7 +74,7 @@ def fork_session(
     lineage: Lineage,
     policy: ExecutionPolicy | None = None,
     folder: Callable[[], Path | None] = lambda: None,
-) -> Callable[[ForkSession, Task], Forked]:
+) -> Callable[[ForkSession, Task], ForkSessionReply]:
     """Returns the handler of `ForkSession`.
 
     It makes copies only of the session that is the parent in `lineage`. All forks of the family
@@ -83,7 +83,7 @@ def fork_session(
     """
     parent = ids.checked(lineage.parent)
 
-    def fork(request: ForkSession, task: Task) -> Forked:
+    def fork(request: ForkSession, task: Task) -> ForkSessionReply:
         """Makes the whole session, or nothing."""
         from wasm_kernel.sessions.family import ForkLimits, room_for_fork
         from wasm_kernel.sessions.staging import SessionExists, new_session
@@ -115,7 +115,7 @@ def fork_session(
             raise ForkError(describe(problem)) from problem
         if beside is not None:
             _give(root, name, beside / plain_name(request.notebook))
-        return Forked(texts.left_out(left_out) if left_out else "")
+        return ForkSessionReply(texts.left_out(left_out) if left_out else "")
 
     return fork
 
@@ -172,7 +172,7 @@ class ForkAction:
         try:
             request = ForkSession(self.id, reseed=not self._deterministic)
             with self._guest.frozen():
-                made = context.broker.call(request, Forked, context)
+                made = context.broker.call(request, ForkSessionReply, context)
         except WasmKernelError as problem:
             context.say(_NOT_MADE.format(id=self.id, why=problem), "stderr")
             return

@@ -94,7 +94,7 @@ def read_manifest(data: bytes) -> Manifest:
         return msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
         what = problem if isinstance(problem, msgspec.ValidationError) else "it can't be read"
-        raise ArchiveError(f"The archive's manifest says what can't be: {what}.") from None
+        raise ArchiveError(f"The archive's manifest is impossible: {what}.") from None
 
 
 class Imported(Exported):
@@ -162,7 +162,7 @@ class ArchiveReader:
         return Imported(session_id, self._files, states, left_out, note)
 
     def _unpack_into(self, own: Sequence[int], leads_out: LeadsOut) -> dict[str, str]:
-        """Puts all members into the folders of `PARTS`; returns why links were removed again."""
+        """Puts all members into the folders of `PARTS`; returns the removed links with reasons."""
         self._roots = dict(zip(PARTS, own, strict=True))
         for part, root in self._roots.items():
             self._lookups[part] = Lookup(root, self._budget.take_step, self._budget.take_bytes)
@@ -258,7 +258,7 @@ def _refused(name: str) -> Iterator[None]:
         if problem.errno not in _IMPOSSIBLE:
             raise
         raise ArchiveError(
-            f"The archive holds what this file system can't have: {_shown(name)}."
+            f"This file system can't hold a file of the archive: {_shown(name)}."
         ) from problem
 
 
@@ -363,7 +363,7 @@ class _MemoryReader:
                 )
                 beginnings += not commit.parent
                 if beginnings > _BEGINNINGS_MOST:
-                    raise HistoryError("it begins too often")
+                    raise HistoryError("it has too many beginnings")
         return rebased
 
     def close(self) -> None:

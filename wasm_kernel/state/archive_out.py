@@ -172,7 +172,7 @@ def check_states(tree: Tree) -> None:
     if not 0 < len(tree.commits) <= STATES_MOST:
         raise HistoryError(f"there are more than {STATES_MOST:,} states, or none")
     if not all(map(is_name, tree.names)):
-        raise HistoryError("a name of a state is not one")
+        raise HistoryError("a name of a state is not valid")
 
 
 def _unreadable(state: Folder, commits: Collection[Commit]) -> set[int]:

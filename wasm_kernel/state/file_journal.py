@@ -1,4 +1,4 @@
-"""The journal of earlier files: records on disk of what paths held before they changed.
+"""The journal of earlier files: records on disk of the files at paths before they changed.
 
 Records are appended; now and then the journal is rewritten. Each line is a digest, a space, and a
 JSON object. The digest is BLAKE2b with 128 bits over the object's text, keyed by the digest of the
@@ -131,7 +131,7 @@ class FileJournal(DescriptorOwner):
         self._digest = b""
 
     def read(self) -> bytes:
-        """Returns what the journal holds; `OSError` if something else is in its place."""
+        """Returns the content of the journal; `OSError` if something else is in its place."""
         with self._private.enter(self._name) as folder:
             return folder.read(JOURNAL, JOURNAL_MOST_BYTES)
 

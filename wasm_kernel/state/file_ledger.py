@@ -1,8 +1,8 @@
 """The earlier contents of the workspace's paths: a ledger in memory, and its journal on disk.
 
 Commits are numbered as time goes on, even if memory went back between two of them: files have only
-one past. At a commit, a path held what it held when it first changed after that commit; if it did
-not change, it still holds that.
+one past. The file at a path as of a commit is the one that its first change after that commit
+replaced; without a change, it is the present one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEAD_MOST = 1000  # useless records of the journal
 
 
 class FileLedger:
-    """The ledger of one workspace: what paths held. The guest's thread owns it; close it.
+    """The earlier files at the paths of one workspace. The guest's thread owns it; close it.
 
     A record is on disk before the change that it announces.
 
@@ -151,7 +151,7 @@ class FileLedger:
         return entries is not None and entries[-1].since >= self.at_commit
 
     def add(self, path: str, was: PreImage) -> None:
-        """Notes what a path holds before it changes; the first note after a commit counts."""
+        """Notes the file at a path before it changes; the first note after a commit counts."""
         entry = FileChanged(self.at_commit, path, was)
         self._append(entry)
         self._add(entry)
@@ -220,13 +220,13 @@ class FileLedger:
         self.write()
 
     def at(self, path: str, commit: int) -> PreImage | None:
-        """Returns what a path held at a commit; None if it has not changed since."""
+        """Returns the file at a path as of a commit; None if it has not changed since."""
         entries = self._by_path.get(path, [])
         index = bisect_left(entries, commit, key=lambda entry: entry.since)
         return self._current(entries[index]).was if index < len(entries) else None
 
     def state(self, commit: int) -> dict[str, PreImage]:
-        """Returns the paths that may have changed since a commit, with what they held."""
+        """Returns the paths that may have changed since a commit, with their files at it."""
         held = ((path, self.at(path, commit)) for path in self._by_path)
         return {path: was for path, was in held if was is not None}
 

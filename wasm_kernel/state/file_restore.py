@@ -1,4 +1,4 @@
-"""Bringing the workspace's files back to what they were at a commit, one by one.
+"""Brings the workspace's files back to their state at a commit, one by one.
 
 Each file is the old one or the new one at every moment: the new one gets a temporary name and is
 renamed. No link is followed out of the workspace. Replaced files are kept like any that change, so
@@ -47,7 +47,7 @@ class RestoredFiles(Struct):
 def restore_files(
     versions: FileVersions, commit: int, changing: Changing, opened: Collection[str]
 ) -> RestoredFiles:
-    """Brings all files back to what they were at a commit since which the ledger is complete.
+    """Brings all files back to their state at a commit; the ledger must be complete since then.
 
     `changing` is called before each change; `opened` are identities of files open at any commit.
     """

@@ -266,7 +266,7 @@ class FileVersions(FileHistory):
     def _content(
         self, name: str, folder: int | None, found: os.stat_result, change: Change
     ) -> KeptFile:
-        """Keeps a file's content; without a folder, the name is that of an open file.
+        """Keeps a file's content; without a folder, `name` belongs to an open file.
 
         Raises `ContentTooLarge` or `OSError` if it can't be kept.
         """
@@ -312,7 +312,7 @@ class FileVersions(FileHistory):
         return self.ledger.first_identity(one) == self.ledger.first_identity(other)
 
     def state(self, commit: int) -> dict[str, PreImage]:
-        """Returns the paths that may have changed since a commit, with what they held."""
+        """Returns the paths that may have changed since a commit, with their files at it."""
         state = self.ledger.state(commit)
         return {path: was for path, was in state.items() if not is_unlinked_name(path)}
 

@@ -132,10 +132,10 @@ class Drop(Struct, frozen=True, tag="drop", forbid_unknown_fields=True):
 
 
 class Head(Struct, frozen=True, tag="head", forbid_unknown_fields=True, omit_defaults=True):
-    """The record of a head that is not the newest commit: memory is `at` it; 0 before the first.
+    """The record of a head that is not the newest commit: `at` is its number, 0 before the first.
 
-    A commit newer than `after` is the head instead. The commits `undone` were left by going back
-    and can be redone, the latest last. `count` is as in `Tree`.
+    A commit newer than `after` is the head instead. `undone` are the commits that a redo can return
+    to, the latest last. `count` is as in `Tree`.
     """
 
     at: Id = 0
@@ -203,7 +203,7 @@ def decode(data: bytes) -> Record:
     except DAMAGED as problem:
         raise HistoryError("a record is damaged") from problem
     if isinstance(record, Commit) and not _is_possible(record):
-        raise HistoryError("a commit says of itself what can't be")
+        raise HistoryError("the record of a commit is impossible")
     return record
 
 

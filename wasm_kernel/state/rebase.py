@@ -100,7 +100,7 @@ def _taken_over(
 def _checked(commit: Commit) -> Commit:
     """Returns a commit with a label that can be shown; `HistoryError` if its number is too high."""
     if commit.id >= ID_MOST:
-        raise HistoryError("a commit says of itself what can't be")
+        raise HistoryError("the record of a commit is impossible")
     label = "".join(c if c.isprintable() else "\ufffd" for c in commit.label[:_LABEL_MOST])
     return replace(commit, label=label, time=float(commit.time))
 

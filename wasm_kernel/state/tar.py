@@ -283,7 +283,7 @@ def _each(tar: tarfile.TarFile, source: _Bounded) -> Iterator[Member]:
     while (info := tar.next()) is not None:
         reader.members = []  # the reader would keep all members in memory
         if info.size < 0:
-            raise ArchiveError("The archive holds a file that is shorter than nothing.")
+            raise ArchiveError("The archive holds a file of negative length.")
         source.begin_content()
         yield info, tar.extractfile(info) if info.isreg() else None
         source.begin_header()

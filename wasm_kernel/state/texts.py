@@ -66,7 +66,7 @@ NO_FILES = (
     "was already open when it was opened here. Nothing was changed."
 )
 UNKNOWN_FILES = (
-    "What the files in /app held then is not known: they were not kept yet, or the record of them "
+    "The files in /app of that time are not known: they were not kept yet, or the record of them "
     "was lost. Nothing was changed; without --files, variables can be brought back."
 )
 NAMES_LOST = "[wasm-kernel] Named checkpoints of earlier runs can't be restored: {why}.\n"
@@ -76,7 +76,7 @@ NAMES_MISSING = (
 )
 UNSAVED = (
     "[wasm-kernel] This session's variables can't be saved to disk ({why}). It goes on in memory; "
-    "what is not saved is lost when this kernel or sandbox ends.\n"
+    "unsaved changes are lost when this kernel or sandbox ends.\n"
 )
 UNTAKEN = (
     "[wasm-kernel] The state after In[{cell}] ({label}) could not be kept ({why}); the variables "
@@ -108,7 +108,7 @@ def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
     if crashed:
         return (
             "[wasm-kernel] The session goes on after a break: the variables are as they were after "
-            f"{after}. What ran later is lost; the files in /app are as they were left.\n"
+            f"{after}. Later cells are lost; the files in /app are as they were left.\n"
         )
     return f"[wasm-kernel] The session goes on: the variables are as they were after {after}.\n"
 
@@ -155,8 +155,8 @@ def left_behind(folder: str, head: Commit | None) -> str:
     """
     where = "the beginning" if head is None else place_of(head.cell, head.label)
     return (
-        f"The last variables of the session in {folder!r} could not be kept. What is kept are "
-        f"those after {where}; the files in /app are as they were left."
+        f"The last variables of the session in {folder!r} could not be kept. Those after "
+        f"{where} are kept; the files in /app are as they were left."
     )
 
 

@@ -145,7 +145,7 @@ def open_file(place: GuestPath, opened: OpenDescriptor) -> os.stat_result:
     """
     flags = _flags(place, opened)
     kinds: tuple[int, ...] = (stat.S_IFREG, stat.S_IFDIR)
-    if is_null(place):  # never a file in its place, which sessions would share
+    if is_null(place):  # opens the device: sessions would share a file in its place
         fd, kinds = os.open(os.devnull, flags & ~os.O_CREAT & ~os.O_TRUNC), (stat.S_IFCHR,)
     else:
         fd = os.open(place.name, flags, 0o666, dir_fd=place.folder)

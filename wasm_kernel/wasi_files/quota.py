@@ -5,8 +5,9 @@ nothing pays nothing. From then on the guest's own calls are counted. Changes by
 another kernel) are found by counting again: in each turn before the first growth, if that is quick,
 and before the first refusal.
 
-A file counts with its length, holes included, once for all its names, and without a name as long as
-it is open. Each file, folder and link counts as one file. The host's own names do not count.
+A file counts with its length, holes included: once, however many names it has, and while it is open
+even without a name. Each file, folder and link counts as one file. The host's own names do not
+count.
 """
 
 from __future__ import annotations

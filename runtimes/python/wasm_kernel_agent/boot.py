@@ -137,7 +137,7 @@ def lay_out_memory(agent: Any) -> None:
 
 
 def _extend_path() -> None:
-    """Makes modules in the working folder importable, as in every notebook, and %pip's packages."""
+    """Makes %pip's packages and, as in every notebook, modules in the working folder importable."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     sys.path += [each.format(*sys.version_info) for each in _FOLDERS]

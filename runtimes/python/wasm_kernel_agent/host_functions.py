@@ -68,7 +68,7 @@ class HostFunctions:
         there.update(self._made)
 
     def _take_network(self, facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Gives sockets their functions; returns the descriptions of those for cells."""
+        """Gives sockets their functions; returns the descriptions of the functions for cells."""
         own = [each for each in facts if each["name"].startswith(_NETWORK)]
         if own:
             from wasm_kernel_agent import network_sockets

@@ -88,7 +88,7 @@ def widen_trees_of_sklearn(module: ModuleType) -> None:
 
 
 def _counting_in_parts(count: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a count of pairs that takes a part of the points at a time, and adds up 64 bits."""
+    """Returns a function that counts pairs for a part of the points at a time, in 64 bits."""
 
     @functools.wraps(count)
     def two_point_correlation(self: Any, X: Any, r: Any, dualtree: Any = False) -> Any:  # noqa: N803

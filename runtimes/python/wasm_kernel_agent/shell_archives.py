@@ -31,7 +31,7 @@ def tar(words: list[str]) -> None:
     options, names = options_of(_with_dashes(words), "cxtrzjJvkOapoU*f:C:T:!:#:", _TAR)
     kinds = options.keys() & {"c", "x", "t", "r"}
     if len(kinds) != 1 or "\n" in options.get("C", ""):
-        raise Usage("one of -c, -x, -t and -r, and at most one -C are needed")
+        raise Usage("it takes exactly one of -c, -x, -t and -r, and at most one -C")
     where, name = Path(options.get("C", ".")), options.get("f", "-")
     left_out = options["!"].split("\n") if "!" in options else []
     if "T" in options:

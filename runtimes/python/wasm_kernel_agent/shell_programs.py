@@ -117,7 +117,7 @@ def _python(words: list[str]) -> None:
 def _is_there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package that would have it
+    except ModuleNotFoundError:  # its package does not exist either
         return False
 
 

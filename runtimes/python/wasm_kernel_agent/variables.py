@@ -148,9 +148,9 @@ def _size(value: Any, kind: type) -> int:
 
 
 def _mark(value: Any, kind: type, most: int) -> Any:
-    """Returns values that differ between two objects, without the objects that they hold.
+    """Returns a mark of a value without the objects in it: other content has another mark.
 
-    `most` bytes of a text or an array are looked at, half of them at its end.
+    Of a text or an array, `most` bytes count, half of them at its end.
     """
     if kind is int:
         return value if value.bit_length() < most else value.bit_length()

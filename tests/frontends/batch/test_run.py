@@ -232,7 +232,7 @@ def test_wrong_arguments_are_refused_before_any_notebook_and_a_hook_that_fails_i
     make("report.ipynb", "1")
     wrong: dict[str, dict[str, Any]] = {
         "no hook on_cell; there are on_cell_start": {"hooks": {"on_cell": print}},
-        "The hook on_cell_start is no function": {"hooks": {"on_cell_start": 5}},
+        "The hook on_cell_start is not a function": {"hooks": {"on_cell_start": 5}},
         "budgets is of type Budgets, not 5": {"budgets": 5},
         "folder is one of none, read, write, not 'all'": {"folder": "all"},
         "ignored names images, .* not 'pictures'": {"ignored": ["pictures"]},

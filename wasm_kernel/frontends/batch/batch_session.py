@@ -41,7 +41,7 @@ def session_id_of(output: Path) -> str:
 class BatchSession:
     """The session of one executed notebook, whose path determines the session's id.
 
-    Its methods take time: call them on a thread. `tell` gets a sentence if one waits for long.
+    Its methods take time: call them on a thread. `tell` gets a sentence if a method waits for long.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class BatchSession:
                 raise SessionInUse("Another run works on this notebook. Nothing was changed.")
 
     def _tries(self) -> Iterator[bool]:
-        """Yields at each moment to try again whether it is the last one."""
+        """Yields, each time to try again, whether it is the last time."""
         began, is_told = time.monotonic(), False
         while (passed := time.monotonic() - began) < _LEAVE_SECONDS:
             yield False

@@ -224,7 +224,7 @@ class _ClusterBatch:
                     attempt.future = self.client.submit(cluster_task.run_task, data, pure=False)
 
     def _task_of(self, attempt: _Attempt) -> bytes | None:
-        """The task of a notebook; None if an earlier run did it.
+        """The task of a notebook; None if an earlier run finished it.
 
         Raises `NotebookError` if it can't be run.
         """

@@ -58,7 +58,7 @@ def difference(
 
 
 def _cell_difference(one: NotebookNode, other: NotebookNode) -> Any:
-    """Returns nbdime's difference of two cells; of two notebooks, it compares each with each."""
+    """Returns nbdime's difference of two cells; given notebooks, it would compare all pairs."""
     from nbdime.diffing.generic import diff
     from nbdime.diffing.notebooks import notebook_config
 

@@ -12,8 +12,9 @@ from wasm_kernel.frontends.batch import command
 from wasm_kernel.service.named_functions import add_repeated, path_of
 
 _ABOUT = (
-    "Runs submissions in sandboxes, and each test in a copy of the state that one reached. The "
-    "status is 0 if every submission was graded, 1 if a test could not be judged, 2 if nothing was."
+    "Runs submissions in sandboxes, and each test in a copy of a submission's last state. The "
+    "status is 0 if every submission was graded, 1 if a test could not be judged, 2 if nothing "
+    "was graded."
 )
 _PASSED_ON = ("jobs", "test_seconds", "network", "replay", "inputs", "requirements")
 """The options that are arguments of `grade_notebooks` by the same names."""

@@ -81,8 +81,8 @@ class Grade(Struct, frozen=True):
     """The outcome of a submission.
 
     Attributes:
-        outcome: What became of its notebook.
-        tests: What it earned with each test.
+        outcome: The outcome of its notebook.
+        tests: The points that it earned with each test.
     """
 
     outcome: Outcome
@@ -281,7 +281,7 @@ class _Grading:
         earned, message, judged = 0.0, _NOTHING_RAN, True
         if self.is_cancelled:
             raise BatchError(_CANCELLED)
-        if outcome.verdict == "kernel-lost":  # which is not the submission's fault
+        if outcome.verdict == "kernel-lost":  # not the submission's fault
             message, judged = outcome.reason, False
         elif outcome.output:  # otherwise, an existing session is an earlier run's
             try:

@@ -166,7 +166,7 @@ def _check_values(settings: RunSettings) -> None:
         if name not in HOOKS:
             raise BatchError(f"There is no hook {name}; there are {', '.join(HOOKS)}.")
         if not callable(hook):
-            raise BatchError(f"The hook {name} is no function. Nothing was run.")
+            raise BatchError(f"The hook {name} is not a function. Nothing was run.")
     for wanted, known, found in (
         ("ignored names", IGNORABLE, settings.ignored),
         ("folder is one of", _FOLDERS, (settings.folder,)),

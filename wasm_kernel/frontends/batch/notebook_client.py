@@ -44,8 +44,8 @@ _ENTRY_BYTES = 200  # bytes of an entry without content
 _CONTAINER_VALUES = 8  # values that a list or object counts as, by its memory, beside its items
 _LOG = logging.getLogger("wasm_kernel.batch")
 
-Told = dict[str, Any]
-"""A message as Jupyter has it, or the content of one."""
+JsonObject = dict[str, Any]
+"""A message of Jupyter, or its content."""
 
 
 class TooMuchKept(WasmKernelError):
@@ -94,7 +94,7 @@ class CellClient(NotebookClient):
         await self._check_raise_for_error(cell, place, reply)
 
     def process_message(
-        self, msg: Told, cell: NotebookNode, cell_index: int
+        self, msg: JsonObject, cell: NotebookNode, cell_index: int
     ) -> NotebookNode | None:
         """Takes a message; ignores a widget's if it makes no sense.
 
@@ -117,7 +117,7 @@ class CellClient(NotebookClient):
     # -- updates of displays: nbclient finds them by index, which changes as streams are merged
 
     def output(
-        self, outs: list[NotebookNode], msg: Told, display_id: str | None, cell_index: int
+        self, outs: list[NotebookNode], msg: JsonObject, display_id: str | None, cell_index: int
     ) -> NotebookNode | None:
         """Adds an output to its cell."""
         self._count_values(msg)
@@ -127,7 +127,7 @@ class CellClient(NotebookClient):
             self._shown_in[cell_index].add(display_id)
         return made
 
-    def _update_display_id(self, display_id: str, msg: Told) -> None:
+    def _update_display_id(self, display_id: str, msg: JsonObject) -> None:
         there = [each for row in self._shown.get(display_id, {}).values() for each in row]
         if not there:
             return
@@ -146,7 +146,7 @@ class CellClient(NotebookClient):
 
     # -- widgets
 
-    def handle_comm_msg(self, outs: list[NotebookNode], msg: Told, cell_index: int) -> None:
+    def handle_comm_msg(self, outs: list[NotebookNode], msg: JsonObject, cell_index: int) -> None:
         """Follows the state of a widget."""
         name, data = msg["content"]["comm_id"], msg["content"]["data"]
         paths = zip(data.get("buffer_paths") or [], msg["buffers"], strict=False)
@@ -157,7 +157,7 @@ class CellClient(NotebookClient):
             self._kept[key] = size + _ENTRY_BYTES
         super().handle_comm_msg(outs, msg, cell_index)
 
-    def _count_values(self, msg: Told) -> None:
+    def _count_values(self, msg: JsonObject) -> None:
         """Counts the values in an output, which take far more memory than their text."""
         left: list[Any] = [msg["content"].get("data")]
         while left and self._values <= MOST_VALUES:
@@ -202,7 +202,7 @@ class NotebookPage(CleanPage):
         self.publish(self._listener.parent, "execute_input", counted)
         return self.sandbox.submit(cell.source, parent=header, listener=self._listener)
 
-    async def ended(self, running: CellFuture) -> Told:
+    async def ended(self, running: CellFuture) -> JsonObject:
         """Waits for the end of a cell; returns the reply of a kernel.
 
         Raises `KernelEnded` or `TooMuchKept`; or `WasmKernelError` if the cell can't run.
@@ -224,16 +224,16 @@ class NotebookPage(CleanPage):
         content = await asyncio.to_thread(messages.execute_reply, *args)
         return _message(self._listener.parent, "execute_reply", content)
 
-    def publish(self, parent: Told, kind: str, content: Told) -> None:
+    def publish(self, parent: JsonObject, kind: str, content: JsonObject) -> None:
         """Gives nbclient a message about the running cell."""
         self._take(_message(parent, kind, content))
 
-    def send(self, parent: Told, message: CommMessage) -> None:
+    def send(self, parent: JsonObject, message: CommMessage) -> None:
         """Gives nbclient a message to a widget."""
         told = _message(parent, *messages.of_comm(message))
         self._take(told | {"metadata": message.metadata, "buffers": list(message.buffers)})
 
-    def tell_widget(self, comm_id: str, data: Told) -> None:
+    def tell_widget(self, comm_id: str, data: JsonObject) -> None:
         """Passes on a message of a widget in the notebook to the sandbox."""
         header = {"msg_id": uuid.uuid4().hex, "msg_type": "comm_msg"}
         self.sandbox.comm(CommMessage("msg", comm_id, json_clean(data)), parent=header)
@@ -241,8 +241,8 @@ class NotebookPage(CleanPage):
     def _tell_state(self, state: str) -> None:
         self.publish(self._listener.parent, "status", {"execution_state": state})
 
-    def _take(self, msg: Told) -> None:
-        """Has a message taken. The first error ends the cell, which then takes no more."""
+    def _take(self, msg: JsonObject) -> None:
+        """Makes the client process a message. An error ends the cell, which then takes no more."""
         with self._guard:
             if self._cell is None or self._problem is not None:
                 return
@@ -266,7 +266,7 @@ class NotebookPage(CleanPage):
 class _CellListener(CleanListener):
     """The listener of a cell, which ends if its outputs can't be cleaned."""
 
-    def __init__(self, page: NotebookPage, parent: Told) -> None:
+    def __init__(self, page: NotebookPage, parent: JsonObject) -> None:
         super().__init__(page, parent)
         self._notebook = page
 
@@ -285,7 +285,7 @@ class _CellListener(CleanListener):
             self._notebook.fail(problem)
 
 
-def _message(parent: Told, kind: str, content: Told) -> Told:
+def _message(parent: JsonObject, kind: str, content: JsonObject) -> JsonObject:
     header = {"msg_id": uuid.uuid4().hex, "msg_type": kind}
     parts = {"header": header, "msg_type": kind, "parent_header": parent["header"]}
     return {**parts, "content": content, "metadata": {}, "buffers": []}
@@ -298,7 +298,7 @@ class _OutputArea(OutputWidget):
     time.
     """
 
-    def send(self, data: Told | None = None, *_: Any, **__: Any) -> None:
+    def send(self, data: JsonObject | None = None, *_: Any, **__: Any) -> None:
         """Sends a message to the guest."""
         self.executor.page.tell_widget(self.comm_id, data or {})
 

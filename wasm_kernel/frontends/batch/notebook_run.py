@@ -146,7 +146,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 
 
 def _named(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a hook whose error is one of the notebook's run, and names it."""
+    """Wraps a hook: an error in it ends the notebook's run, and the reason names the hook."""
 
     async def call(**facts: Any) -> None:
         try:

@@ -49,7 +49,7 @@ def read_config() -> Config:
 
 
 def settings_of(config: Config, own: Mapping[str, Any]) -> SessionSettings:
-    """Returns the settings of kernels, of which the batch's `own` ones win."""
+    """Returns the settings of kernels; the batch's `own` settings win."""
     merged = deepcopy(config)
     merged.merge(Config({SECTION: dict(own)}))
     return KernelSettings(config=merged)
@@ -117,8 +117,8 @@ def open_sandbox(
     """Opens the sandbox of a notebook in `folder`; its session is `owned`.
 
     `results` are the names that lead from the executed notebook to the folder for its results.
-    `limits` gets the limits that cells meet. If it `resumes` an earlier run, no cell tells of that
-    one's variables. `exchanges` is the folder for recorded requests and calls, if the user named
+    `limits` gets the limits that cells meet. If it `resumes` an earlier run, no cell mentions that
+    run's variables. `exchanges` is the folder for recorded requests and calls, if the user named
     one. Raises `WasmKernelError` if a setting is not valid, or the session can't be opened.
     """
     policy, logger = settings.policy(Door.BATCH), SandboxLogger(limits)

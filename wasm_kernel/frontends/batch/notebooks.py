@@ -45,7 +45,7 @@ _STDIN_NAME = "stdin.ipynb"
 _VERSION = 4
 _READ_ONLY = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _LEADS_OUT = "The notebook is a link that leads out of its folder. Name the file itself."
-_NO_FILE = "The notebook is no file."
+_NO_FILE = "The notebook is not a file."
 
 
 Cell = tuple[int, NotebookNode]
@@ -145,7 +145,7 @@ def _fixed_part(pattern: Path) -> Path:
 
 
 def _real(path: Path) -> Path:
-    """The path with all links resolved but one at its end."""
+    """The path with all links resolved, except a link at its end."""
     return path.parent.resolve() / path.name
 
 

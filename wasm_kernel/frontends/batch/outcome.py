@@ -110,7 +110,7 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
     """The outcome of one notebook.
 
     Attributes:
-        notebook: Its name, as the command was given it.
+        notebook: Its name, as given to the command.
         verdict: One of `VERDICTS`.
         reason: Why it is not `ok`, in words for people.
         hint: What may help, in a sentence.
@@ -119,7 +119,7 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
             for none.
         cells: How many code cells were run now.
         kept: How many code cells were not run again, because an earlier run did it (`--resume`).
-        note: What else there is to say, such as why cells were run again.
+        note: Anything else to say, such as why cells were run again.
         difference: How its outputs differ from those that were stored (`--compare`).
         seconds: How long it took.
         output: The executed notebook's path; empty if none was written.

@@ -26,7 +26,7 @@ from wasm_kernel.service.named_functions import add_repeated, path_of
 
 _ENV = "an environment variable for the kernel's process"
 _CACHE = (
-    "keep the compiled guest there, such as for kernels that get a new home each time; a user who "
+    "keep the compiled guest there, for example if kernels get a new home each time; a user who "
     "can write to it can run code as you"
 )
 _FUEL = "the code for sessions with a fuel budget instead"

@@ -46,7 +46,7 @@ _WITH_VARIABLES = (
     "The variables go along, with the memory of the sandbox that they lie over: for Python, some "
     "50 MB beside the files. --files-only leaves them out."
 )
-_AS = "the id that it gets, or keeps if none is named; a new one by default"
+_AS = "the new session's id; without a value the old one; by default a new one"
 _SAME = "="  # stands for the id of the session in an archive; it is not a valid id
 _COMMANDS: dict[str, tuple[Command, str, tuple[Option, ...]]] = {}
 
@@ -110,7 +110,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-_SESSION = _option("session", "its id, or what that begins with, or its notebook's name")
+_SESSION = _option("session", "its id, the beginning of its id, or its notebook's name")
 _WANTED = ("wanted",), _SESSION[1]  # also in other folders of sessions that were used before
 _JSON = _switch("--json", "write JSON, for other programs")
 _YES = _switch("--yes -y", "do not ask")
@@ -181,7 +181,7 @@ def _read(options: argparse.Namespace) -> None:
 def _write(options: argparse.Namespace) -> None:
     from wasm_kernel.sessions.files import write_session_file
 
-    options.overview()  # raises for a wrong id, for which a session would be made
+    options.overview()  # raises for a wrong id; writing would make a session for it
     source = options.source
     data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     overwrite = not options.no_overwrite
@@ -216,7 +216,7 @@ def _delete(options: argparse.Namespace) -> int | None:
 @_command(
     "delete sessions that were not used for long",
     _option("--older-than", "such as 30m, 24h, 7d or 2w", required=True, metavar="TIME"),
-    _switch("--apply", "delete them; else only tell which"),
+    _switch("--apply", "delete them; without it, only list them"),
     _YES,
     _JSON,
 )

@@ -54,7 +54,7 @@ _OF_ERRNO = {errno.ENOENT: 404, errno.EEXIST: 409, errno.ENOSPC: 507, errno.EDQU
 _OF_ERRNO |= {errno.EFBIG: 413}
 _NO_CALL = "There is no such call here: {method} {path}. /openapi.json lists those that there are."
 _UNREAD = "Too many large answers at once. Read those that have begun."
-_NO_KEY = "The API key is none of this server's tokens."
+_NO_KEY = "The API key is not one of this server's tokens."
 
 
 class SandboxApi:
@@ -151,7 +151,7 @@ class SandboxApi:
                 raise Refusal(502, f"{GONE.format(name=name)}: {words}") from None
             if isinstance(problem, SandboxClosed) and words != ENDING:  # a context was removed
                 raise Refusal(404, words) from None
-            if isinstance(problem, SessionInUse):  # by a server whose facts are newer
+            if isinstance(problem, SessionInUse):  # another server knows newer facts
                 await self._sandboxes.leave(call.sandbox)
             raise
 
@@ -204,7 +204,7 @@ def _response(operation: Operation, answer: Any) -> Response:
 
 
 def _refusal_of(problem: Exception) -> Refusal | None:
-    """Returns the refusal that tells an error; None for an error of this program."""
+    """Returns the refusal for an error; None for an error of this program."""
     status, limit, words = 0, "", str(problem)
     match problem:
         case Refusal():
@@ -225,7 +225,7 @@ def _refusal_of(problem: Exception) -> Refusal | None:
 
 
 def _told(plane: Plane, refusal: Refusal) -> Response:
-    """Returns the answer that tells a refusal as the clients of a plane read it."""
+    """Returns a refusal as an answer in the form that the clients of a plane read."""
     status, words, headers = refusal.status, str(refusal), dict(refusal.headers)
     if refusal.limit and refusal.limit != "requests":
         headers["should-retry"] = "false"  # nothing ends by itself; words help sooner

@@ -33,7 +33,7 @@ class Plane(Enum):
 
 @dataclass(frozen=True)
 class Operation:
-    """A call of the API: `act` makes its answer, of the body as its second argument.
+    """A call of the API: `act` makes the answer; its second argument is the body.
 
     `body` is the type of the body, None if it has none; `answer` that of the answer.
     """

@@ -192,7 +192,7 @@ def _shown(data: Mapping[str, Any], *, is_value: bool) -> Line:
     named = {name: data[kind] for kind, name in _KINDS.items() if kind in data}
     text = named.get("text")
     if isinstance(text, str) and len(text) > 1 and text[0] in _QUOTES and text[-1] == text[0]:
-        named["text"] = text[1:-1]  # E2B's server shows texts so
+        named["text"] = text[1:-1]  # as E2B's server shows texts
     extra = {kind: value for kind, value in data.items() if kind not in _KINDS}
     return {"type": "result", "is_main_result": is_value, **named, "extra": extra}
 

@@ -81,7 +81,7 @@ def _located(
 ) -> Iterator[tuple[FolderWalk, str]]:
     """Yields a walk to the folder of a client's path, and the name there, as `locate`.
 
-    With the `size` of a file that comes there, its folders are made; it must fit.
+    With `size`, that of a new file, checks that it fits and makes its folders.
     """
     root, rest = _parts(guest_path(path))
     with opened_folders(session.sync) as (folders, quota):

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 TEMPLATES = ("base", "code-interpreter-v1", "code-interpreter-beta")
-"""The names of the one template that is here, as the clients choose them by default."""
+"""The names of the server's one template: the clients' default choices."""
 ENVD_VERSION = "0.5.7"
 """The newest version of E2B's own server in a sandbox whose calls are all here."""
 NO_PORTS = "sandboxes-have-no-ports.invalid"
-"""The domain by which clients name the ports of a sandbox: no name in it is ever found."""
+"""The domain that clients are told for the ports of a sandbox; no name in it resolves."""
 _FORKS_MOST = 100
 _NAMES = {"id": "ID", "mb": "MB"}
 
@@ -111,7 +111,7 @@ class SandboxTimeoutRequest(Body):
 
 
 class ConnectSandbox(SandboxTimeoutRequest):
-    """Connects to a sandbox; `memory` is whether a paused one has its variables back."""
+    """Connects to a sandbox; `memory` says whether a paused one gets its variables back."""
 
     memory: bool = True
 
@@ -264,6 +264,6 @@ class ProcessSelector(Body):
 
 
 class SendSignalRequest(Body):
-    """A signal for a command; each ends it."""
+    """A signal for a command; every signal ends it."""
 
     process: ProcessSelector

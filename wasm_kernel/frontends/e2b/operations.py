@@ -313,7 +313,7 @@ async def _start(call: ApiCall, content: bytearray) -> Response:
     asked = commands.start_of(content)
     if asked.pty is not None or asked.stdin:
         return Response(commands.refusing(_NO_TERMINAL), media_type=commands.STREAM)
-    told = call.headers.get("connect-timeout-ms", "")[:10]  # which some clients leave to the server
+    told = call.headers.get("connect-timeout-ms", "")[:10]  # may be left out
     seconds = int(told) / 1000 if told.isdecimal() else None
     return commands.CommandStream(call, asked, seconds)
 

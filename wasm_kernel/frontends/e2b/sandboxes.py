@@ -130,7 +130,7 @@ class Sandboxes:
     async def _kept(self, name: str) -> SandboxRecord | None:
         """Returns the facts of a sandbox, while its lock is held; None if it is gone.
 
-        What this server knows is right while the sandbox is awake here.
+        This server's own facts are right while the sandbox is awake here.
         """
         known = self._known.get(name)
         if known is not None and not known.is_gone and known.is_awake:
@@ -334,7 +334,7 @@ class Sandboxes:
         if name is not None:
             if (found := sandbox.contexts.get(name)) is not None:
                 return found
-            if name != RuntimeType.JAVASCRIPT.value:  # the default one before its first cell
+            if name != RuntimeType.JAVASCRIPT.value:  # its first cell makes the default one
                 raise Refusal(404, f"There is no context {name[:64]!r} in this sandbox.")
             language = name
         runtime = runtime_of(language)

@@ -122,7 +122,7 @@ class CutOff(Exception):
 
     @classmethod
     def is_unknown(cls, record: logging.LogRecord) -> bool:
-        """Returns whether a log record tells of something else."""
+        """Returns whether a log record is about anything but a cut connection."""
         return not (record.exc_info and isinstance(record.exc_info[1], cls))
 
 

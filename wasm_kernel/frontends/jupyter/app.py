@@ -166,7 +166,7 @@ class WasmKernelApp(ConfiguredApp):
         handlers = self._handlers(place, policy, lambda: _folder_of(choice))
 
         def begin() -> None:
-            self.launch.ports.close()  # those of the broker's process
+            self.launch.ports.close()  # the broker's process needs none of them
             self._begin_beside()
 
         self._broker, supply = open_broker(
@@ -188,7 +188,7 @@ class WasmKernelApp(ConfiguredApp):
         self._give_fork = home.give_fork if self.settings.fork else None
         opened = home.owned(self._opened(session, choice, place, policy))
         supply.begin(opened)
-        info_of(self.settings.runtime)  # of files that the process gives up
+        info_of(self.settings.runtime)  # while it can still read these files
         published = (session.folders.real,) if self._publishes_at_end else ()
         confinement.close_files(kept_by(path, self.config, published))
         if self._publishes_at_end:

@@ -24,7 +24,7 @@ from wasm_kernel.execution.interfaces import InputInterrupted
 _SUBSCRIBES, _UNSUBSCRIBES = b"\x01", b"\x00"
 _READABLE = int(zmq.POLLIN)  # an enumeration's operators take longer than polling a socket
 _FLUSHED_MOST = 1000  # messages; ZMQ keeps as many per client
-_WELCOMED_MOST = 20  # subscriptions, before other work has its turn
+_WELCOMED_MOST = 20  # subscriptions that are handled before other work has its turn
 _TOPICS_MOST = 100  # that clients may subscribe to, beside all at once, which is always possible
 POLL_MILLISECONDS = 50  # how late an interrupt may be seen
 _SHOWN_CHARACTERS = 100_000
@@ -128,7 +128,7 @@ class Publisher:
                 self._welcome()
 
     def _welcome(self) -> None:
-        """Welcomes some clients; the loop welcomes the rest, as one may subscribe without end."""
+        """Welcomes some clients; the loop welcomes the rest, since there may be endlessly many."""
         for _ in range(_WELCOMED_MOST):
             if not int(self._socket.get(zmq.EVENTS)) & _READABLE:
                 return

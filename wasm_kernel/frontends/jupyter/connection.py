@@ -104,7 +104,7 @@ def _pack(value: Any) -> bytes:
 
 
 def _unpack(data: bytes) -> Any:
-    """Returns the value of JSON; what msgspec refuses, such as `NaN`, is read as by Jupyter."""
+    """Returns the value of JSON; reads what msgspec refuses, such as `NaN`, as Jupyter does."""
     try:
         return msgspec.json.decode(data)
     except ValueError:

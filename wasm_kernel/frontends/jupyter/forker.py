@@ -115,7 +115,7 @@ class ForkedLaunch(KernelLaunch):
             self._link.settimeout(None)
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ends this process with its launcher, even if the forker is gone, which would end it."""
+        """Ends this process with its launcher, even if the forker, which does that, is gone."""
         loop.add_reader(self._link.fileno(), lambda: os._exit(1))
 
 

@@ -59,7 +59,7 @@ class KernelHome(ProgramHome):
     def owned(self, opened: Open) -> Open:
         """Returns the message for the next worker, which says whether the kernel owns the session.
 
-        It may own it later, when another kernel of the session has ended.
+        The kernel may own the session only later, once another kernel of it has ended.
         """
         return replace(opened, is_owned=self._owner.acquire())
 
@@ -85,7 +85,7 @@ class KernelHome(ProgramHome):
         return {kind: logged.get(kind, self._pass_on) for kind in self._kinds}
 
     def _pass_on(self, request: Struct, task: Task) -> Any:
-        """Has the broker, which checks it as untrusted input, handle a request; reads no reply."""
+        """Makes the broker handle a request, which it checks as untrusted input; reads no reply."""
         return self._broker.call(request, _UNREAD, task)
 
     def _make_fork(self, request: ForkSession, task: Task) -> Any:

@@ -85,9 +85,9 @@ class Page(CleanPage):
         )
 
     async def show_timeline(self, code: str, parent: Content) -> None:
-        """Shows a widget below `%timeline` if the page has no panel for it, but may have widgets.
+        """Shows a widget below `%timeline` if the page has no panel for it and may have widgets.
 
-        The text of the cell says so, not the guest.
+        The cell's own text decides that, and not the guest.
         """
         if _TIMELINE.search(code) and self.cleaner.mode is not Mode.STATIC:
             data = await self.timeline.widget(parent)
@@ -116,8 +116,8 @@ class Page(CleanPage):
     def offer(self, frames: list[zmq.Frame], cell: Content) -> OfferedMessage | None:
         """Offers a comm message to the running cell, which may take it while it awaits something.
 
-        Returns None if it is not a comm message, the guest may not get it, or only the last of its
-        kind is of use. `cell` is the message that runs the cell.
+        Returns None if it is not a comm message, if the guest may not get it, or if a later one
+        replaces it. `cell` is the message that runs the cell.
         """
         try:
             parent = self.parse(frames, content=False)

@@ -97,7 +97,8 @@ _Asked = _Tree | _Go | _Undo | _Redo | _Checkpoint | _Forget | _Fork | _Changes
 class KernelTimeline:
     """The views of the session's states in pages, and the cells that this kernel ran.
 
-    All but `takes` is for the main thread's loop. Without a view, a cell costs the note of its run.
+    All but `takes` is for the main thread's loop. Without a view, a cell only costs a note of its
+    run.
     """
 
     def __init__(self, sandbox: Sandbox, send: Send) -> None:
@@ -353,7 +354,7 @@ def _lineage(states: dict[int, Content], at: int) -> set[int]:
 def _shown(found: Any) -> Any:
     """Returns texts of cells, alone or in lists and objects, as a page may show them.
 
-    Signs that can't be seen, which could hide or turn around others, are escaped as in Python.
+    Invisible characters, which could hide or turn around others, are escaped as in Python.
     """
     if isinstance(found, str):
         return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in found)

@@ -59,7 +59,7 @@ _TOO_LATE = (
     "holds."
 )
 _TRAVEL_CHARACTERS = 2_000
-_NAMED = 20  # files that an undo leaves as they are, in a reply
+_NAMED = 20  # the most files named in a reply that an undo left unchanged
 
 Blocks = list[ContentBlock]
 

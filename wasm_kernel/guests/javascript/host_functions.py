@@ -40,7 +40,7 @@ _ESCAPED = "surrogateescape"
 class AgentCalls:
     """Answers the agent of one guest. Only the guest's thread uses it.
 
-    The files are the loader's, and so is the end of long work.
+    The loader gives access to files, and says when long work must end.
     """
 
     def __init__(

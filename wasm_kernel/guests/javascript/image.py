@@ -27,7 +27,7 @@ from wasm_kernel.state import image
 from wasm_kernel.state.image import ImageRecord
 
 BOOT = "1"
-"""Changes with how a guest is booted; a part of the image's name."""
+"""The version of the guest's boot; a part of the image's name."""
 
 _MEMORY = 512 * 1024 * 1024
 _SCRIPT_NAME, _AGENT_NAME = b"eval_script", b"wasm-kernel"

@@ -123,7 +123,7 @@ class Shells:
         self._waiting: list[_Shell] = []
 
     def answer(self, request: bytes) -> bytes:
-        """Runs a script until it ends or needs a program; returns the shell's frame about that."""
+        """Runs a script until it ends or needs a program; returns the shell's frame."""
         try:
             asked = msgspec.json.decode(request, type=_Script | _Result)
             self._close_from(asked.depth)

@@ -1,7 +1,7 @@
 """Taking types out of TypeScript, in a second guest that is made anew for each text.
 
 The text is hostile, and so is the guest once it has read the text. The guest gets no file and no
-channel, and the memory, fuel and time of the cell that waits for it. Its result is only evaluated
+channel; its memory, fuel and time are those of the waiting cell. Its result is only evaluated
 inside of the sandbox.
 """
 

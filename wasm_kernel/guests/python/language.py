@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 _FOR_THE_GUEST = re.compile(r"[${]|\?\Z|\\\Z")  # variables, a question, a line that goes on
 _TEXT_MOST = 100_000  # characters of a cell that is read while the guest waits
 _WAIT = "[wasm-kernel] compiling {}, once on this machine: some seconds\n"
-_READ_ONLY = "can only be read: what is missing there can't be made"
+_READ_ONLY = "is read-only: missing files can't be made there"
 _PREPARING_ALL = "preparing pandas and matplotlib, once: about 5 s"
 _PREPARING_SMALL = "preparing Python, once: about 3 s"
 
@@ -218,7 +218,7 @@ class PythonLanguage:
 
             background.begin(self.cache)
         else:
-            with suppress(NoBroker):  # the owner of this process has seen to it
+            with suppress(NoBroker):  # the owner of this process has already done it
                 self._broker.call(CompileInBackground(), EmptyReply)
 
     def code_for(self, flavour: Flavour) -> Flavour:

@@ -64,7 +64,7 @@ def written(name: str, column: pandas.Series, *, keeps_categories: bool) -> tupl
 
 
 def _extension(kind: Any) -> dict[str, str]:
-    """Returns how pandas marks columns of periods and intervals in their metadata."""
+    """Returns pandas' mark in the metadata of columns of periods and intervals."""
     if isinstance(kind, pandas.PeriodDtype):
         return {EXTENSION: "pandas.period", EXTENDED: json.dumps({"freq": kind.name[7:-1]})}
     if isinstance(kind, pandas.IntervalDtype):

@@ -127,7 +127,7 @@ def _plain_field(field: Field) -> Field:
 
 @contextmanager
 def _opened(source: Source) -> Iterator[ParquetFile]:
-    """Opens a file, whose name in a folder an error has."""
+    """Opens a file; in a folder, errors name the file."""
     try:
         with source.opened() as held:
             yield ParquetFile(held)

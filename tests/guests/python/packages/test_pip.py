@@ -262,7 +262,7 @@ def test_demands_that_are_never_met_come_to_an_end(tmp_path: Path, index: Make) 
         create_sandbox(workspace=tmp_path / "app", pip=True) as sandbox,
     ):
         error = sandbox.execute("%pip install less").stderr
-    assert "what packages need of each other changes with each fetched one" in error
+    assert "the requirements change with each fetched package" in error
 
 
 def test_nothing_of_a_package_shadows_what_is_built_in(guest: BaseSandbox, index: Make) -> None:

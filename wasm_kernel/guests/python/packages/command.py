@@ -122,7 +122,7 @@ class PipCommand:
             for wheel in self._fetched(request, needed, broker, task):
                 wheels[wheel.name] = wheel
                 known[wheel.name] = wheel.known
-        raise PackageError("what packages need of each other changes with each fetched one.")
+        raise PackageError("the requirements change with each fetched package.")
 
     def _fetched(
         self,

@@ -39,7 +39,7 @@ _OPTIONS = (
     (("--hash", "--require-hashes"), "hashes are not checked here: leave them out"),
     (
         ("-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--no-index"),
-        "where packages come from is said by the pip configuration of the kernel's machine",
+        "the pip configuration of the kernel's machine says where packages come from",
     ),
 )
 _ONLY_NAMES = "only names of packages are taken, with versions and markers, and never source code"
@@ -107,7 +107,7 @@ def _of_file(name: str, text: str, flags: set[str]) -> Iterator[Requirement]:
     for number, line in _lines(text):
         if line in _FLAGS:
             flags.add(_FLAGS[line])
-        elif line not in _WITHOUT_EFFECT and not _FILE.fullmatch(line):  # it is read by itself
+        elif line not in _WITHOUT_EFFECT and not _FILE.fullmatch(line):  # read apart
             try:
                 yield _required(line)
             except PackageError as problem:

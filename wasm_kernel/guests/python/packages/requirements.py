@@ -36,7 +36,7 @@ _REFUSED = (
     "addresses or take other options. The host's own pip configuration says where packages "
     "come from."
 )
-_LEAVE_OUT = "Without a version, or left out, what is built in is used."
+_LEAVE_OUT = "Leave the package or its version out to use the built-in one."
 
 
 def requirement(word: str, *, markers: bool = False) -> Requirement:

@@ -48,7 +48,7 @@ _UNSIGNED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel whose contents passed every check but that of their hashes, which `files` does.
+    """A wheel whose contents passed every check except that of hashes, which `files` does.
 
     Make one with `open_wheel`. `dist_info` is the name of its metadata's folder in the wheel.
     """
