@@ -34,7 +34,7 @@ def _memory(runner: GuestRunner) -> dict[str, Any]:
         "fuel_budget": policy.fuel_budget,
         "workspace_limit_bytes": policy.workspace_bytes,
         "workspace_limit_files": policy.workspace_files,
-        "history_states": runner.state.states + runner.unkept,
+        "history_states": runner.history_states,
         "history_bytes": sum(commit.page_bytes for commit in commits),
         "history_is_saved": runner.state.saved,
         **({"network": ", ".join(map(str, policy.network))} if policy.network else {}),

@@ -23,7 +23,7 @@ from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.descriptors import TO_START, make_room
 from wasm_kernel.execution.functions import as_request
-from wasm_kernel.execution.interfaces import NUMBERS_MOST, NoListener
+from wasm_kernel.execution.interfaces import NUMBERS_MOST, NoListener, TravelRequest
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.folders.folders import SandboxFolders
@@ -203,6 +203,11 @@ class GuestRunner:
         """The size of the guest's memory; 0 if there is no guest."""
         return self._guest.instance.memory.size if self._guest is not None else 0
 
+    @property
+    def history_states(self) -> int:
+        """The number of states that memory can be brought back to."""
+        return self.state.states + self.unkept
+
     def ask_at(
         self, commit_ids: Iterable[int], request: Mapping[str, Any], seconds: float
     ) -> Iterator[Mapping[str, Any]]:
@@ -220,9 +225,9 @@ class GuestRunner:
                 turn.drive(guest)
                 yield turn.reply or {}
 
-    def go(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travelled:
+    def go(self, asked: TravelRequest) -> Travelled:
         """Plans a travel (`SessionState.plan`) and makes it, or raises `TravelError`."""
-        travel = self.state.plan(how, cells, name, files=files)
+        travel = self.state.plan(asked.how, asked.cells, asked.where, files=asked.files)
         restored = self.travel(travel)
         labels = tuple(commit.label for commit in travel.cells)
         missed = texts.reasons(restored)

@@ -1,11 +1,9 @@
 """`PageOffers`: the page's messages that the cell in a worker may take before their turn.
 
-`offers.py` is the worker's side.
+`_Offered` is the worker's side.
 """
 
 from __future__ import annotations
-
-import threading
 
 from wasm_kernel.execution.interfaces import OfferedMessage
 from wasm_kernel.policy import ExecutionPolicy
@@ -40,25 +38,11 @@ class PendingOffer(PendingCall):
             self._offered.ended()
 
 
-class PageOffers:
-    """The messages that are offered to the running cell, by their numbers. Any thread may use it.
+class PageOffers(dict[int, PendingOffer]):
+    """The messages that are offered to the running cell, by their numbers.
 
-    The session's thread takes the worker's reports about them.
+    Any thread may add one. The session's thread takes the worker's reports about them.
     """
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._offers: dict[int, PendingOffer] = {}
-
-    def add(self, call: int, offer: PendingOffer) -> None:
-        """Notes an offer."""
-        with self._guard:
-            self._offers[call] = offer
-
-    def get(self, call: int) -> PendingOffer | None:
-        """Returns an offer by its number; None if there is none."""
-        with self._guard:
-            return self._offers.get(call)
 
     def handle(self, report: messages.Claim | messages.Served, line: WorkerLine) -> None:
         """Takes a report of the running cell about a message."""
@@ -71,7 +55,5 @@ class PageOffers:
 
     def end(self) -> None:
         """Ends all offers, as the cell has ended: each message's own turn comes next."""
-        with self._guard:
-            offers, self._offers = [*self._offers.values()], {}
-        for offered in offers:
-            offered.end()
+        for call in [*self]:
+            self.pop(call).end()

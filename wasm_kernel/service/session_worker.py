@@ -193,7 +193,7 @@ class SessionWorker:
         with self._changed:
             if self._calls.worker is None:
                 return
-            self._offers.add(self._calls.tell(offered.offer), offered)
+            self._offers[self._calls.tell(offered.offer)] = offered
         self._calls.flush()
 
     @property

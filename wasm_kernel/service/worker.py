@@ -25,9 +25,15 @@ from wasm_kernel.engine.clock import THIS_PROCESS, StopReason
 from wasm_kernel.errors import Door, ForkError, FrameError, HostFailed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.functions import RequestFacts
-from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, SessionHooks
+from wasm_kernel.execution.interfaces import (
+    InputInterrupted,
+    InputRefused,
+    OfferedMessage,
+    SessionHooks,
+)
 from wasm_kernel.execution.jobs import SAVE_SECONDS, QueuedCell
 from wasm_kernel.execution.session_guest import SessionGuest
+from wasm_kernel.execution.variables import changes_between
 from wasm_kernel.folders.folders import SCRATCH, SandboxFolders
 from wasm_kernel.folders.hiding import guarded
 from wasm_kernel.folders.locks import Holder, Resume
@@ -40,15 +46,15 @@ from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.confinement import Confinement
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.result import CellResult, CommMessage
+from wasm_kernel.result import CellResult, Checkpoint, CommMessage
 from wasm_kernel.service import messages
-from wasm_kernel.service.offers import Offers
 from wasm_kernel.service.open_message import KernelSession, Open, plain_policy
 from wasm_kernel.sessions.forking import FORK, ForkSession, ForkSessionReply, fork_command
 from wasm_kernel.sessions.last_use import LastUse
 from wasm_kernel.sessions.session import session_paths
 from wasm_kernel.state.file_journal import Beginning, FileRecord
 from wasm_kernel.state.index import IndexHeader
+from wasm_kernel.state.tree import checked_name
 
 PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpoolctl")
 """The packages that may be imported from behind the walls, wherever they lie."""
@@ -113,6 +119,7 @@ class _Worker:
         self._questions = itertools.count(1)
         self._cells: dict[int, QueuedCell] = {}
         self._answers: queue.SimpleQueue[BrokerAnswer | None] = queue.SimpleQueue()
+        self._claims: queue.SimpleQueue[messages.Claimed | None] = queue.SimpleQueue()
         self._broker = RemoteBroker(channel, self._answers, "the service has ended")
         policy = ExecutionPolicy.from_values(opened.policy).at(opened.door)
         walls = Confinement(opened.confinement)
@@ -144,7 +151,6 @@ class _Worker:
             on_wait=lambda seconds: self.send(messages.Waiting(seconds)),
         )
         self._awake_seconds = kernel.awake_seconds if kernel else None  # a kernel sleeps
-        self._offers = Offers(self._guest, self.send)
         words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
         self._guest.facts.add(lambda: {"confinement": words})
         self._add_commands(opened, session, policy.door, seen)
@@ -208,14 +214,14 @@ class _Worker:
             is_crash = True
             self._guest.folders.leave()  # the next opening of the session waits for this process
             self._answers.put(None)
-        self._offers.close()
+        self._claims.put(None)
         self._guest.close(discard_variables=discard, crashed=is_crash, asleep=is_asleep)
         with contextlib.suppress(OSError, FrameError):
             self._channel.send(messages.Closed(self._guest.folders.verified))
 
     def _tell_opened(self, started: Future[None]) -> None:
         if started.exception() is None:  # otherwise, each call gets the error
-            self.send(messages.Opened(self._guest.next_count))
+            self.send(messages.Opened(self._guest.runner.next_count))
 
     def _hear_on(self) -> None:
         """Takes messages while this process closes the session, which may take long.
@@ -232,7 +238,7 @@ class _Worker:
     def kill(self, reason: StopReason) -> None:
         """Has the service end this process, when the state before the running cell is on disk."""
         is_spoilt = self._guest.leave_spoilt_state()
-        is_kept = self._guest.wait_written(SAVE_SECONDS)
+        is_kept = self._guest.runner.state.wait_written(SAVE_SECONDS)
         try:
             self._channel.send(messages.Stuck(reason, is_kept, is_spoilt))
         except OSError:  # the service is gone
@@ -262,9 +268,9 @@ class _Worker:
                 if (cell := self._cells.get(message.call)) is not None:
                     cell.interrupt()
             case messages.Offer():
-                self._offers.add(message, _Page(self, message.call))
+                self._guest.runner.comms.offer(_Offered(self, message))
             case messages.Claimed():
-                self._offers.answered(message)
+                self._claims.put(message)
             case Open() | messages.Close():
                 raise AssertionError("`Open` comes first and `Close` last")
             case messages.Call():
@@ -274,38 +280,47 @@ class _Worker:
 
     def _begin(self, call: int, request: messages.CallRequest) -> None:
         """Begins a call; the thread on which it ends sends its answer."""
+        guest, page = self._guest, _Page(self, call)
         try:
-            served = self._ways(_Page(self, call))[type(request)](request)
-            if isinstance(served, QueuedCell):
-                self._cells[call] = served
+            match request:
+                case messages.Start():
+                    served: Future[Any] = guest.start()
+                case messages.Execute():
+                    served = self._cells[call] = guest.queue(request.cell, page)
+                case _:
+                    serve = self._ways(page)[type(request)]
+                    served = guest.between_cells(lambda: serve(request))
             self._when_done(call, served)
         except Exception as problem:  # such as SandboxClosed
             self.send(messages.failure(call, problem))
 
-    def _ways(self, page: _Page) -> Mapping[type[Struct], Callable[[Any], Future[Any]]]:
-        """Returns the functions that serve each type of `CallRequest`, for a page."""
-        guest = self._guest
+    def _ways(self, page: _Page) -> Mapping[type[Struct], Callable[[Any], Any]]:
+        """Returns the functions that serve each type of `CallRequest` between cells, for a page."""
+        runner, turns = self._guest.runner, self._guest.turns
         return {
-            messages.Start: lambda asked: guest.start(),
-            messages.Execute: lambda asked: guest.queue(asked.cell, page),
-            messages.Query: lambda asked: guest.query(asked.request),
-            messages.Comm: lambda asked: guest.comm(asked.message, asked.parent, page),
-            messages.OpenComms: lambda asked: guest.comms(page),
-            messages.Travel: lambda asked: guest.travel(asked.request),
-            messages.NameState: lambda asked: guest.name_state(asked.name),
-            messages.Forget: lambda asked: guest.forget_name(asked.name),
-            messages.Checkpoints: lambda asked: guest.states(),
-            messages.Timeline: lambda asked: guest.between_cells(self._timeline),
-            messages.Changes: lambda asked: guest.changes(asked.state, asked.since),
-            messages.Fork: lambda asked: guest.between_cells(lambda: self._fork(asked)),
+            messages.Query: lambda asked: turns.query(asked.request),
+            messages.Comm: lambda asked: turns.serve(asked.message, asked.parent, page),
+            messages.OpenComms: lambda asked: turns.open_comms(page),
+            messages.Travel: lambda asked: runner.go(asked.request),
+            messages.NameState: lambda asked: runner.name(checked_name(asked.name)),
+            messages.Forget: lambda asked: runner.state.forget_name(asked.name),
+            messages.Checkpoints: lambda asked: runner.state.tree.rows(),
+            messages.Timeline: lambda asked: self._timeline(),
+            messages.Changes: lambda asked: changes_between(runner, asked.since, asked.state),
+            messages.Fork: self._fork,
         }
 
     def _timeline(self) -> messages.States:
-        """Returns the states, on the guest's thread."""
-        states, undone, ran = self._guest.states_now()
-        redo = undone[-1] if undone else 0
-        guest, resumed = self._guest, self._guest.take_resumed()
-        return messages.States(states, redo, ran, resumed, guest.is_saved, guest.memory_bytes)
+        """Returns the states; no cell prints the sentence that the session goes on then."""
+        guest, state = self._guest, self._guest.runner.state
+        return messages.States(
+            [Checkpoint(**row) for row in state.tree.rows()],
+            state.tree.undone[-1] if state.tree.undone else 0,
+            state.tree.ran,
+            guest.notices.pop_resumed(),
+            state.wait_written(0) if state.saved else None,
+            guest.runner.memory_bytes,
+        )
 
     def _fork(self, call: messages.Fork) -> list[str]:
         """Has forks made beyond the walls; returns the notice for each one's first cell."""
@@ -333,9 +348,18 @@ class _Worker:
     def _answer(self, call: int, value: Any) -> messages.Ended:
         """Returns the message that ends a call with a value."""
         fuel = (value.fuel_consumed if isinstance(value, CellResult) else None) or 0
-        used, states = self._guest.memory_bytes, self._guest.history_states
-        figures = messages.Figures(self._guest.next_count, used, states, fuel)
+        runner = self._guest.runner
+        used, states = runner.memory_bytes, runner.history_states
+        figures = messages.Figures(runner.next_count, used, states, fuel)
         return messages.Ended(call, Raw(msgspec.json.encode(value)), figures)
+
+    def claim(self, call: int) -> bool:
+        """Asks the front end for an offered message; returns False if it delivers that itself."""
+        self.send(messages.Claim(call))
+        if (answer := self._claims.get()) is None:  # the front end is gone
+            self._claims.put(None)  # a later claim must not wait either
+            return False
+        return answer.granted
 
     def send(self, message: Struct) -> None:
         """Sends a message. Any thread may call it."""
@@ -346,7 +370,7 @@ class _Worker:
         """Asks the caller for a line, and waits for it; None if the cell was interrupted."""
         number = next(self._questions)
         self.send(messages.InputRequest(call, number, prompt, password))
-        while not self._guest.interrupted:
+        while not self._guest.runner.clock.should_stop():
             with contextlib.suppress(queue.Empty):
                 line = self._lines.get(timeout=_POLL_SECONDS)
                 if line.question == number:
@@ -415,6 +439,27 @@ class _Page:
     def terminate(self) -> None:
         """Tells the service that the cell asked for its kernel's end."""
         self._worker.send(messages.Terminating(self._call))
+
+
+class _Offered(OfferedMessage):
+    """A message of the page that the running cell may take while it awaits something.
+
+    It waits for its turn in the front end, which alone knows the order. So the front end is asked
+    first, and only one of the two serves the message.
+    """
+
+    def __init__(self, worker: _Worker, offer: messages.Offer) -> None:
+        super().__init__(offer.message, offer.parent, _Page(worker, offer.call))
+        self._worker, self._call = worker, offer.call
+
+    def claim(self) -> bool:
+        return self._worker.claim(self._call)
+
+    def began(self) -> None:
+        """Does nothing: the front end knows from the claim."""
+
+    def ended(self) -> None:
+        self._worker.send(messages.Served(self._call))
 
 
 class _EventSender:
