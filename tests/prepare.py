@@ -10,7 +10,7 @@ import sys
 
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED, Flavour
 from wasm_kernel.guests.base import languages, prepare_on_own_thread
-from wasm_kernel.guests.javascript.shell import shared_shell
+from wasm_kernel.guests.javascript.shell import ShellLanguage
 
 
 def prepare(flavour: Flavour) -> None:
@@ -18,7 +18,7 @@ def prepare(flavour: Flavour) -> None:
     for language in languages():
         prepare_on_own_thread(language, flavour, lambda text: None)
         language.prepared.compile_codecs(flavour, lambda text: None)
-    prepare_on_own_thread(shared_shell(None), flavour, lambda text: None)
+    prepare_on_own_thread(ShellLanguage.shared(None), flavour, lambda text: None)
 
 
 if __name__ == "__main__":

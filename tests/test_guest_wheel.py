@@ -18,7 +18,7 @@ from wasm_kernel.engine.cache import built_folder
 from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.guests.javascript import files as javascript_files
 from wasm_kernel.guests.python import files as python_files
-from wasm_kernel.guests.python.language import shared_language
+from wasm_kernel.guests.python.language import PythonLanguage
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -117,7 +117,7 @@ def test_a_new_engine_compiles_anew_and_keeps_saved_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Histories depend on the base image, which is memory and does not depend on wasmtime."""
-    language = shared_language(None)
+    language = PythonLanguage.shared(None)
     names = []
     for version in ("50.0.1", "50.0.2"):
         monkeypatch.setattr(wasmtime_api, "VERSION", version)

@@ -10,7 +10,7 @@ import pytest
 from tests.execution.conftest import Opening
 from tests.faces import process_of
 from wasm_kernel import BaseSandbox, Sandbox
-from wasm_kernel.guests.python.language import shared_language
+from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.state import pages
 
 MIB = 1 << 20
@@ -98,7 +98,7 @@ print(mine[-1])
 
 
 def test_a_guest_that_lies_about_what_is_free_loses_its_own_data(sandbox: Sandbox) -> None:
-    image = shared_language(None).prepared.image_at_hand()
+    image = PythonLanguage.shared(None).prepared.image_at_hand()
     assert image is not None
     code = LIES.format(root=image.record.extra["allocator"] + 304 + 4 * 31)
     assert sandbox.execute("x = 5").success

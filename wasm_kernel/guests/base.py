@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from msgspec import Struct
 
@@ -24,10 +26,13 @@ from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import RuntimeType
 
 if TYPE_CHECKING:  # front ends import this file, and must not import wasmtime with it
+    from typing import Self
+
+    from wasm_kernel.engine.cache import Cache
     from wasm_kernel.engine.clock import Clock, Signals
     from wasm_kernel.engine.compiler import Compiled, Progress
     from wasm_kernel.engine.flavours import Flavour
-    from wasm_kernel.engine.host_calls import HostFunctions
+    from wasm_kernel.engine.host_calls import HostFunctions, Import
     from wasm_kernel.engine.instance import Instance
     from wasm_kernel.engine.streams import OutputStreams
     from wasm_kernel.folders.folders import SandboxFolders
@@ -265,27 +270,55 @@ def examine_code(prepared: PreparedFiles[Any], what: str, late: str) -> Iterator
         yield Finding("ok", f"{what} for sessions with a fuel budget is {place}")
 
 
-class GuestLanguage(Protocol):
+class GuestLanguage(ABC):
     """A language that guests run. One object serves every sandbox of a process.
+
+    Guest threads prepare it; any of them may then use it. The cache is this user's by default. The
+    broker makes files that are missing in it, if this process may not.
 
     Attributes:
         name: Its name, as `RuntimeType` has it.
         where_commands_stand: The rest of the sentence "it is only done where it stands in the cell
             itself,".
         library_paths: The guest's paths of folders that each of its installations has.
+        host_imports: The imports of its guests that its own host functions answer.
     """
 
-    name: str
-    where_commands_stand: str
-    library_paths: frozenset[str]
+    name: ClassVar[str]
+    where_commands_stand: ClassVar[str]
+    library_paths: ClassVar[frozenset[str]]
+    host_imports: ClassVar[Mapping[Import, str]]
+
+    def __init__(self, cache: Cache | None = None, broker: Broker | None = None) -> None:
+        from wasm_kernel.engine.cache import Cache
+        from wasm_kernel.engine.compiler import Compiler
+
+        self.cache = cache or Cache()
+        self._broker = broker
+        self.compiler = Compiler(self.cache)
+        self._guard = threading.Lock()
+
+    @classmethod
+    @cache
+    def shared(cls, broker: Broker | None) -> Self:
+        """Returns the language that this process's sandboxes with this broker share."""
+        return cls(broker=broker)
 
     @property
+    @abstractmethod
     def prepared(self) -> PreparedFiles[Any]:
         """The files in the cache that `prepare` makes."""
 
+    @property
+    def all_prepared(self) -> Sequence[PreparedFiles[Any]]:
+        """The files with each of its base images, the best one's first."""
+        return (self.prepared,)
+
+    @abstractmethod
     def examine(self) -> Iterator[Finding]:
         """Yields findings about the language's files and its cache; changes nothing."""
 
+    @abstractmethod
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Makes the files that take long to make, once per machine; quick if they are there.
 
@@ -294,36 +327,48 @@ class GuestLanguage(Protocol):
         """
 
     @property
-    def image_names(self) -> Sequence[str]:
+    def image_names(self) -> list[str]:
         """The names of the base images that the language makes, the best one's first."""
+        return [each.image_name for each in self.all_prepared]
 
     def images(self) -> Iterator[BaseImage]:
         """Yields the base images that are there, the one for new sessions first."""
+        return filter(None, (each.image_at_hand() for each in self.all_prepared))
 
     def define_early(self, flavour: Flavour) -> None:
         """Prepares this process for forks, so that the first guest of each fork starts sooner.
 
         Call `prepare` before. No guest code runs.
         """
+        from wasm_kernel.engine.instance import define_early
+        from wasm_kernel.wasi_files.calls import WasiFiles
+
+        compiled = self.compiler.module(self.prepared.binaries[0], flavour)
+        define_early(compiled, (WasiFiles.imports, self.host_imports))
 
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns the flavour of the code that a guest is started with now.
 
         It is `flavour`, or one that compiles quicker and runs slower until `flavour` is compiled.
         """
+        return flavour
 
+    @abstractmethod
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """Returns the folders that a guest sees."""
 
+    @abstractmethod
     def start(self, setup: GuestSetup) -> Guest:
         """Returns a guest with a base image's memory, in milliseconds, after `prepare`.
 
         The image's open files are not open yet; the caller opens files when it loads the memory.
         """
 
+    @abstractmethod
     def parse_cell(self, code: str) -> ParsedCell:
         """Reads a cell's text."""
 
+    @abstractmethod
     def commands(self, folders: SandboxFolders) -> Mapping[str, CommandHandler]:
         """Returns the language's own host commands, such as those that install packages."""
 
@@ -334,7 +379,7 @@ def load(runtime: RuntimeType, broker: Broker | None = None) -> GuestLanguage:
     The broker makes files that are missing in the cache, if this process may not.
     """
     module = import_module(f"wasm_kernel.guests.{runtime.value}.language")
-    language: GuestLanguage = module.shared_language(broker)
+    language: GuestLanguage = module.LANGUAGE.shared(broker)
     return language
 
 

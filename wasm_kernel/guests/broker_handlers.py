@@ -119,8 +119,8 @@ def broker_handlers(
     def prepare_guest(request: PrepareGuest, task: Task) -> EmptyReply:
         from wasm_kernel.engine.flavours import FLAVOURS
 
-        own = import_module(_SHELL).shared_shell if request.shell else partial(load, kind)
-        language: GuestLanguage = own(None)
+        shell = request.shell and import_module(_SHELL).ShellLanguage.shared(None)
+        language: GuestLanguage = shell or load(kind)
         with host_failures():
             prepare_on_own_thread(language, FLAVOURS[request.flavour], task.report)
         return EmptyReply()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from itertools import takewhile
 
 import msgspec
 from msgspec import Struct
 
-from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.compiler import Compiler, Progress
+from wasm_kernel.engine.compiler import Progress
 from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.errors import BundleError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
@@ -20,6 +18,7 @@ from wasm_kernel.guests.base import (
     CommandHandler,
     CommandLine,
     Finding,
+    GuestLanguage,
     GuestSetup,
     code_lines,
     examine_code,
@@ -37,34 +36,24 @@ from wasm_kernel.guests.javascript.host_functions import AgentCalls
 from wasm_kernel.guests.javascript.image import BOOT, build_image
 from wasm_kernel.guests.javascript.modules import ModuleLoader
 from wasm_kernel.guests.prepared import PreparedFiles
-from wasm_kernel.linux.broker import Broker, EmptyReply
+from wasm_kernel.linux.broker import EmptyReply
 from wasm_kernel.linux.task import Reporting
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image
 from wasm_kernel.state.image import BaseImage
 from wasm_kernel.state.pages import check_pages
 from wasm_kernel.wasi_files.access import FileAccess
-from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
 
-class JavaScriptLanguage:
-    """The JavaScript guests of one process: a `GuestLanguage`.
-
-    Guest threads prepare it; any of them may then use it. The cache is this user's by default. The
-    broker makes files that are missing in it, if this process may not.
-    """
+class JavaScriptLanguage(GuestLanguage):
+    """The JavaScript guests of one process."""
 
     name = "javascript"
     title = "JavaScript"
     library_paths = frozenset({guest_files.LIBRARY_GUEST})
     where_commands_stand = "at its top, before any JavaScript, on a line of its own."
-
-    def __init__(self, cache: Cache | None = None, broker: Broker | None = None) -> None:
-        self.cache = cache or Cache()
-        self._broker = broker
-        self.compiler = Compiler(self.cache)
-        self._guard = threading.Lock()
+    host_imports = HostImports.imports
 
     @cached_property
     def files(self) -> JavaScriptFiles:
@@ -104,33 +93,12 @@ class JavaScriptLanguage:
             at_hand = self.prepared.image_at_hand()
             return at_hand or self.prepared.build_image(build, self.title, progress)
 
-    @property
-    def image_names(self) -> tuple[str, ...]:
-        """The name of the language's one base image."""
-        return (self.prepared.image_name,)
-
-    def images(self) -> Iterator[BaseImage]:
-        """Yields the language's one base image, if it is in the cache."""
-        if (found := self.prepared.image_at_hand()) is not None:
-            yield found
-
-    def define_early(self, flavour: Flavour) -> None:
-        """Defines the host functions, as `GuestLanguage.define_early` does."""
-        from wasm_kernel.engine.instance import define_early
-
-        compiled = self.compiler.module(self.files.interpreter, flavour)
-        define_early(compiled, (WasiFiles.imports, HostImports.imports))
-
     def _is_prepared(self, flavour: Flavour) -> bool:
         try:
             is_compiled = self.prepared.is_compiled(flavour)
             return is_compiled and self.prepared.image_at_hand() is not None
         except PermissionError:
             return False  # a file there can't be trusted, and this process may not replace it
-
-    def code_for(self, flavour: Flavour) -> Flavour:
-        """Returns the flavour itself, which is compiled in seconds."""
-        return flavour
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """Returns `/app`, `/tmp`, packages, mounts, and the notebook's folder."""
@@ -196,7 +164,4 @@ def _command(line: str) -> CommandLine | None:
     return CommandLine(match[1], match[2] or "") if match else None
 
 
-@cache
-def shared_language(broker: Broker | None) -> JavaScriptLanguage:
-    """Returns the language that this process's sandboxes with this broker share."""
-    return JavaScriptLanguage(broker=broker)
+LANGUAGE = JavaScriptLanguage

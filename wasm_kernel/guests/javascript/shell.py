@@ -8,7 +8,7 @@ has run the program, which may ask for further scripts.
 
 from __future__ import annotations
 
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Annotated, Any
 
 import msgspec
@@ -23,7 +23,6 @@ from wasm_kernel.guests.javascript import files as guest_files
 from wasm_kernel.guests.javascript.files import JavaScriptFiles
 from wasm_kernel.guests.javascript.guest import Interrupts, JavaScriptGuest
 from wasm_kernel.guests.javascript.language import JavaScriptLanguage
-from wasm_kernel.linux.broker import Broker
 
 _MOST_SHELLS = 8  # scripts that wait for programs, each asked for by the program before
 _OWN_FOLDERS = ("/app", "/tmp")  # noqa: S108 - guest paths
@@ -119,7 +118,7 @@ class Shells:
     def __init__(self, guest: BoundGuest, setup: GuestSetup) -> None:
         self._guest, self._setup = guest, setup
         broker: Any = setup.broker
-        self._language = shared_shell(broker)
+        self._language = ShellLanguage.shared(broker)
         self._waiting: list[_Shell] = []
 
     def answer(self, request: bytes) -> bytes:
@@ -193,9 +192,3 @@ class Shells:
 def _failed(why: str) -> bytes:
     said = f"bash: {why}\n".encode().decode("latin1") if why else ""
     return msgspec.json.encode({"op": "done", "stdout": "", "stderr": said, "exitCode": 126})
-
-
-@cache
-def shared_shell(broker: Broker | None) -> ShellLanguage:
-    """Returns the shells that this process's guests with this broker share."""
-    return ShellLanguage(broker=broker)

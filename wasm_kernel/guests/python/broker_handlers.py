@@ -22,10 +22,10 @@ def fetch_packages(
     request: FetchPackages, place: Folder, own: Path, task: Task, fetched: FetchedBytes
 ) -> FetchedPackages:
     """Puts wheels into `place`, by way of the temporary folder `own`."""
-    from wasm_kernel.guests.python.language import shared_language
+    from wasm_kernel.guests.python.language import PythonLanguage
     from wasm_kernel.guests.python.packages.pip import Pip
 
-    pip = Pip(shared_language(None).files.python_version, fetched)
+    pip = Pip(PythonLanguage.shared(None).files.python_version, fetched)
     with Folder.open(own) as folder:
         pip.download(request.wanted, own, pre=request.pre, task=task)
         for name in folder.names():

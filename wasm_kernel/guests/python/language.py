@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
-from wasm_kernel.engine.cache import Cache, CacheError, built_folder, writing
-from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
+from wasm_kernel.engine.cache import CacheError, built_folder, writing
+from wasm_kernel.engine.compiler import Compiled, Progress
 from wasm_kernel.engine.flavours import BASELINE, UNCHECKED, Flavour, may_run_baseline
 from wasm_kernel.errors import BundleError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
@@ -25,6 +24,7 @@ from wasm_kernel.guests.base import (
     CommandHandler,
     CommandLine,
     Finding,
+    GuestLanguage,
     GuestSetup,
     code_lines,
     examine_code,
@@ -49,13 +49,12 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image
 from wasm_kernel.state.image import BaseImage, ImageRecord
 from wasm_kernel.state.pages import check_pages
-from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
 if TYPE_CHECKING:
     from wasm_kernel.codecs.calls import CodecCalls
     from wasm_kernel.codecs.table import Codec
-    from wasm_kernel.engine.compiler import GuestBinary
+    from wasm_kernel.engine.compiler import Compiler, GuestBinary
     from wasm_kernel.engine.host_calls import BoundGuest
     from wasm_kernel.engine.streams import OutputStreams
     from wasm_kernel.guests.javascript.shell import Shells
@@ -68,12 +67,8 @@ _PREPARING_ALL = "preparing pandas and matplotlib, once: about 5 s"
 _PREPARING_SMALL = "preparing Python, once: about 3 s"
 
 
-class PythonLanguage:
-    """The Python guests of one process: a `GuestLanguage`.
-
-    Guest threads prepare it; any of them may then use it. The cache is this user's by default. The
-    broker makes files that are missing in it, if this process may not.
-    """
+class PythonLanguage(GuestLanguage):
+    """The Python guests of one process."""
 
     name = "python"
     library_paths = frozenset({guest_files.LIB_GUEST, guest_files.DATA_GUEST})
@@ -81,13 +76,8 @@ class PythonLanguage:
         "on a line of its own at top level, word by word: not in a function, a block, a loop or a "
         "file, not with variables in it, and not through get_ipython()."
     )
-
-    def __init__(self, cache: Cache | None = None, broker: Broker | None = None) -> None:
-        self.cache = cache or Cache()
-        self._broker = broker
-        self.compiler = Compiler(self.cache)
-        self._guard = threading.Lock()
-        self._is_remembered = False
+    host_imports = HostChannel.imports
+    _is_remembered = False
 
     @cached_property
     def files(self) -> PythonFiles:
@@ -194,22 +184,9 @@ class PythonLanguage:
             return base
 
     @property
-    def image_names(self) -> tuple[str, ...]:
-        """The names of the language's base images."""
-        return self.prepared.image_name, self.small.image_name
-
-    def images(self) -> Iterator[BaseImage]:
-        """Yields the base images that are there, the one for new sessions first."""
-        for each in (self.prepared, self.small):
-            if (found := each.image_at_hand()) is not None:
-                yield found
-
-    def define_early(self, flavour: Flavour) -> None:
-        """Defines the host functions, as `GuestLanguage.define_early` does."""
-        from wasm_kernel.engine.instance import define_early
-
-        compiled = self.compiler.module(self.files.wasm, flavour)
-        define_early(compiled, (WasiFiles.imports, HostChannel.imports))
+    def all_prepared(self) -> tuple[PreparedFiles[PythonAddresses], ...]:
+        """The files with the whole image, and those with the small one."""
+        return self.prepared, self.small
 
     def _improve(self) -> None:
         """Starts compiling the optimized code that replaces the baseline compiler's code."""
@@ -388,7 +365,4 @@ def _codec_binaries() -> Iterator[GuestBinary]:
     return (codec.binary for codec in CODECS.values())
 
 
-@cache
-def shared_language(broker: Broker | None) -> PythonLanguage:
-    """Returns the language that this process's sandboxes with this broker share."""
-    return PythonLanguage(broker=broker)
+LANGUAGE = PythonLanguage
