@@ -312,7 +312,7 @@ def test_a_stop_in_the_midst_is_made_up_for_later(one: Writing) -> None:
         back.files_changed(paths, turn)
         (told,) = turn.notes
         assert told.startswith("[wasm-kernel] In the session, but not beside the notebook: ")
-        assert "x.py, y.py: only files of data" in told and "m.json: tools know" in told
+        assert "x.py, y.py: only files of data" in told and "m.json: some tools" in told
         assert told.count("\n") == 1
         back.files_changed(["x.py", ".wh.mine.csv"], turn)  # said once; nothing is covered
     assert turn.heard == [] and len(turn.notes) == 1
