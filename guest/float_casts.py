@@ -60,7 +60,7 @@ _PICTURES = (
 _SILENT = {  # functions of scipy and Pillow, and their casts
     _SPECIAL: rb"\xfc[\x00\x02]",
     _FILTERS: rb"\xfc[\x02\x03\x06\x07]",
-    # neither casts of positions nor casts to 64 bits, whose largest integer is no float
+    # neither casts of positions nor casts to 64 bits, whose largest integer is not a float
     "NI_(?:GeometricTransform|ZoomShift)": rb"(?<=\x1b)\xfc[\x02\x03]",
     _PICTURES: rb"\xfc[\x00\x02\x03]",
 }

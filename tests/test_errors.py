@@ -87,7 +87,7 @@ def test_a_host_that_failed_says_what_would_help() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [*STOPS, PolicyError("env", "takes text"), FrameError("it is no JSON"), ForkError("full")],
+    [*STOPS, PolicyError("env", "takes text"), FrameError("it is not JSON"), ForkError("full")],
     ids=repr,
 )
 def test_an_error_survives_the_way_between_processes(error: WasmKernelError) -> None:

@@ -51,7 +51,7 @@ class Secret:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and _VARIABLE.fullmatch(self.name)):
-            raise PolicyError("network", f"has the secret {self.name!r}, which is no variable")
+            raise PolicyError("network", f"has the secret {self.name!r}, which is not a variable")
         if isinstance(self.headers, list | tuple):
             object.__setattr__(self, "headers", tuple(self.headers))
         for field, is_valid in _OF_SECRETS.items():
@@ -125,7 +125,7 @@ class NetworkRule:
         for name in ("schemes", "ports", "methods", "paths", "addresses", "secrets"):
             given = getattr(self, name)
             if not isinstance(given, list | tuple):
-                raise PolicyError("network", f"has {name} that are no list, but {given!r}")
+                raise PolicyError("network", f"has {name} that are not a list, but {given!r}")
             object.__setattr__(self, name, tuple(given))
         object.__setattr__(self, "secrets", tuple(map(Secret.parse, self.secrets)))
         if not isinstance(self.deny, bool):
@@ -270,13 +270,13 @@ def is_address(host: str) -> bool:
 
 def _host_of_rule(host: Any) -> str:
     if not isinstance(host, str):
-        raise PolicyError("network", f"has a host that is no text, but {host!r}")
+        raise PolicyError("network", f"has a host that is not text, but {host!r}")
     below = "*." if host.startswith("*.") else ""
     plain = plain_host(host.removeprefix("*."))
     if not plain or (below and is_address(plain)):
         raise PolicyError(
             "network",
-            f"has the host {host!r}, which is no name in ASCII (xn--… for others), address, or "
+            f"has the host {host!r}, which is not a name in ASCII (xn--… for others), address, or "
             "*.NAME",
         )
     return below + plain

@@ -322,7 +322,7 @@ def test_commands_run_in_the_shell_of_the_sandbox(ann: Api) -> None:
     assert told(command(sandbox, 'printf %s "$A"', envs={"A": quoted}))[0] == quoted.encode()
     assert told(command(sandbox, "sudo ls"))[2] == 127
     sandbox.run("x = 1")
-    assert sandbox.value("x, In") == "(1, ['', 'x = 1', 'x, In'])"  # commands are no cells
+    assert sandbox.value("x, In") == "(1, ['', 'x = 1', 'x, In'])"  # commands are not cells
 
 
 def test_a_cell_has_variables_that_the_next_one_does_not_have(ann: Api) -> None:

@@ -44,7 +44,7 @@ if __name__ == "__main__":
     patched.IDLE_SECONDS, patched._files, patched._load = float(sys.argv[1]), files, loading
     probe_kernels(watched)
     print(name := launcher.forker_name(), flush=True)
-    if not os.fork():  # a forker is no child of the process that starts it
+    if not os.fork():  # a forker is not a child of the process that starts it
         line, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         other.close()  # no kernel owns this forker
         forker.main(name, line.detach(), os.getpid())

@@ -445,7 +445,7 @@ def test_a_reopened_notebook_knows_how_the_cells_of_yesterday_ran(tmp_path: Path
         view.ask("go", state=second["id"])
         assert view.ask("tree")["gone"] == []
         kernel.shut_down()
-        tree = View(start(notebook=notebook)).ask("tree")  # begins anew, but for named states
+        tree = View(start(notebook=notebook)).ask("tree")  # begins anew, except for named states
         assert [(one["files"], one["outcome"]) for one in tree["states"] if one["names"]] == [
             ({"created": ["made.txt"]}, "ok")
         ]

@@ -40,8 +40,8 @@ def test_a_message_is_read_with_its_buffers() -> None:
     [
         ("$.comm_id", {"comm_id": ""}),
         ("$.comm_id", {"comm_id": "x" * 201}),
-        ("comm_id is no name", {"comm_id": "a\nb"}),
-        ("target_name is no name", {"target_name": "\x1b[2J"}),
+        ("comm_id is not a name", {"comm_id": "a\nb"}),
+        ("target_name is not a name", {"target_name": "\x1b[2J"}),
         ("$.data", {"data": [1]}),
         ("$.buffers", {"buffers": "AAE="}),
         ("$.buffers", {"buffers": ["A"]}),

@@ -64,7 +64,7 @@ BAD_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("missing required field `op`", {}),
     ("Invalid value 'NEXT' - at `$.op`", {"op": "NEXT"}),
     ("$.data", {"op": "display", "data": "text"}),
-    ("the content of 'text/plain' is no text", {"op": "display", "data": {"text/plain": 1}}),
+    ("the content of 'text/plain' is not text", {"op": "display", "data": {"text/plain": 1}}),
     ("missing required field `execution_count`", {"op": "result", "data": {}}),
     ("$.execution_count", {"op": "result", "execution_count": True, "data": {}}),
     ("$.execution_count", {"op": "result", "execution_count": 2**62, "data": {}}),

@@ -35,7 +35,7 @@ def test_values_are_literals_or_their_text(agent: AgentSandbox) -> None:
 
 
 def test_a_variable_that_can_not_be_passed_is_refused(agent: AgentSandbox) -> None:
-    with pytest.raises(TypeError, match="no plain data"):
+    with pytest.raises(TypeError, match="not plain data"):
         agent.set_variables({"lock": object()})
     for name in ("class", "a b", ""):
         with pytest.raises(ValueError, match="a variable can't be named"):

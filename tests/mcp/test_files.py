@@ -138,7 +138,7 @@ def test_packages_that_cannot_be_installed_name_what_is_there(stdio: Agent) -> N
     assert "numpy" in stdio.call("install_packages", packages=["numpy"]).text
     other = stdio.call("create_session", language="typescript").handle
     refused = stdio.call("install_packages", packages=["Not/A/Name"], session=other)
-    assert "no name of a package, such as lodash" in refused.text
+    assert "not the name of a package, such as lodash" in refused.text
     stdio.call("destroy_session", session=other)
 
 

@@ -84,7 +84,7 @@ def test_errors_are_of_the_same_class_and_name_no_place_of_the_host(offering: Sa
         sandbox, "put_off()"
     )
     assert fails(sandbox, "open_secret()") == "FileNotFoundError: No such file or directory"
-    assert "Thread is no plain data" in fails(sandbox, "everything()")
+    assert "Thread is not plain data" in fails(sandbox, "everything()")
     assert "not object" in fails(sandbox, "put_off(object())")
 
 
@@ -214,7 +214,7 @@ def test_a_function_that_hides_the_annotations_it_shows_is_refused() -> None:
 def test_an_annotation_that_no_plain_data_fits_is_refused() -> None:
     def lock(held: threading.Event) -> None: ...
 
-    with pytest.raises(TypeError, match="an annotation of lock: Event is no type of plain data"):
+    with pytest.raises(TypeError, match="an annotation of lock: Event is not a type of plain data"):
         create_sandbox(functions=[lock])
 
     def unread(held: Any) -> None: ...

@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_before_anything_is_made(make: Making, tmp_path: P
 def test_a_tilde_is_the_users_home_in_all_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, it was a folder of that name, but for mounts in texts and `private_root`."""
+    """Before, it was a folder named `~`, except in mounts and `private_root`."""
     home, here = tmp_path / "home", tmp_path / "here"
     for folder in (home / "data", here):
         folder.mkdir(parents=True)

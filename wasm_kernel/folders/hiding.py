@@ -207,8 +207,8 @@ def _changed(path: Path) -> int:
 class PlacesHidden(Hidden):
     """A rule that hides places of private folders and roots of sessions in a guest's folder.
 
-    Most folders hold no such place, or were refused because of one. So a search only follows when a
-    new place is noted. One thread's own.
+    Most folders hold no such place, or were refused because of one. So it searches only after a new
+    place was noted. Only one thread may use it.
     """
 
     def __init__(self, folder: Folder) -> None:

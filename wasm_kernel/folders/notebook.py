@@ -34,7 +34,7 @@ _KEYS = (
 _KEY_LETTERS = "kjn"  # the first letters of those names
 _PSEUDO = ("/proc", "/sys")  # their files look regular, but are the system's
 _MOUNTS, ACCOUNTS = "/proc/self/mountinfo", "/etc/passwd"
-_FIRST_PERSON = 1000  # accounts below, but for root's, are the system's
+_FIRST_PERSON = 1000  # accounts below belong to the system, except for root's
 _NOT_SHOWN = (
     "[wasm-kernel] Cells don't see the files beside this notebook, as its folder {why}. Files "
     "that cells write stay in the session. To have the files seen, move the notebook to a folder "

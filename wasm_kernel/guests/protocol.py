@@ -251,7 +251,7 @@ def decode(data: bytes) -> Frame:
     except msgspec.ValidationError as problem:
         raise FrameError(str(problem)[:_REASON_CHARACTERS]) from None
     except ValueError as problem:
-        raise FrameError("it is no JSON") from problem
+        raise FrameError("it is not JSON") from problem
     if len(data) > FRAME_DEPTH:
         check_depth(frame)
     return checked(frame)
@@ -300,11 +300,11 @@ def checked(frame: Any) -> Frame:
         case Display(data=data) | Result(data=data):
             for mime, content in data.items():
                 if not (isinstance(content, str) or mime.endswith("json")):
-                    raise FrameError(f"the content of {mime[:80]!r} is no text")
+                    raise FrameError(f"the content of {mime[:80]!r} is not text")
         case CommTarget():
             _check_name("name", frame.name)
         case Immortal() if len(frame.addresses) % 4:
-            raise FrameError("addresses are no array of 32-bit words")
+            raise FrameError("addresses are not an array of 32-bit words")
         case _CommMsg():
             return frame.message
     found: Frame = frame
@@ -313,7 +313,7 @@ def checked(frame: Any) -> Frame:
 
 def _check_name(field: str, name: str) -> None:
     if not name.isprintable():
-        raise FrameError(f"{field} is no name")
+        raise FrameError(f"{field} is not a name")
 
 
 def check_depth(frame: Struct | list[Any]) -> None:

@@ -61,7 +61,7 @@ class SandboxCodeProvider(ContextProvider):
         self._agent = AgentSandbox(sandbox, options)
         try:
             self._agent.offer({each.name: self._function(each) for each in found})
-        except (TypeError, ValueError):  # a name that is no identifier, or Python's own
+        except (TypeError, ValueError):  # a name that is not an identifier, or Python's own
             self._agent.close()
             raise
         shown = [f"{each.name}{_signature(each)} - {each.description}" for each in found]

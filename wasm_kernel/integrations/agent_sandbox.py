@@ -119,8 +119,8 @@ class AgentSandbox:
         """Sets variables of cells from plain data; lists and dicts may be large, as texts may.
 
         Raises:
-            TypeError: a value is no plain data.
-            ValueError: a name is no Python identifier.
+            TypeError: a value is not plain data.
+            ValueError: a name is not a Python identifier.
         """
         for name in variables:
             if not str(name).isidentifier() or keyword.iskeyword(name):

@@ -27,7 +27,7 @@ class SandboxInterpreter(BaseInterpreter):
     def run(self, code: str, code_type: str) -> str:
         """Runs code; returns its output, the value of its last expression, and its error.
 
-        Raises `InterpreterError` if it is no Python.
+        Raises `InterpreterError` if it is not Python.
         """
         if code_type.lower() not in _TYPES:
             raise InterpreterError(f"only python runs here, not {code_type}")

@@ -75,11 +75,11 @@ class SandboxInterpreter:
 
         Returns:
             A `FinalOutput` if the code has called `SUBMIT`; otherwise its standard output, or its
-            last expression's value, as text if it is no literal, or None.
+            last expression's value, as text if it is not a literal, or None.
 
         Raises:
             CodeExecutionError: the code has failed.
-            SyntaxError: it is no Python.
+            SyntaxError: it is not Python.
             CodeInterpreterError: the sandbox can't be used.
         """
         self.start()

@@ -90,7 +90,7 @@ class SandboxCodeExecutor(BaseCodeExecutor):
     def _files_of(self, session_id: str, result: SandboxResult) -> Iterator[File]:
         figures = (each.data["image/png"] for each in result.outputs if "image/png" in each.data)
         for number, figure in enumerate(figures, 1):
-            with suppress(ValueError):  # a cell can show what is no base64
+            with suppress(ValueError):  # a cell can show anything
                 yield File(f"figure-{number}.png", base64.b64decode(figure), "image/png")
         for path in dict.fromkeys((*result.files_created, *result.files_modified)):
             kind = mimetypes.guess_type(path)[0] or "application/octet-stream"

@@ -107,7 +107,7 @@ def _image_of(result: SandboxResult) -> Any:
     found: Mapping[str, Any] = next((o.data for o in result.outputs if o.kind == "result"), {})
     try:
         return _opened(base64.b64decode(found.get("image/png", "")))
-    except ValueError:  # a cell can show what is no base64
+    except ValueError:  # a cell can show anything
         return None
 
 

@@ -51,9 +51,9 @@ def is_full(folder: Path | int) -> bool:
 
 
 class FileCopier:
-    """Copies contents between two file systems, and remembers what they support. One thread's own.
+    """Copies contents between two file systems, and remembers what they support.
 
-    It checks before each file and every 64 MiB whether the task was cancelled.
+    Only one thread may use it. It checks before each file and every 64 MiB whether the task was cancelled.
     """
 
     def __init__(self, task: Task = QUIET) -> None:

@@ -254,7 +254,7 @@ def open_folder(
     except PermissionError:
         if not force:
             raise
-        # Linux changes modes through links only; a descriptor that only names the folder is no link
+        # Linux changes modes through links only; a descriptor of the folder is not a link
         with closing_fd(os.open(name, SEARCHED, dir_fd=parent)) as named:
             os.chmod(f"/proc/self/fd/{named}", _OWNER)  # noqa: PTH101 - a descriptor
         fd = os.open(name, FOLDER, dir_fd=parent)

@@ -39,7 +39,7 @@ _BLOCK = 512  # the unit of `st_blocks`, on every file system
 
 
 class FolderWalk(Closing):
-    """A position in a tree of folders, moved step by step; close it. One thread's own."""
+    """A position in a tree of folders, moved step by step; close it. Only one thread may use it."""
 
     def __init__(self, root: Path | int, *, to_list: bool = True) -> None:
         """Begins in a folder; a descriptor stays the caller's.
@@ -145,7 +145,7 @@ class FolderWalk(Closing):
 
 
 class Lookup(Closing):
-    """A way to look up many paths below one folder; close it. One thread's own.
+    """A way to look up many paths below one folder; close it. Only one thread may use it.
 
     It keeps the folders of the last path open, so paths in sorted order open each folder of the
     tree once. A folder that another process moves is not found. `before_step` (from one folder to

@@ -26,7 +26,7 @@ _PUBLIC_V6 = ipaddress.ip_network("2000::/3")  # all public ones; others may hol
 _HOST = "{host} can't be reached on port {port}: no rule of this sandbox's network allows it"
 _REQUEST = "{method} {scheme}://{host}{path} is not allowed by the rules of this sandbox's network"
 _DENIED = "{host} is denied by a rule of this sandbox's network"
-_SPELLING = "{host!r} is no host: write a name, or an address in its plain form"
+_SPELLING = "{host!r} is not a host: write a name, or an address in its plain form"
 _FAST = "{host} may get {most:,} requests a minute from this session; wait, and try again"
 _MUCH = "this session's requests to {host} have moved {most:,} bytes, which is the most"
 

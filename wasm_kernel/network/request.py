@@ -125,7 +125,7 @@ class RequestReader:
         try:
             return self._parser.next_event()
         except h11.RemoteProtocolError as problem:
-            raise BadRequest(f"this is no request of HTTP/1.1: {problem}") from None
+            raise BadRequest(f"this is not a request of HTTP/1.1: {problem}") from None
 
 
 def answer_headers(headers: Headers, *, has_body: bool) -> Headers:

@@ -190,7 +190,7 @@ def stream_of(value: Any) -> bytes:
                 columns = [each.combine_chunks() for each in table.columns]
                 writer.write_batch(arrow.RecordBatch.from_arrays(columns, schema=table.schema))
     except (arrow.ArrowException, TypeError, ValueError) as problem:
-        raise NotPlainError(f"{type(value).__name__} is no table: {problem}") from problem
+        raise NotPlainError(f"{type(value).__name__} is not a table: {problem}") from problem
     return bytes(made.getvalue())
 
 

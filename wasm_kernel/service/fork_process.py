@@ -70,7 +70,7 @@ def start_shared(
 ) -> ForkProcess:
     """Starts a process that others may use, too, under a name; does not wait until it is ready.
 
-    It is no child of this process, because some programs end a kernel with all its descendants.
+    It is not a child of this process, because some programs end a kernel with all its descendants.
     This process must have one thread.
     """
     own, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)

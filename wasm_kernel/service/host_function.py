@@ -51,7 +51,7 @@ class HostFunction:
         recorded: Whether its calls are recorded and replayed, if `network_mode` says so.
 
     Raises:
-        TypeError: it is not callable, an annotation is no type of plain data, or its name or a
+        TypeError: it is not callable, an annotation is not a type of plain data, or its name or a
             limit is of another type.
         ValueError: the name can't be used, or a limit is not above 0 or too high.
     """

@@ -57,7 +57,7 @@ def _converted(value: Any) -> Any:
         return value.item()
     if hasattr(type(value), "__arrow_c_stream__"):  # a table of pandas, polars, pyarrow and others
         return SentTable(stream_of(value))
-    raise NotPlainError(f"{type(value).__name__} is no plain data")
+    raise NotPlainError(f"{type(value).__name__} is not plain data")
 
 
 def _marked(value: Any, raw: bytearray) -> Json:
@@ -160,7 +160,7 @@ def check_type(kind: Any) -> bool:
         if name in _TABLES:
             tables.add(name)
         elif not _is_model(found):
-            raise TypeError(f"{found.__name__} is no type of plain data")
+            raise TypeError(f"{found.__name__} is not a type of plain data")
         return {"type": "object"}
 
     msgspec.json.schema(kind, schema_hook=custom)

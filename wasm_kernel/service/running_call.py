@@ -54,7 +54,7 @@ class RecordedCall(Struct, frozen=True):
     raw: bytes = b""
 
     def value(self) -> Any:
-        """Returns the value. Raises `TypeError` or `ValueError` if it is no plain data."""
+        """Returns the value. Raises `TypeError` or `ValueError` if it is not plain data."""
         data = GuestData(self.raw)
         return data.decoded(self.answer["value"], lambda place, take: SentTable(take(*place)))
 

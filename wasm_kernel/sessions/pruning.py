@@ -161,7 +161,7 @@ def _pruned(
         folder = open_named(root.named)
     except (FileNotFoundError, NotADirectoryError):
         raise NoWorkspaceRoot(
-            "workspace_root is no folder that exists. Nothing was deleted. Name the folder that "
+            "workspace_root is not a folder that exists. Nothing was deleted. Name the folder that "
             "holds the sessions' folders."
         ) from None
     with folder:

@@ -99,7 +99,7 @@ class FileContents(_NumberedFiles):
     def has_later(self, number: int) -> bool:
         """Returns whether more than one content here is newer than the newest known one.
 
-        One newer content is no sign of loss: a killed process may have kept it without a record.
+        One newer content is not a sign of loss: a killed process may have kept it without a record.
         """
         return sum(other > number for other in self._numbers()) > 1
 

@@ -61,7 +61,7 @@ class Tracker(Protocol):
         """
 
     def cleared(self, ranges: Iterable[Range]) -> None:
-        """Notes that ranges were cleared, maybe by mapping new pages there: that is no write."""
+        """Notes that ranges were cleared, maybe by mapping new pages there: that is not a write."""
 
     def close(self) -> None:
         """Ends tracking. Safe to call twice."""

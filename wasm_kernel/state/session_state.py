@@ -200,7 +200,7 @@ class SessionState:
     ) -> None:
         """Brings an instance that has the base image's memory to the head, and tracks it.
 
-        With `reopen`, files open at the head are opened again, but for missing ones.
+        With `reopen`, files open at the head are opened again, except for missing ones.
 
         Raises:
             Unreadable: the head can't be read; call `drop_unreadable_commit`, then take another

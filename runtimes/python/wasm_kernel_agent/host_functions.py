@@ -332,7 +332,7 @@ def encoded(value: Any, raw: bytearray) -> Json:
     """Returns a value as the JSON that the host reads; adds its bytes to `raw`.
 
     Raises:
-        TypeError: It is no plain data.
+        TypeError: It is not plain data.
         UnicodeEncodeError: A text holds a lone surrogate.
     """
     if type(value) is str:

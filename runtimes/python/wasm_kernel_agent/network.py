@@ -305,7 +305,9 @@ def _invented(name: str) -> str:
     try:
         plain = name.encode("ascii" if name.isascii() else "idna").decode("ascii").lower()
     except UnicodeError:
-        raise socket.gaierror(socket.EAI_NONAME, f"{name!r:.100} is no name of a host") from None
+        raise socket.gaierror(
+            socket.EAI_NONAME, f"{name!r:.100} is not the name of a host"
+        ) from None
     known = {host: address for address, host in Host.names.items()}
     if plain not in known:
         known[plain] = str(INVENTED[(len(Host.names) + 2) % INVENTED.num_addresses])

@@ -178,7 +178,7 @@ def _leave(status: int) -> NoReturn:
 
 
 def _leave_out_session_modules(others: Mapping[str, ModuleType]) -> None:
-    """Forgets modules, but for others, whose files may change: a process reads them anew."""
+    """Forgets modules of session files except `others`: a process reads files as they are now."""
     found = [pair for pair in sys.modules.items() if pair[1] is not others.get(pair[0])]
     for name, module in found:
         file = getattr(module, "__file__", None)

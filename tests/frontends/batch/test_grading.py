@@ -204,7 +204,7 @@ def test_an_answer_in_a_forged_reply_is_no_answer(tmp_path: Path, forged: str) -
         told = f"{{**reply, 'user_expressions': {forged}}}"
         sandbox.execute(f"{agent}\nAgent._done = lambda self, reply: done(self, {told})")
         answer = SubmissionCopy(sandbox, PATIENCE).answer("42")
-    assert answer == {"ok": False, "name": "ValueError", "text": "the answer is no plain data"}
+    assert answer == {"ok": False, "name": "ValueError", "text": "the answer is not plain data"}
 
 
 def test_files_that_hold_no_tests_are_refused_or_named(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_verdict_is_an_end_without_error_or_a_truth_or_a_number_of_points(
         assert judged("share", given) == {"earned": earned}
     odd: tuple[Any, ...] = ("good", None, [1], 3, -1, math.nan, math.inf)
     for value in odd:
-        with pytest.raises(wasm_kernel_grading.NoVerdict, match="which is no verdict"):
+        with pytest.raises(wasm_kernel_grading.NoVerdict, match="which is not a verdict"):
             judged("share", value)
     assert (judged("alike", 0.1 + 0.2), judged("alike", 1)) == ({"earned": 2.0}, {"earned": 0.0})
     assert judged("said", 1) == {"earned": 2.0}

@@ -96,7 +96,7 @@ def test_a_cell_is_stopped_while_its_types_are_taken_out(javascript: BaseSandbox
         ("require('fs').readFileSync('\\ud800')", "Error: EILSEQ: not a name"),
         (
             "({ [Symbol.for('Jupyter.display')]: () => ({ 'text/html': 5 }) })",
-            "Error: The value was not shown: the content of 'text/html' is no text",
+            "Error: The value was not shown: the content of 'text/html' is not text",
         ),
         (
             "let x9 = 1\n!pip install x",

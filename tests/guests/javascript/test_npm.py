@@ -84,12 +84,12 @@ REFUSED = {
     "linking": "linking is not from the package registry",
     "asking": "inner is not from the package registry",
     "endless": "Nothing was changed: npm's list of these packages is too long.",
-    "../folder": "'../folder' is no name of a package",
-    "git+https://example.org/x.git": "is no name of a package",
-    "x@file:../y": "is no name of a package",
-    "x@npm:other": "is no name of a package",
-    "x.tgz": "is no name of a package",
-    "--ignore-scripts=false": "is no name of a package",
+    "../folder": "'../folder' is not the name of a package",
+    "git+https://example.org/x.git": "is not the name of a package",
+    "x@file:../y": "is not the name of a package",
+    "x@npm:other": "is not the name of a package",
+    "x.tgz": "is not the name of a package",
+    "--ignore-scripts=false": "is not the name of a package",
 }
 
 

@@ -230,16 +230,16 @@ def parse_notebook(data: bytes) -> NotebookNode:
     except (KeyError, AttributeError) as problem:
         name = plain(str(problem)).strip("'")
         why = f"it lacks {name}" if name.isidentifier() else "a part of it is of another kind"
-        raise NotebookError(f"This is no notebook: {why}.") from None
+        raise NotebookError(f"This is not a notebook: {why}.") from None
     except UnicodeDecodeError:
-        raise NotebookError("This is no notebook: it is not text in UTF-8.") from None
+        raise NotebookError("This is not a notebook: it is not text in UTF-8.") from None
     except json.JSONDecodeError as problem:
         why = f"its line {problem.lineno} is not JSON" if data.strip() else "the file is empty"
-        raise NotebookError(f"This is no notebook: {why}.") from None
+        raise NotebookError(f"This is not a notebook: {why}.") from None
     except nbformat.ValidationError as problem:
-        raise NotebookError(f"This is no notebook ({plain(problem.message, 120)}).") from None
+        raise NotebookError(f"This is not a notebook ({plain(problem.message, 120)}).") from None
     except Exception as problem:  # the file is untrusted: nbformat may raise anything
-        raise NotebookError(f"This is no notebook ({plain(describe(problem), 120)}).") from None
+        raise NotebookError(f"This is not a notebook ({plain(describe(problem), 120)}).") from None
     return book
 
 

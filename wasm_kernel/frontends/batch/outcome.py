@@ -66,7 +66,7 @@ class BatchError(WasmKernelError):
 
 
 def items_in(name: str, given: Iterable[Item]) -> tuple[Item, ...]:
-    """Returns the items of an argument; `BatchError` for one text, whose letters are no items."""
+    """Returns the items of an argument; `BatchError` for one text, whose letters are not items."""
     if isinstance(given, str | bytes | Path) or not isinstance(given, Iterable):
         raise BatchError(f"{name} is a list, not {given!r}. Nothing was run.")
     return tuple(given)

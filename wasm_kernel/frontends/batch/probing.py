@@ -183,7 +183,7 @@ def _value_in(reply: Mapping[str, Any]) -> Answer:
             return {"ok": False, "name": "ValueError", "text": "the answer is too long"}
         json.loads(text)
     except (KeyError, ValueError, RecursionError):  # a ValidationError is a ValueError
-        return {"ok": False, "name": "ValueError", "text": "the answer is no plain data"}
+        return {"ok": False, "name": "ValueError", "text": "the answer is not plain data"}
     return {"ok": True, "value": text}
 
 

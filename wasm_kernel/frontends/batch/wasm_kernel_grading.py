@@ -130,7 +130,7 @@ class _Registered:
         if self.returns and (any(map(_is_nothing, values)) or not _ends(self._definition.body)):
             raise self.refused(f"it does not return a verdict in every place; {_VERDICTS}")
         if any(self._is_no_verdict(value) for value in values):
-            raise self.refused(f"it returns something that is no verdict; {_VERDICTS}")
+            raise self.refused(f"it returns something that is not a verdict; {_VERDICTS}")
         words = [vars(each) for each in ast.walk(self._definition)]
         self.takes_errors = any(_ERROR in (each.get("id"), each.get("attr")) for each in words)
 
@@ -286,7 +286,7 @@ def points_of(verdict: Any, most: float, *, returns: bool) -> float:
     found = verdict.item() if getattr(verdict, "shape", None) == () else verdict  # numpy's
     if not _is_within(found, most):
         shown = repr(verdict)[:80]
-        raise NoVerdict(f"it returned {shown}, which is no verdict; {_VERDICTS}")
+        raise NoVerdict(f"it returned {shown}, which is not a verdict; {_VERDICTS}")
     return most * found if isinstance(found, bool) else float(found)
 
 

@@ -156,7 +156,7 @@ class SandboxApi:
             raise
 
     def _client(self, caller: Caller) -> str:
-        """Returns the name that limits count by; a key that nothing checks is no name."""
+        """Returns the name that limits count by; a key that nothing checks is not a name."""
         return caller.owner if self._clients.tokens is None else caller.credential
 
     def _caller(self, request: Request) -> Caller:

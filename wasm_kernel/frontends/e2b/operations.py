@@ -47,7 +47,7 @@ def _serves(
 ) -> Callable[[_Act], _Act]:
     """Adds a function to the table: its docstring is the summary.
 
-    Its annotations are the types of the body and, but for a `Response`, of the answer.
+    Its annotations are the types of the body and of the answer, unless that is a `Response`.
     """
 
     def add(act: _Act) -> _Act:
@@ -127,7 +127,7 @@ def _seconds(text: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp() if text else 0.0
     except (ValueError, OverflowError):
-        raise Refusal(400, f"{text[:50]!r} is no time.") from None
+        raise Refusal(400, f"{text[:50]!r} is not a time.") from None
 
 
 @_serves(Plane.CONTROL, "GET", _ONE)

@@ -39,7 +39,8 @@ class SandboxRecord(Struct, tag="e2b", tag_field="door"):
         token: The secret that requests to it carry.
         created: When it was made, in seconds since 1970; `ends` is when its time is over.
         contexts: The languages of its contexts by their names; the first has the sandbox's files.
-        folders: The folders that contexts begin in, by their names, but for the home folder.
+        folders: The folders that contexts begin in, by the contexts' names, without the home
+            folder.
         defaults: The names of the contexts for cells that name a language only.
     """
 

@@ -422,7 +422,7 @@ def _is_settled(folder: Path) -> bool:
 
 
 def _read(service: Service, name: str) -> SandboxRecord | None:
-    """Returns the facts that lie with a session; None if it is no sandbox of this API."""
+    """Returns the facts that lie with a session; None if it is not a sandbox of this API."""
     with contextlib.suppress(SessionInUse, OSError, msgspec.DecodeError):
         record = service.record(name) if is_id(name) else None
         return None if record is None else msgspec.json.decode(record.facts, type=SandboxRecord)

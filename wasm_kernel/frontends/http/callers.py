@@ -127,7 +127,7 @@ class Tokens:
         known: dict[bytes, AccessToken] = {}
         for name, subject, text in rows:
             if not isinstance(text, str) or len(text) < _TOKEN_CHARACTERS or not text.isascii():
-                rule = f"is no token of {_TOKEN_CHARACTERS} ASCII characters or more"
+                rule = f"is not a token of {_TOKEN_CHARACTERS} ASCII characters or more"
                 raise PolicyError(name, rule, where=path.name)
             if _digest(text) in known:
                 raise PolicyError(name, "has a token that stands there twice", where=path.name)

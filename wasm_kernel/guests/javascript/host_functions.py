@@ -74,7 +74,7 @@ class AgentCalls:
         parts += [engine.data(handle) for handle in handles[1:2]]
         frame = [part for part in parts if part is not None]
         if len(frame) < max(1, len(handles)):
-            return self._text('{"refused": "it is no text, or too large"}')
+            return self._text('{"refused": "it is not text, or too large"}')
         text, _, raw = self._send(b"\0".join(frame)).partition(b"\0")
         made = engine.new_text(text) or FAILED
         return engine.new_array(made, engine.new_data(raw)) if raw else made

@@ -32,7 +32,7 @@ def checked(wanted: str) -> str:
     """
     is_file = wanted.lower().endswith((".tgz", ".tar", ".tar.gz"))
     if _WANTED.fullmatch(wanted) is None or wanted.startswith("-") or is_file:
-        raise PackageError(f"{wanted[:100]!r} is no name of a package, such as lodash@^4.17.")
+        raise PackageError(f"{wanted[:100]!r} is not the name of a package, such as lodash@^4.17.")
     return wanted
 
 

@@ -136,7 +136,7 @@ def _text_column(column: pandas.Series) -> _Made:
     values = numpy.asarray(column, object).tolist()
     try:
         return _texts(values, None)
-    except TypeError:  # a missing value is no text
+    except TypeError:  # a missing value is not text
         return _texts(values, column.isna().to_numpy())
 
 
