@@ -49,7 +49,7 @@ _STEPS = 8  # steps of a round of the loop; more gain nothing
 _M, _N, _K, _ALPHA, _A, _B, _C, _STRIDE = range(8)  # the function's parameters
 
 _LOAD, _STORE, _ZERO = vector(0), vector(11), vector(12) + bytes(16)
-_LOAD_LOW, _LOAD_LANE = vector(93), vector(87)  # of 64 bits; the rest of the vector is 0, or stays
+_LOAD_LOW, _LOAD_LANE = vector(93), vector(87)  # 64 bits; the rest of the vector is 0, or stays
 _ALIGNED_4 = b"\2"  # the alignment that is known of addresses
 
 

@@ -28,7 +28,7 @@ from wasm_kernel.service.fork_server import ForkServer
 from wasm_kernel.service.program_home import own_workers
 
 VARIABLE = "WASM_KERNEL_TEST_FAULTS"
-_WORDS = 5  # of a function; see the properties of `Fault`
+_WORDS = 5  # words of memory a function; see the properties of `Fault`
 
 
 class Does(IntEnum):

@@ -35,15 +35,15 @@ ROOMS_OF = {"wasmtime": ("engine",), **dict.fromkeys(JUPYTER.split(), ("frontend
 DECLARED = {"ipykernel", "IPython", "jupyter_client", "nbclient", "nh3", "structlog", "traitlets"}
 DECLARED |= {"wasmtime"}
 DECLARED |= {"installer", "markdown_it", "msgspec", "tinycss2"}
-DECLARED |= {"backports", "compression"}  # packages for zstd, which Python has since 3.14
+DECLARED |= {"backports", "compression"}  # packages for zstd; Python has it since 3.14
 DECLARED |= {"numpy", "threadpoolctl"}  # packages of the extra `fast`
 DECLARED |= {"junitparser", "nbdime", "papermill", "rich", "yaml"}  # packages of the extra `batch`
 DECLARED |= {"h11", "httpcore"}  # packages of the extra `network`
 DECLARED |= {"pyarrow"}  # a package of programs whose functions take tables
-DECLARED |= {"keyring"}  # of the extra of that name
-DECLARED |= {"distributed"}  # of the extra of that name
+DECLARED |= {"keyring"}  # a package of the extra of that name
+DECLARED |= {"distributed"}  # a package of the extra of that name
 DECLARED |= {"mcp", "prometheus_client"}  # packages of the extra `mcp`, with dependencies
-# of programs that import their interfaces
+# packages of programs that import their interfaces
 DECLARED |= {"PIL", "ag2", "agent_framework", "agents", "autogen_core", "camel", "deepagents"}
 DECLARED |= {"dspy", "google", "inspect_ai", "pydantic", "smolagents", "typing_extensions"}
 DECLARED |= {"anyio", "h11", "mcp_types", "pydantic", "sse_starlette", "starlette", "uvicorn"}

@@ -143,7 +143,7 @@ def test_f20_a_removed_workspace_costs_no_variable_and_is_told(fresh_victim_of: 
     victim = fresh_victim_of()
     victim.says("x = 1")
     shutil.rmtree(victim.app)
-    told = victim.run("x = 2").stderr + victim.run("x = 3").stderr  # as its commit is taken
+    told = victim.run("x = 2").stderr + victim.run("x = 3").stderr  # the commit says it
     assert told.count("removed the workspace folder") == 1
     assert "variables are kept" in told
     assert victim.fails("open('f', 'w')") == "FileNotFoundError"
@@ -180,7 +180,7 @@ def test_f20_a_host_without_room_for_a_new_guest_says_so_and_keeps_the_variables
             job()
         assert said in str(told.value)
         assert str(victim.app.parent) not in str(told.value)
-        assert "internal error" not in str(told.value)  # which any error of the worker ends in
+        assert "internal error" not in str(told.value)  # any other error of the worker would say so
     resource.prlimit(process, limit, before)
     assert victim.says("print(x)") == "1"
     assert victim.process == process

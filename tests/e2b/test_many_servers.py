@@ -132,7 +132,7 @@ def test_sandboxes_and_sessions_outlive_their_server(tmp_path: Path) -> None:
         assert stranger.call("POST", "/execute", {"code": "1"}).status == 401
         agent, other = (Agents({}, ending).http(second.url, key) for key in (ANN, BOB))
         assert agent.says("x + 1", session=handle) == "42"
-        for user, session in ((other, handle), (agent, sandbox.name)):  # of another owner or door
+        for user, session in ((other, handle), (agent, sandbox.name)):  # neither is the user's
             said = user.call("execute_code", code="x", session=session).text
             assert "There is no session" in said
 

@@ -52,7 +52,7 @@ def killed_in_a_cell(kernel: RealKernel, root: Path) -> None:
 def test_a_kernel_whose_helper_is_killed_ends_and_goes_on_as_after_a_crash(
     start: Starting, notebook: Path, root: Path
 ) -> None:
-    """Before, it stayed, and ran no cell until its user restarted it without variables."""
+    """Before, the kernel stayed, and ran no cell until a restart without variables."""
     kernel = start(notebook)
     kernel.run("x = 1")
     saved(root)

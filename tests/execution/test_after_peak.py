@@ -74,7 +74,7 @@ def test_an_undo_beside_a_large_array_costs_what_differs(sandbox: Sandbox) -> No
         _, read, faults = used(sandbox)
         leaves()
         _, read_after, faults_after = used(sandbox)
-        assert faults_after - faults < 10_000  # of 25,600
+        assert faults_after - faults < 10_000  # it would be 25,600
         assert read_after - read < 20 * MIB
     assert sandbox.execute("print(big[5], big.sum())").stdout == "3.0 2625.0\n"
     sandbox.undo(2)

@@ -92,7 +92,7 @@ def test_functions_of_the_program_outlast_a_rest(sandbox: Sandbox, faults: Fault
     sandbox.checkpoint("start")
     sandbox.offer_functions([three])
     assert says(sandbox, "print(three())") == "3"
-    sandbox.restore("start")  # whose memory has no such function
+    sandbox.restore("start")  # memory without the function
     rest(faults)
     assert says(sandbox, "print(three(), x)") == "3 1"
 

@@ -120,7 +120,7 @@ def test_a_history_is_kept_for_its_kernel(
     assert worker.acquire(is_owned=True)
     worker.release()
     owner.close()
-    assert not owner.acquire()  # as the start of a worker asks while its kernel ends
+    assert not owner.acquire()  # a starting worker asks while its kernel ends
     assert second_kernel.acquire()
     second_kernel.close()
     assert stranger.acquire()

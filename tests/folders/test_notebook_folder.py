@@ -19,7 +19,7 @@ from wasm_kernel.wasi_files.preopens import is_hidden_folder
 @pytest.fixture(autouse=True)
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home, a state folder and a cache of their own."""
-    own_workers().fork_server.start()  # which keeps the cache that it begins with
+    own_workers().fork_server.start()  # it keeps its first cache
     monkeypatch.setenv("HOME", str(tmp_path / "homes" / "me"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "private" / "state"))
     monkeypatch.setenv("WASM_KERNEL_CACHE", str(tmp_path / "caches" / "mine"))

@@ -36,7 +36,7 @@ def test_a_message_that_would_take_too_much_memory_is_refused_unread(data: bytes
 
 
 def test_a_message_that_comes_in_small_pieces_takes_no_more_memory_than_another() -> None:
-    """Before, one of 64 MiB that came byte by byte took gigabytes of the service's memory."""
+    """Before, a message of 64 MiB that came byte by byte took gigabytes of memory."""
     size = 100_000
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps pieces apart
 

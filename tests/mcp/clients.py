@@ -37,7 +37,7 @@ COMMAND = [sys.executable, "-P", "-m", "wasm_kernel.frontends.cli.main", "mcp"]
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 MODERN = "2026-07-28"
 """A protocol without sessions: requests don't tell whether they come from one client."""
-_NUMBERS = itertools.count(1)  # of requests
+_NUMBERS = itertools.count(1)  # request numbers
 _SERVER = re.compile(r"server (\d+)\n")
 _SERVING = re.compile(r"serving (http://\S+/mcp)")
 

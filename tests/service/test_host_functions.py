@@ -235,7 +235,7 @@ def test_an_annotation_that_no_plain_data_fits_is_refused() -> None:
     ],
 )
 def test_a_limit_or_a_name_of_a_wrong_type_is_refused(options: dict[str, Any], words: str) -> None:
-    """Before, some were errors of another function, and a fraction failed each call of a cell."""
+    """Before, some raised the errors of another function, and a fraction failed each call."""
     with pytest.raises((TypeError, ValueError), match=words):
         HostFunction(echo, **options)
 

@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_before_anything_is_made(make: Making, tmp_path: P
 def test_a_tilde_is_the_users_home_in_all_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, it was a folder named `~`, except in mounts and `private_root`."""
+    """Before, a folder named `~` was made, except for mounts and `private_root`."""
     home, here = tmp_path / "home", tmp_path / "here"
     for folder in (home / "data", here):
         folder.mkdir(parents=True)
@@ -282,7 +282,7 @@ def test_after_a_change_of_limits_a_session_that_another_program_took_is_not_wai
 
 
 def test_a_listener_or_callback_that_waits_for_its_own_session_is_told(make: Making) -> None:
-    """Before, it waited for ever, and the sandbox with it."""
+    """Before, the listener waited for ever, and the sandbox with it."""
     sandbox, told = make(), list[str]()
 
     def wait(_: object) -> None:

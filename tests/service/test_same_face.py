@@ -99,7 +99,7 @@ class Exits(NoListener):
 
 
 def test_code_of_the_application_that_exits_ends_no_session(sandbox: Sandbox) -> None:
-    """Before, it ended the session's thread, and all later calls hung."""
+    """Before, such code ended the session's thread, and all later calls hung."""
     cell = sandbox.submit("kept = 1; print(kept)", listener=Exits())
     cell.add_done_callback(Exits().emit)
     assert cell.result(PATIENCE).stdout == "1\n"

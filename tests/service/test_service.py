@@ -99,7 +99,7 @@ def test_an_idle_worker_gives_its_guests_memory_back_until_the_next_call(
 def test_a_session_whose_state_went_while_it_slept_says_so(
     service: Service, remote: Sandbox, what: str
 ) -> None:
-    """Before, it woke without its variables, and without a notice."""
+    """Before, the session woke without its variables and without a notice."""
     says(remote, "x = 1")
     fall_asleep(remote)
     with SessionsRoot(service.root).private_of(remote.session_id)() as (_, private):

@@ -153,7 +153,7 @@ def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(
 
 
 def test_a_reset_is_never_lost(homes: Making, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, it was lost if the session fell asleep at this moment, or if its worker died."""
+    """Before, a reset was lost if the session fell asleep at this moment, or its worker died."""
     told: list[bool] = []
 
     def leaves(channel: Channel) -> None:

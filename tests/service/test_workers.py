@@ -172,7 +172,7 @@ def test_a_program_says_what_it_waits_for_while_the_guest_is_compiled(
 def test_a_guest_that_can_not_be_prepared_is_an_error_in_plain_sentences(
     monkeypatch: pytest.MonkeyPatch, code: str, why: str
 ) -> None:
-    """Before, it had the words of a host that lacks memory, with the wrong advice."""
+    """Before, the error said that the host lacks memory, and its advice was wrong."""
     monkeypatch.setattr(fork_server, "_PREPARE", code + "  # {language} {flavour}")
     with pytest.raises(WasmKernelError) as told:
         fork_server._prepare(RuntimeType.PYTHON, [UNCHECKED], lambda text: None)
@@ -330,7 +330,7 @@ def test_after_the_cache_was_removed_the_next_worker_has_it_prepared_again() -> 
 
 
 def test_a_process_that_loads_slowly_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, it was replaced after a minute, and so with all its workers, on a busy machine."""
+    """Before, a busy machine's process was replaced after a minute, with all its workers."""
     monkeypatch.setattr(fork_server, "_SECONDS", 0.35)
     with closing(fork_server.ForkServer()) as server:
         server.start()
@@ -370,7 +370,7 @@ def test_a_shared_process_that_is_gone_is_replaced_by_an_own_one() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_copy_of_a_service_closes_nothing_of_it(service: Service) -> None:
-    """Before, it put the sessions to sleep and waited for ever."""
+    """Before, the copy put the sessions to sleep and waited for ever."""
     with service.create() as sandbox:
         says(sandbox, "x = 1")
         worker = worker_of(sandbox)

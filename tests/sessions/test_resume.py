@@ -102,7 +102,7 @@ def test_after_a_kill_in_the_middle_of_a_cell_the_last_cell_counts(
 def test_the_worker_of_a_killed_program_writes_its_state_however_slow_the_disk(
     root: Path, ending: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before, it had two seconds, and the next program's cells began half a second later."""
+    """Before, the worker had two seconds, and the next program's cells began 0.5 s later."""
     told: list[str] = []
     with faulty("wasm_kernel.state.commits:write_content") as faults:
         other = Other(root, ID)

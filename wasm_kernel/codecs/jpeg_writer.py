@@ -223,7 +223,7 @@ def encode(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -
     try:
         settings = Settings(at, *numbers)
         encoder = _ENCODER.pack(
-            *(at, at + 1, at + 1),  # of one byte: the class makes as much room for the file
+            *(at, at + 1, at + 1),  # one byte: the class makes room for more
             *(0, 0, 0),
             *(settings.width, settings.height, 8, min(settings.channels, 3)),
             *(settings.flags & _PROGRESSIVE, settings.quality, settings.subsampling),

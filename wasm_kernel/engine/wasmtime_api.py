@@ -72,7 +72,7 @@ def set_async_stack(config: wasmtime.Config, size: int) -> None:
 
 
 def use_baseline_compiler(config: wasmtime.Config) -> None:
-    """Has modules compiled by Winch, which needs exceptions to be allowed.
+    """Makes Winch compile modules; it needs exceptions to be allowed.
 
     Cranelift still makes the trampolines from the host into each function that has an address (a
     guest has tens of thousands), a third of the work. They are hardly used, so they are not

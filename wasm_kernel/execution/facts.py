@@ -51,6 +51,6 @@ def as_rows(policy: ExecutionPolicy) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):  # of mounts, or of the network's rules
+    if isinstance(value, tuple):  # mounts, or the network's rules
         return [str(each) for each in value]
     return dict(value) if isinstance(value, Mapping) else value

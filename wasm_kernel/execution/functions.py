@@ -36,7 +36,7 @@ NETWORK = "wasm_kernel_network_"
 _SENDING = (f"{NETWORK}send", f"{NETWORK}receive")
 _LOOK_SECONDS = 0.05  # between two looks for finished calls, beside one for each call
 _REST_SECONDS = 0.005  # between two looks at facts
-_SPARE_DROPS = 100  # of streams that an earlier cell has left
+_SPARE_DROPS = 100  # drops of streams that an earlier cell has left
 
 
 class Parameter(Struct, frozen=True, omit_defaults=True):

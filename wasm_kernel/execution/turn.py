@@ -51,7 +51,7 @@ _NOT_COUNTED = "[wasm-kernel] This session counts no fuel: fuel= limits nothing.
 _OUR_NOTE = "[wasm-kernel]"  # begins advice about variables that are lost now
 _LARGE_PIECE = 1 << 20  # bytes; smaller free pieces are not worth counting
 _EATEN_SHARE = 0.75  # a turn used up the memory if it left less than this share of the free memory
-_CRASHED_SHARE = 1 / 16  # of the limit: a crash with less than this free is for lack of memory
+_CRASHED_SHARE = 1 / 16  # of the limit: a crash with less free is for lack of memory
 FRAMES_MOST = 1_000_000  # frames of any kind in one turn; further ones are refused
 
 

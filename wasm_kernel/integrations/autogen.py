@@ -32,7 +32,7 @@ class SandboxExecutor(CodeExecutor):
     def __init__(self, sandbox: Sandbox | None = None, **options: Any) -> None:
         self._given, self._options = sandbox, options
         self._agent: AgentSandbox | None = None
-        self._start: Checkpoint | None = None  # which cells can't move, as they can its name
+        self._start: Checkpoint | None = None  # cells can move its name
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:

@@ -101,7 +101,7 @@ class GuestCommands:
     def __init__(self, sandbox: Sandbox, start: str = "") -> None:
         self._sandbox = sandbox
         self._start_name = start
-        self._start: Checkpoint | None = None  # which cells can't move, as they can its name
+        self._start: Checkpoint | None = None  # cells can move its name
         self._is_used = False
         self._turn = threading.Lock()
         self._given, self._room = b"", 0

@@ -323,7 +323,7 @@ def removal_notice(removed: Iterable[str], mode: Mode, *, first: bool = True) ->
 
 # -- the kernel itself
 
-PROTOCOL = "5.3"  # of Jupyter's messages, as in ipykernel's base class
+PROTOCOL = "5.3"  # the version of Jupyter's messages, as in ipykernel's base class
 
 _LINKS = (("wasm-kernel", "https://pypi.org/project/wasm-kernel/"),)
 

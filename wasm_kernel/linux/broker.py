@@ -58,7 +58,7 @@ class Broker(Protocol):
     """Does work that its process may do and its caller's may not. Any thread may call it."""
 
     def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
-        """Has a request handled by the handler of its type, and waits for the reply.
+        """Sends a request to the handler of its type, and waits for the reply.
 
         The task gets progress, and can cancel (`Cancelled`). Raises a handler's `WasmKernelError`,
         or `BrokerError` if there is no handler, it failed unexpectedly, or the broker has ended.
@@ -352,7 +352,7 @@ if os.getppid() != {parent}:
 
 
 def end_with(parent: int) -> None:
-    """Has the system kill this process when the thread of `parent` that forked it has ended.
+    """Makes the system kill this process when the thread of `parent` that forked it ends.
 
     If the parent has already ended, this process ends at once.
     """

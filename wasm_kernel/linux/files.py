@@ -53,7 +53,8 @@ def is_full(folder: Path | int) -> bool:
 class FileCopier:
     """Copies contents between two file systems, and remembers what they support.
 
-    Only one thread may use it. It checks before each file and every 64 MiB whether the task was cancelled.
+    Only one thread may use it. It checks before each file and every 64 MiB whether the task was
+    cancelled.
     """
 
     def __init__(self, task: Task = QUIET) -> None:

@@ -146,7 +146,7 @@ class Folder(DescriptorOwner):
 
     def names(self, most: int | None = None) -> list[str]:
         """Returns the names in the folder, unordered, `most` of them at most."""
-        if self.fd < 0:  # which scandir takes for the current folder
+        if self.fd < 0:  # scandir would list the current folder
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         with os.scandir(self.fd) as entries:
             return [entry.name for entry in islice(entries, most)]

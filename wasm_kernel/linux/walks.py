@@ -50,7 +50,7 @@ class FolderWalk(Closing):
         place, parent = (".", root) if isinstance(root, int) else (root, None)
         self._how = FOLDER if to_list else SEARCHED
         self._open = [os.open(place, self._how, dir_fd=parent)]
-        self._marks: dict[int, tuple[int, int]] = {}  # of the folders that are not kept open
+        self._marks: dict[int, tuple[int, int]] = {}  # identities of folders that are not kept open
         self._names: list[str] = []
 
     @property

@@ -187,7 +187,7 @@ class _Parts:
             return
         part, attributes = self._open[-1], tag["attributes"]
         named = _DRAWN_ID.search(attributes)
-        if named and named["id"] not in self.sizes:  # of several with one id, the first counts
+        if named and named["id"] not in self.sizes:  # the first element of an id counts
             self._holds[part].append(named["id"])
             part = named["id"]
         self.sizes[part] += 1

@@ -68,7 +68,7 @@ def outcomes(
     broker: Broker,
     task: Task,
 ) -> Iterator[tuple[tuple[str, ...], WriteOutcome]]:
-    """Has paths handled, as many at once as a request may name; yields those, and the outcome."""
+    """Requests work on paths, in groups of the allowed size; yields each group and its outcome."""
     for at in range(0, len(paths), AT_ONCE):
         some = tuple(paths[at : at + AT_ONCE])
         done = broker.call(request(some), WriteOutcome, task)

@@ -168,7 +168,7 @@ class FolderWriter(Closing):
             except BaseException:
                 place.remove(new.kept)
                 raise
-        self.record.set(path, new)  # of several originals, the newest is kept
+        self.record.set(path, new)  # the newest original is kept
 
     def _check_room(self, path: str, size: int) -> None:
         if self._limits is not None and self._is_full(self._limits, path, size):

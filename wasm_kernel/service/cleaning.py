@@ -110,12 +110,12 @@ class WalledCleaner:
     def bundle(
         self, data: Mapping[str, Any], metadata: Mapping[str, Any], should_stop: ShouldStop
     ) -> CleanOutput:
-        """Has a bundle cleaned."""
+        """Cleans a bundle in the other process."""
         asked = CleanBundle(data, metadata)
         return self._ask(asked, CleanOutput, should_stop) or CleanOutput({}, removed=STOPPED)
 
     def comm(self, message: CommMessage, should_stop: ShouldStop) -> CleanMessage:
-        """Has a message to a widget cleaned."""
+        """Cleans a message to a widget in the other process."""
         asked = CleanComm(message)
         return self._ask(asked, CleanMessage, should_stop) or CleanMessage(None, STOPPED)
 

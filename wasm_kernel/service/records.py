@@ -25,7 +25,7 @@ from wasm_kernel.linux.folders import DamagedRecord
 from wasm_kernel.sessions.root import SessionsRoot
 
 _RECORD_BYTES, _DIGEST_BYTES = 512 * 1024, 32
-_REST_BYTES = 1024  # of a record, beside its owner and facts
+_REST_BYTES = 1024  # the rest of a record, without owner and facts
 _BROKEN = (
     "It can't be told whom this session belongs to: its record is damaged, or was signed "
     "with another key. Nothing was changed. Its files can be had with export_session, or delete it."

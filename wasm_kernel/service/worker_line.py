@@ -37,7 +37,7 @@ SLOW_SECONDS = 60.0
 """Seconds of silence after which a worker that falls asleep is ended."""
 
 _CLOSE_SECONDS = 150.0  # for a worker to close its session, beside its grace and writing
-_TELL_SECONDS = 2.0  # of waiting in silence for its end
+_TELL_SECONDS = 2.0  # the silent part of the wait for its end
 _DISK_SPEED = 4 * MIB  # bytes a second; the worker's own memory is the most that is left to write
 SILENT = "did not answer for {seconds:g} seconds, and was ended"
 _KILLED = "has ended, or was killed"

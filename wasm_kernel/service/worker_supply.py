@@ -101,7 +101,7 @@ class WorkerSupply:
         return _SuppliedWorker(self, channel, reply.process, process, files)
 
     def end(self, process: int) -> None:
-        """Has a worker killed."""
+        """Makes the broker kill a worker."""
         with contextlib.suppress(OSError):  # the broker is gone, and its workers with it
             self._line.send(msgspec.json.encode(WorkerEnd(process)))
 

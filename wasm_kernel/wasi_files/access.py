@@ -16,7 +16,7 @@ from wasm_kernel.wasi_files.preopens import GuestOSError, Preopen, Preopens
 from wasm_kernel.wasi_files.quota import Quota
 
 _PIECE_BYTES = 1024 * 1024
-_OPEN_FILES = 16  # of the host, which opens one at a time
+_OPEN_FILES = 16  # more than enough: the host opens one file at a time
 _KINDS = {abi.FILE_TYPE: "file", abi.FOLDER_TYPE: "folder", abi.LINK_TYPE: "link"}
 
 
@@ -51,7 +51,7 @@ class FileAccess:
             piece = bytearray(min(_PIECE_BYTES, most))
             try:
                 length = self.operations.read_at(fd, [memoryview(piece)], start)
-            except GuestOSError:  # as WASI has it
+            except GuestOSError:  # WASI has this error for folders
                 raise GuestOSError(errno.EISDIR) from None
             if length == 0:
                 return

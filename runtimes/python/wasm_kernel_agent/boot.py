@@ -32,7 +32,7 @@ _SETTINGS = {
     "IPYTHONDIR": "/tmp/ipython",
     "MPLCONFIGDIR": "/tmp/matplotlib",
 }
-_COMMANDS = ("ls", "cat", "mkdir", "rmdir", "rm", "cp", "mv")  # of the shell, as magics
+_COMMANDS = ("ls", "cat", "mkdir", "rmdir", "rm", "cp", "mv")  # magics, too
 _FOLDERS = (
     "/usr/local/lib/wasm-kernel",
     "/usr/local/lib/python{}.{}/site-packages",

@@ -22,7 +22,7 @@ _DEPTH = 48  # the protocol carries 64 levels, the frame around the bundle among
 _ROOM = FRAME_BYTES - 1024 * 1024  # leaves 1 MiB for the rest of the frame
 _SILENT_REFUSALS = frozenset(
     {"over the cap of messages to widgets", "no such comm is open", "the turn is over"}
-)  # of messages on comms; the host reports these itself, once, or not at all
+)  # the host itself reports these refusals of comm messages, once or not at all
 
 
 class NotSendable(ValueError):

@@ -278,7 +278,7 @@ def serve_while_waiting(messages: MessageSource) -> None:
 
 
 def serve_calls(calls: AwaitedCalls) -> None:
-    """Has the loop look for finished calls while a cell awaits something."""
+    """Makes the loop look for finished calls while a cell awaits something."""
     _SleepingSelector.calls = calls
 
 

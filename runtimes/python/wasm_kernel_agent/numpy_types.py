@@ -70,7 +70,7 @@ def _widen_arrays_like_positions() -> None:
             dtype = numpy.int64
         return empty_like(prototype, dtype=dtype, **settings)
 
-    numeric_.empty_like = wider  # as its module's functions see it; `np.empty_like` stays
+    numeric_.empty_like = wider  # only for its module's functions; `np.empty_like` stays
 
 
 def _keep_fields_of_positions() -> None:

@@ -401,7 +401,7 @@ def name_picture_codecs(features: Any) -> None:
 
     change("codec", "jpg")
     change("module", "webp")
-    features.Image.core.__file__ = features.Image.__file__  # which a report on Pillow names
+    features.Image.core.__file__ = features.Image.__file__  # Pillow's reports name it
 
 
 def read_parquet(module: Any) -> None:

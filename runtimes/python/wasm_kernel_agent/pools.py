@@ -191,7 +191,7 @@ def make_calls_at_once(module: ModuleType) -> None:
         _say_once(*(("threads", "ThreadPool") if is_threads else of_processes))
         self._call = _call if is_threads else _call_with_copies
         self._processes = processes or 1
-        self._pool = [None] * self._processes  # which divide the calls of `map` among themselves
+        self._pool = [None] * self._processes  # `map` divides its calls by their number
         self._cache, self._taskqueue, self._state = {}, _TasksAtOnce(self), pools.RUN
         if initializer is not None:
             initializer(*initargs)

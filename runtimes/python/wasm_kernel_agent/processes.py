@@ -61,7 +61,7 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
         self._targets = {"stdout": stdout, "stderr": stderr}
         self._pipes = {name: _Output(self._finish) for name in self._targets}
         self._by_shell = shell
-        if executable is not None and not shell:  # of a shell, there is but one
+        if executable is not None and not shell:  # there is only one shell
             args = [executable, *([] if isinstance(args, str | bytes | os.PathLike) else args[1:])]
         self._script = command_of(args, shell=shell)
         self._place: dict[str, Any] = {"folder": os.fsdecode(cwd) if cwd else None, "env": env}

@@ -97,7 +97,7 @@ def _living_generators() -> Iterator[Any]:
     """
     bits: Any = sys.modules.get("numpy.random.bit_generator")
     states: Any = sys.modules.get("numpy.random.mtrand")
-    lock = _thread.RLock  # which numpy's hook gives them
+    lock = _thread.RLock  # numpy's hook gives them such locks
     kinds = _subclasses(random.Random)
     near = gc.get_referrers(*kinds, *([lock] if bits is not None else []))
     yield from (one for one in near if _is_random(one))

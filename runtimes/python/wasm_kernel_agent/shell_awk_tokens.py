@@ -105,9 +105,9 @@ class Made(NamedTuple):
     code: str
     kind: str = ""  # n: a number, s: a text, b: true or false, else any value
     target: str = ""  # the code up to the value that it gets, if it can get one
-    name: str = ""  # of the variable, if it is one
+    name: str = ""  # the variable's name, if it is one
     pattern: str | None = None
-    again: str = ""  # the code of the value behind `target`, which finds its place but once
+    again: str = ""  # the code of the value behind `target`; it finds its place only once
 
     @property
     def number(self) -> str:

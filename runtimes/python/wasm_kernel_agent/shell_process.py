@@ -126,7 +126,7 @@ class PythonProcess(Process):
         caller = sys._getframe(1).f_globals
         is_own = caller.get("__name__") == "__main__"
         if not is_own and not str(caller.get("__file__")).startswith(_SESSION):
-            return self._register(function, *args, **named)  # of a module that stays
+            return self._register(function, *args, **named)  # its module stays
         self._at_exit.append((function, lambda: function(*args, **named)))
         return function
 

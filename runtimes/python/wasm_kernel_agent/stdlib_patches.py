@@ -270,6 +270,6 @@ def _derive_keys() -> None:
 def _hide_the_missing_installation() -> None:
     """Keeps Python from looking for, or giving advice on, its files on a disk: a guest has none."""
     sys.executable = "/usr/bin/python3"  # the shell's name of it
-    replace: Any = vars(copy)["replace"]  # which Python has since 3.13
+    replace: Any = vars(copy)["replace"]  # Python has it since 3.13
     sys.flags = replace(sys.flags, no_site=0)  # else printed ImportErrors blame it
     platform.libc_ver = lambda executable=None, lib="", version="", chunksize=0: (lib, version)

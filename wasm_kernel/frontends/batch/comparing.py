@@ -24,8 +24,8 @@ IGNORABLE = ("images", "counts", "addresses", "metadata")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,16}")
 _NOTE = "[wasm-kernel] "
 _DIFFERENCE_CHARACTERS = 20_000
-_OUTPUTS_MOST = 100  # of a cell with more outputs, all are compared as one
-_PAIRS_MOST = 4_000_000  # of lines; the outputs of a cell beyond are compared as one, too
+_OUTPUTS_MOST = 100  # outputs; those of a cell with more are compared as one
+_PAIRS_MOST = 4_000_000  # pairs of lines; beyond it, a cell's outputs are compared as one
 
 
 def difference(

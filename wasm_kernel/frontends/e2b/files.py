@@ -39,7 +39,7 @@ FILES_MOST = 100
 """The most files in one request."""
 _GZIP = 31  # what zlib calls the format of gzip, with its largest window
 _LEVELS_MOST = 100
-_LIST_SECONDS = 10.0  # of processor time; each link may lead through 40 others
+_LIST_SECONDS = 10.0  # processor time; each link may lead through 40 others
 _SLOW_LIST = "The folder has too many files, links or levels for one list. List its folders."
 _YEAR_9999 = 253_370_764_800  # in seconds since 1970; cells can set any time
 logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it tells of each broken upload

@@ -20,7 +20,7 @@ RATE, BURST = 100.0, 500.0
 SMALL_BYTES = 64 * 1024
 """The most bytes of a request that does not count towards its client's memory."""
 _BODY_SECONDS = 60.0  # for a request's content to arrive
-_CLIENTS_MOST = 10_000  # whose rates are remembered
+_CLIENTS_MOST = 10_000  # clients whose rates are remembered
 
 
 class Refusal(Exception):

@@ -25,7 +25,7 @@ _SUBSCRIBES, _UNSUBSCRIBES = b"\x01", b"\x00"
 _READABLE = int(zmq.POLLIN)  # an enumeration's operators take longer than polling a socket
 _FLUSHED_MOST = 1000  # messages; ZMQ keeps as many per client
 _WELCOMED_MOST = 20  # subscriptions that are handled before other work has its turn
-_TOPICS_MOST = 100  # that clients may subscribe to, beside all at once, which is always possible
+_TOPICS_MOST = 100  # topics of clients; one for all topics is always possible
 POLL_MILLISECONDS = 50  # how late an interrupt may be seen
 _SHOWN_CHARACTERS = 100_000
 

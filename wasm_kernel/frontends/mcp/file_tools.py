@@ -44,7 +44,7 @@ FILE_BYTES = 32 * MIB
 """The most bytes of a file that one call reads or writes."""
 RESOURCE_BYTES = 8 * MIB
 """The most bytes of a file read as a resource, which the SDK sends as a whole."""
-_CONTROLS = bytes({*range(32)} - {*b"\t\n\r"})  # which are six times as long in JSON
+_CONTROLS = bytes({*range(32)} - {*b"\t\n\r"})  # six times as long in JSON
 _LARGE = (
     "A resource may have {most}, and this file is larger: read it in parts, by read_file with "
     'encoding="base64" and an offset.'

@@ -26,7 +26,7 @@ from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import Travelled, first_of
 
 _SPOKEN = {"py": "python", "python3": "python", "js": "javascript", "node": "javascript"}
-_SPOKEN |= dict.fromkeys(("ts", "typescript"), "javascript")  # whose guest runs both
+_SPOKEN |= dict.fromkeys(("ts", "typescript"), "javascript")  # its guest runs both
 
 
 def _spoken(name: object) -> object:

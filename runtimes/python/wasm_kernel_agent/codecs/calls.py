@@ -23,7 +23,7 @@ class CodecError(ValueError):
 def call(
     codec: str, function: str, data: Any, *numbers: int
 ) -> tuple[memoryview, tuple[int, int, int]]:
-    """Has a function of a codec read `data`, which is not copied; returns bytes and numbers.
+    """Calls a function of a codec with `data`, which is not copied; returns bytes and numbers.
 
     Raises:
         CodecError: The codec can't read it.
