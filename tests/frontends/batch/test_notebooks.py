@@ -96,11 +96,11 @@ STRANGE = '{"nbformat": 1, "nbformat_minor": 0, "cells": [{"cell_type": 7}]}'
         ('{"nbformat": 4}', "it lacks cells"),
         ('{"nbformat": 4, "cells": "one"}', "a part of it is of another kind"),
         ("\xff", "not text in UTF-8"),
-        *((text, "no notebook") for text in ("[" * 100_000, ENDLESS, STRANGE)),
+        *((text, "not a notebook") for text in ("[" * 100_000, ENDLESS, STRANGE)),
     ],
 )
 def test_a_file_that_is_not_a_notebook_is_refused_in_words(text: str, why: str) -> None:
-    with pytest.raises(NotebookError, match=f"no notebook.*{why}|{why}"):
+    with pytest.raises(NotebookError, match=f"not a notebook.*{why}|{why}"):
         parse_notebook(text.encode("latin-1"))
 
 
