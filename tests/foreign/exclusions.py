@@ -44,8 +44,7 @@ IPYKERNEL = {
     "tests/test_kernel.py::test_subprocess_error": _PROCESSES,
     "tests/test_kernel.py::test_save_history": _HOST_FILES,
     "tests/test_kernel.py::test_parent_header_and_ident": _KERNEL_OBJECT,
-    "tests/test_message_spec.py::test_kernel_info_request": "wants the version of the kernel to be "
-    "2.1 or later, and subshells; the answer's other fields are in our own tests",
+    "tests/test_message_spec.py::test_kernel_info_request": _SUBSHELLS,
     "tests/test_message_spec.py::test_subshell": _SUBSHELLS,
 }
 
