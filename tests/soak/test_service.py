@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -52,6 +53,7 @@ class Model:
         self.ran: list[int] = []
         self.names: dict[str, list[int]] = {}
         self.done = Counter[str]()
+        self.stopped = set[int]()
 
     def step(self) -> None:
         what = self.chance.choice([*IN_A_CELL, *BETWEEN])
@@ -99,6 +101,8 @@ class Model:
 
     def hurt(self, how: str) -> None:
         if (worker := self.sandbox.worker.worker) is not None:
+            if how == "stop":
+                self.stopped.add(worker.process)
             os.kill(worker.process, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
 
     def run(self, what: str) -> None:
@@ -200,9 +204,11 @@ def is_gone(root: Path) -> bool:
 
 
 @pytest.mark.soak
-def test_sessions_are_as_their_own_histories_say(tmp_path: Path) -> None:
+def test_sessions_are_as_their_own_histories_say(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     limits = ServiceLimits(answer_seconds=1.5, idle_seconds=3)
-    done, is_over = Counter[str](), threading.Event()
+    done, stopped, is_over = Counter[str](), set[int](), threading.Event()
     with Service(tmp_path / "sessions", limits=limits) as service:
 
         def live(number: int) -> None:
@@ -210,6 +216,7 @@ def test_sessions_are_as_their_own_histories_say(tmp_path: Path) -> None:
             for _ in range(STEPS):
                 model.step()
             done.update(model.done)
+            stopped.update(model.stopped)
 
         def kill_the_forking_process() -> None:
             for _ in range(FORKING_KILLS):
@@ -232,5 +239,7 @@ def test_sessions_are_as_their_own_histories_say(tmp_path: Path) -> None:
         processes.append(service.fork_server.process)
     print(dict(done))
     assert sum(done[what] for what in done if "kill" in what or "stop" in what) >= 200
+    silent = re.findall(r"process (\d+) of a session did not answer for 60 seconds", caplog.text)
+    assert silent and {int(each) for each in silent} <= stopped
     for process in processes:
         ends(process)

@@ -169,7 +169,7 @@ class WorkerLine:
         """
         if not self.why_ended:
             self.why_ended = why
-            _LOG.warning("a session's process %s", why)
+            _LOG.warning("process %d of a session %s", self.worker.process, why)
         self.worker.kill()
 
 
