@@ -12,7 +12,7 @@ import pytest
 
 from wasm_kernel.frontends.batch import notebook_client
 from wasm_kernel.frontends.batch.notebook_client import CellClient, TooMuchKept
-from wasm_kernel.frontends.batch.notebooks import merge_streams
+from wasm_kernel.frontends.batch.notebooks import merged
 
 
 class Page:
@@ -48,7 +48,7 @@ def test_a_display_is_updated_wherever_its_cell_has_it_by_now() -> None:
     for text in ("one", "two"):
         page.tell("stream", {"name": "stdout", "text": text})
     page.show("0 %")
-    merge_streams(page.book.cells[0])
+    page.book.cells[0].outputs = merged(page.book.cells[0].outputs)
     page.show("100 %", cell=1, kind="update_display_data")
     assert page.texts() == ["onetwo", "100 %"]
     page.tell("clear_output", {"wait": False})

@@ -487,7 +487,6 @@ def test_a_file_of_functions_takes_no_other_modules_place_and_runs_once(tmp_path
 
 NEEDS = {
     "junitparser": ("--junit", "j.xml"),
-    "nbdime": ("--compare",),
     "papermill": ("-p", "n", "1"),
     "yaml": ("-f", "values.yaml"),
     "distributed": ("--local-cluster", "1"),

@@ -145,8 +145,6 @@ class _Batch:
 def check(sources: Sequence[Source], settings: RunSettings) -> None:
     """Raises `BatchError` for settings that would fail every notebook, before any is run."""
     _check_values(settings)
-    if settings.compare:
-        require("compare", "nbdime")
     if settings.network or settings.exchanges is not None:
         _check_network(settings)
     if settings.parameters:

@@ -287,15 +287,14 @@ def code_cells(book: NotebookNode) -> list[Cell]:
     ]
 
 
-def merge_streams(cell: NotebookNode) -> None:
-    """Merges consecutive texts on one stream into one output, as pages show them."""
-    merged: list[NotebookNode] = []
-    for stream, outputs in groupby(cell.outputs, lambda output: output.get("name", "")):
-        several = [*outputs]
-        if stream:
-            several[0].text = "".join(each.text for each in several)
-        merged += several[:1] if stream else several
-    cell.outputs = merged
+def merged(outputs: Iterable[NotebookNode]) -> list[NotebookNode]:
+    """Returns outputs with consecutive texts on one stream as one output, as pages show them."""
+    made: list[NotebookNode] = []
+    for stream, found in groupby(outputs, lambda output: output.get("name", "")):
+        several = [*found]
+        text = "".join(each.text for each in several) if stream else ""
+        made += [NotebookNode(several[0], text=text)] if stream else several
+    return made
 
 
 # -- writing
