@@ -12,9 +12,8 @@ import asyncio
 import errno
 import json
 import stat
+import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from typing import Any
 import msgspec
 import zmq
 from ipykernel.control import ControlThread
-from ipykernel.heartbeat import Heartbeat
 from jupyter_client.connect import ConnectionFileMixin
 from jupyter_client.jsonutil import json_default
 from jupyter_client.session import Session, json_unpacker, new_id_bytes
@@ -128,42 +126,6 @@ _TOPIC_BYTES = 1024  # as much as encryption needs to begin
 _SECONDS_IN_USE = 3.0
 
 
-class HeartbeatThread(Heartbeat):
-    """The heartbeat's thread, which binds its own socket; `start` returns when it listens."""
-
-    def __init__(self, connection: KernelConnection, ports: Ports) -> None:
-        self._listens: Future[None] = Future()
-        self._ports = ports
-        super().__init__(
-            zmq.Context(),  # a context of its own, so that nothing else delays it
-            (connection.transport, connection.ip, connection.hb_port),
-            curve_publickey=connection.curve_publickey,
-            curve_secretkey=connection.curve_secretkey,
-        )
-
-    def start(self) -> None:
-        """Listens and answers, or raises `WasmKernelError`."""
-        super().start()
-        try:
-            self._listens.result()
-        except zmq.ZMQError as problem:
-            raise _cant_listen("heartbeat", problem) from problem
-
-    def run(self) -> None:
-        """Runs the thread."""
-        try:
-            super().run()
-        except Exception as problem:
-            if self._listens.done():
-                raise
-            self._listens.set_exception(problem)  # `start` raises it
-
-    def _bind_socket(self) -> None:
-        _take_over(self._ports, self.socket, *self.addr)
-        _when_free(super()._bind_socket)
-        self._listens.set_result(None)
-
-
 class RequestThread(ControlThread):
     """The thread of the control channel, whose loop leaves no request half-answered.
 
@@ -204,14 +166,12 @@ class KernelSockets:
             socket.router_handover = 1
         self.iopub = Publisher(self._bound(zmq.XPUB, "iopub"), connection.session)
         self.control_thread = RequestThread(daemon=True)
-        self._heartbeat = HeartbeatThread(connection, ports)
-        connection.hb_port = self._heartbeat.port
+        beats = self._bound(zmq.ROUTER, "hb", zmq.Context())  # so that nothing else delays it
+        self._heartbeat = threading.Thread(target=_echo, args=(beats,), name="beat", daemon=True)
+        self._beats = beats
 
     def start(self) -> None:
-        """Begins to answer on the control and heartbeat channels; no address is bound afterwards.
-
-        Raises `WasmKernelError` if the heartbeat's address can't be listened on.
-        """
+        """Begins to answer on the control and heartbeat channels."""
         self.control_thread.start()
         self._heartbeat.start()
         self._ports.close()  # those that no channel uses
@@ -222,14 +182,18 @@ class KernelSockets:
         if self.control_thread.is_alive():
             self.control_thread.stop()
             self.control_thread.join()
-        self._heartbeat.context.term()
+        if not self._heartbeat.is_alive():
+            self._beats.close()
+        self._beats.context.term()
         self.iopub.close()
         for socket in (self.shell, self.stdin, self.control):
             socket.close()
         self._context.term()
 
-    def _bound(self, kind: int, channel: str) -> zmq.Socket[Any]:
-        socket: zmq.Socket[Any] = self._context.socket(kind)
+    def _bound(
+        self, kind: int, channel: str, context: zmq.Context[Any] | None = None
+    ) -> zmq.Socket[Any]:
+        socket: zmq.Socket[Any] = (context or self._context).socket(kind)
         socket.linger = LINGER
         if kind == zmq.XPUB:
             socket.maxmsgsize = _TOPIC_BYTES
@@ -242,7 +206,11 @@ class KernelSockets:
         try:
             port = self._bind(socket, getattr(self._connection, name))
         except zmq.ZMQError as problem:
-            raise _cant_listen(channel, problem) from problem
+            name = "heartbeat" if channel == "hb" else channel
+            raise WasmKernelError(
+                f"The kernel can't listen on its {name} channel: {problem}. No cell can reach "
+                "it, so it was not started. Start it again, or choose another address."
+            ) from problem
         setattr(self._connection, name, port)
         return socket
 
@@ -252,39 +220,26 @@ class KernelSockets:
             number = port if port > 0 else _free_number(ip)
             socket.bind(f"ipc://{ip}-{number}")
             return number
-        if port > 0:
-            _take_over(self._ports, socket, ip, port)
-            _when_free(lambda: socket.bind(f"tcp://{ip}:{port}"))
-            return port
-        return int(socket.bind_to_random_port(f"tcp://{ip}", max_tries=_TRIES))
-
-
-def _take_over(ports: Ports, socket: zmq.Socket[Any], ip: str, port: int) -> None:
-    """Makes `socket` reuse this process's listening socket for the address when it is bound."""
-    descriptor = ports.pop(ip, port)
-    if descriptor is not None:
-        socket.setsockopt(zmq.USE_FD, descriptor)  # ZMQ closes it
-
-
-def _when_free(bind: Callable[[], object]) -> None:
-    """Calls `bind`, and retries for `_SECONDS_IN_USE` if the address is in use."""
-    latest = time.monotonic() + _SECONDS_IN_USE
-    while True:
-        try:
-            bind()
-        except zmq.ZMQError as problem:
-            if problem.errno != errno.EADDRINUSE or time.monotonic() > latest:
-                raise
+        if port <= 0:
+            return int(socket.bind_to_random_port(f"tcp://{ip}", max_tries=_TRIES))
+        if (descriptor := self._ports.pop(ip, port)) is not None:
+            socket.setsockopt(zmq.USE_FD, descriptor)  # ZMQ closes it
+        latest = time.monotonic() + _SECONDS_IN_USE
+        while True:
+            try:
+                socket.bind(f"tcp://{ip}:{port}")
+                return port
+            except zmq.ZMQError as problem:
+                if problem.errno != errno.EADDRINUSE or time.monotonic() > latest:
+                    raise
             time.sleep(0.05)
-        else:
-            return
 
 
-def _cant_listen(channel: str, problem: zmq.ZMQError) -> WasmKernelError:
-    return WasmKernelError(
-        f"The kernel can't listen on its {channel} channel: {problem}. No cell can reach "
-        "it, so it was not started. Start it again, or choose another address."
-    )
+def _echo(beats: zmq.Socket[Any]) -> None:
+    """Sends each message back until the context ends."""
+    with suppress(zmq.ContextTerminated):
+        zmq.proxy(beats, beats)
+    beats.close()
 
 
 def _free_number(stem: str) -> int:
