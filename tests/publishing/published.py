@@ -8,7 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from wasm_kernel.linux.task import QUIET, Task
-from wasm_kernel.publishing.names import PublishableNames, PublishLimits
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.publishing.names import PublishableNames
 from wasm_kernel.publishing.place import PlaceBeside, PublishFiles, WriteOutcome
 from wasm_kernel.result import DATA_SUFFIXES
 from wasm_kernel.sessions.root import SessionsRoot
@@ -29,9 +30,10 @@ class Publishing:
             session_id,
             ("orders.files",),
             PublishableNames(DATA_SUFFIXES),
-            PublishLimits(1 << 20, 50),
+            ExecutionPolicy(
+                workspace_bytes=1 << 20, workspace_files=50, files_history_bytes=1 << 20
+            ),
             secret=self.book / "secret.json",
-            most_kept=1 << 20,
         )
         self.place = replace(made, **place)
 

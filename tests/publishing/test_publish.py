@@ -16,7 +16,8 @@ from wasm_kernel.folders.notebook_file import NotebookFile
 from wasm_kernel.guests.base import CommandLine, CommandRefused
 from wasm_kernel.linux import files
 from wasm_kernel.linux.task import Cancelled
-from wasm_kernel.publishing.names import PublishableNames, PublishError, PublishLimits
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.publishing.names import PublishableNames, PublishError
 from wasm_kernel.publishing.place import PublishFiles
 from wasm_kernel.publishing.publish import PublishCommand, ResultsNames, UnpublishedNotice
 from wasm_kernel.sessions.notebooks import bind
@@ -175,7 +176,7 @@ def test_a_record_that_can_not_be_read_leaves_the_files_to_the_user(
 
 
 def test_there_are_bounds(one: Publishing) -> None:
-    one.place = replace(one.place, limits=PublishLimits(10, 2))
+    one.place = replace(one.place, policy=ExecutionPolicy(workspace_bytes=10, workspace_files=2))
     for name, text in {"a.csv": "12345", "b.csv": "123456", "c.csv": "1", "d.csv": "1"}.items():
         one.write(name, text)
     done = one.publish("a.csv", "b.csv", "c.csv", "d.csv")

@@ -23,8 +23,8 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux import files
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET, Task
+from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.mirror import Mirror
-from wasm_kernel.publishing.names import PublishLimits
 from wasm_kernel.publishing.place import AdoptFiles, WriteFiles, WriteOutcome
 from wasm_kernel.publishing.write_back import WriteBack
 
@@ -157,7 +157,7 @@ def test_cells_see_files_that_the_user_deleted_or_made_again(one: Writing) -> No
 
 
 def test_what_has_no_room_in_the_session_is_not_taken_over(one: Writing) -> None:
-    one.place = replace(one.place, limits=PublishLimits(100, 50))
+    one.place = replace(one.place, policy=ExecutionPolicy(workspace_bytes=100, workspace_files=50))
     one.wrote("r.csv", "session")
     (one.book / "r.csv").write_text("x" * 200)
     assert "workspace_bytes" in one.adopted("r.csv")["r.csv"]
@@ -217,7 +217,7 @@ def test_temporary_files_leave_no_notes(one: Writing) -> None:
 
 
 def test_what_can_not_be_kept_is_not_replaced(one: Writing) -> None:
-    one.place = replace(one.place, most_kept=5)
+    one.place = replace(one.place, policy=ExecutionPolicy(files_history_bytes=5))
     (one.book / "b.csv").write_text("b")
     (one.book / "c.csv").write_text("c")
     for name in ("mine.csv", "b.csv", "c.csv"):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.notebook_file import NotebookFile
 from wasm_kernel.kernels.settings import SessionSettings, jupyters_folders
 from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.folders import inode_of
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.publishing.names import PublishableNames, PublishLimits
+from wasm_kernel.publishing.names import PublishableNames
 from wasm_kernel.publishing.place import AdoptFiles, PlaceBeside, WriteFiles
-from wasm_kernel.service.open_message import KernelSession, NotebookFolder
+from wasm_kernel.service.open_message import KernelSession, NotebookFolder, Open
+from wasm_kernel.service.program_home import opened_in
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
@@ -28,18 +31,8 @@ def place_beside(
     start: Path = Path(),
 ) -> PlaceBeside:
     """Returns the place beside a notebook that files of its session go to; see `PlaceBeside`."""
-    return PlaceBeside(
-        root=root,
-        session_id=session_id,
-        folder=folder,
-        names=PublishableNames(settings.publish_suffixes),
-        limits=PublishLimits(policy.workspace_bytes, policy.workspace_files),
-        secret=secret,
-        most_kept=policy.files_history_bytes,
-        kept=jupyters_folders(),
-        follows=follows,
-        start=start,
-    )
+    names, kept = PublishableNames(settings.publish_suffixes), jupyters_folders()
+    return PlaceBeside(root, session_id, folder, names, policy, secret, kept, follows, start)
 
 
 def handlers_beside(settings: SessionSettings, place: PlaceBeside) -> Handlers:
@@ -57,25 +50,39 @@ def handlers_beside(settings: SessionSettings, place: PlaceBeside) -> Handlers:
     return {**handlers, PruneSessions: prune(place.root)}
 
 
-def kernel_session(
+def opened_beside(
     settings: SessionSettings,
+    policy: ExecutionPolicy,
     session: Session,
     place: PlaceBeside,
     *,
-    tomorrow: str,
-    awake_seconds: float,
-) -> KernelSession:
-    """Returns the requests that a session's cells may make; callers then set further fields."""
-    return KernelSession(
+    resume: Resume,
+    quiet: bool = False,
+    **own: Any,
+) -> Open:
+    """Returns the message that opens a notebook's session in a worker.
+
+    `own` are the fields of `KernelSession` that the caller knows, not the settings.
+    """
+    kernel = KernelSession(
         workspace=str(session.workspace),
-        tomorrow=tomorrow,
         reopened=session.folders.reopened,
         fork=settings.fork,
         prune=settings.prune_sessions,
         suffixes=place.names.suffixes,
         results=place.into,
         notebook=_shown_folder(settings, place),
-        awake_seconds=awake_seconds,
+        **own,
+    )
+    return opened_in(
+        session,
+        settings.runtime,
+        policy,
+        resume=resume,
+        pip=settings.pip,
+        quiet=quiet,
+        confinement=settings.confinement,
+        kernel=kernel,
     )
 
 

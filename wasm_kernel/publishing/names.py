@@ -1,4 +1,4 @@
-"""The names that a published file may have beside a notebook, and the limits on all of them.
+"""The names that a published file may have beside a notebook.
 
 A cell chooses the names, and programs act on files by name: by a file's suffix, by its whole name
 (`lefthook.json`, `requirements.txt`), or by its first letter if a shell puts the name into a
@@ -16,8 +16,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-
-from msgspec import Struct
 
 from wasm_kernel.errors import PolicyError, WasmKernelError
 
@@ -46,13 +44,6 @@ _RUN = frozenset(_PROGRAMS.split())
 
 class PublishError(WasmKernelError):
     """A file can't be published; the text says why, to the cell's author."""
-
-
-class PublishLimits(Struct, frozen=True):
-    """The most bytes and files that may be published into one folder."""
-
-    bytes: int
-    files: int
 
 
 class PublishableNames:

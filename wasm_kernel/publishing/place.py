@@ -24,10 +24,10 @@ from wasm_kernel.folders.places import state_subfolder
 from wasm_kernel.folders.private import signing_key
 from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.task import Cancelled, Task
+from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.names import (
     PublishableNames,
     PublishError,
-    PublishLimits,
     is_folder_name,
 )
 from wasm_kernel.publishing.tree import FileTree
@@ -101,7 +101,7 @@ class PlaceBeside(Struct, frozen=True):
         follows: The notebook that the folder is named after, also after the notebook was renamed;
             None if the settings name the folder, or there is no such notebook.
         secret: The connection file, which is never touched.
-        most_kept: The most bytes of originals that are kept.
+        policy: Its limits hold for the written files, and for kept originals.
         start: The notebook's folder; by default this process's working folder.
     """
 
@@ -109,9 +109,8 @@ class PlaceBeside(Struct, frozen=True):
     session_id: str
     folder: tuple[str, ...]
     names: PublishableNames
-    limits: PublishLimits
+    policy: ExecutionPolicy
     secret: Path
-    most_kept: int
     kept: tuple[Path, ...] = ()
     follows: NotebookFile | None = None
     start: Path = Path()
@@ -149,7 +148,7 @@ class PlaceBeside(Struct, frozen=True):
                 held.enter_context(place),
                 self.session_id,
                 is_anothers=self._is_anothers,
-                limits=self.limits,
+                limits=self.policy,
             )
             held.enter_context(writer)
 
@@ -203,12 +202,10 @@ class PlaceBeside(Struct, frozen=True):
             workspace = held.enter_context(self._workspace(task))
             private, path = held.enter_context(self.root.private_of(self.session_id)())
             place = held.enter_context(private.enter(_WRITTEN, make=True))
-            tree = FileTree(here, hidden, task)
-            writer = FolderWriter(
-                tree, place, self.session_id, most_kept=self.most_kept, key=_key_of(path)
-            )
+            tree, most = FileTree(here, hidden, task), self.policy.files_history_bytes
+            writer = FolderWriter(tree, place, self.session_id, most_kept=most, key=_key_of(path))
             held.enter_context(writer)
-            yield Mirror(writer, workspace, self.names, self.limits.bytes)
+            yield Mirror(writer, workspace, self.names, self.policy.workspace_bytes)
 
     def _target(self, names: tuple[str, ...]) -> Folder:
         """Opens the folder for results, or makes it; `PublishError` if it can't."""

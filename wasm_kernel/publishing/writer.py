@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Closing, Folder, closing_fd
-from wasm_kernel.publishing.names import PublishError, PublishLimits
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.publishing.names import PublishError
 from wasm_kernel.publishing.record import KEPT, FolderRecord, WrittenFile
 from wasm_kernel.publishing.tree import (
     CopiedFile,
@@ -57,7 +58,7 @@ class FolderWriter(Closing):
         is_anothers: Callable[[str], bool] = lambda session: False,
         most_kept: int | None = None,
         key: bytes = b"",
-        limits: PublishLimits | None = None,
+        limits: ExecutionPolicy | None = None,
     ) -> None:
         self.tree, self._session, self._is_anothers = tree, session, is_anothers
         self._most_kept, self._limits = most_kept, limits
@@ -176,13 +177,13 @@ class FolderWriter(Closing):
                 if self.tree.status(each) is None:
                     self.record.forget(each)
             if self._is_full(self._limits, path, size):
-                words = _FULL.format(bytes=self._limits.bytes, files=self._limits.files)
-                raise PublishError(words)
+                most, files = self._limits.workspace_bytes, self._limits.workspace_files
+                raise PublishError(_FULL.format(bytes=most, files=files))
 
-    def _is_full(self, limits: PublishLimits, path: str, size: int) -> bool:
+    def _is_full(self, limits: ExecutionPolicy, path: str, size: int) -> bool:
         files = self.record.files.items()
         others = [known.own.size for each, known in files if each != path and known.own]
-        return sum(others) + size > limits.bytes or len(others) + 1 > limits.files
+        return sum(others) + size > limits.workspace_bytes or len(others) >= limits.workspace_files
 
     def close(self) -> None:
         """Saves the record, and lets other kernels in. Safe to call twice."""

@@ -366,6 +366,7 @@ class NotebookRun:
             "folder": own.folder,
             "history_cells": min(len(self._cells) + _SPARE_STATES, _STATES_MOST),
             "pip": not own.is_graded,
+            "fork": False,  # its sessions would stay
             "deterministic": own.deterministic,
             **({"mounts": [*own.mounts]} if own.mounts else {}),
             **({"network": [*own.network]} if own.network else {}),

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
 from traitlets import TraitError
 from traitlets.config import Config
 
@@ -21,13 +20,13 @@ from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.outcome import BatchError
 from wasm_kernel.kernels.configured import ConfiguredApp
-from wasm_kernel.kernels.session import handlers_beside, kernel_session, place_beside
+from wasm_kernel.kernels.session import handlers_beside, opened_beside, place_beside
 from wasm_kernel.kernels.settings import SECTION, KernelSettings, SessionSettings, check_names
 from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import NetworkMode
 from wasm_kernel.service.functions import Functions
-from wasm_kernel.service.program_home import ProgramHome, opened_in
+from wasm_kernel.service.program_home import ProgramHome
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions.session import Session
@@ -126,24 +125,19 @@ def open_sandbox(
     try:
         at = (owned.root, session.id, results)
         place = place_beside(settings, policy, *at, secret=_NO_SECRET, start=folder)
-        awake = _AWAKE_SECONDS
-        kernel = replace(
-            kernel_session(settings, session, place, tomorrow=_TOMORROW, awake_seconds=awake),
-            fork=False,  # its sessions would stay
-            collects=True,
-        )
         makes = policy.network_mode == NetworkMode.RECORD
         named = None if exchanges is None else partial(_opened, exchanges, make=makes)
         home = _NotebookHome(session, handlers_beside(settings, place), named)
-        opened = opened_in(
-            session,
-            settings.runtime,
+        opened = opened_beside(
+            settings,
             policy,
+            session,
+            place,
             resume=Resume.ALWAYS,
-            pip=settings.pip,
             quiet=resumes,
-            confinement=settings.confinement,
-            kernel=kernel,
+            collects=True,
+            tomorrow=_TOMORROW,
+            awake_seconds=_AWAKE_SECONDS,
         )
         made = home.sandbox(opened, policy, logger.bind(session_id=session.id))
         made.take_functions(functions)

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jupyter_core.application import JupyterApp
-from msgspec.structs import replace
 from traitlets import TraitError, Unicode
 from traitlets.config import Config
 
@@ -42,7 +41,7 @@ from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS, KernelHo
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.kernels.configured import ConfiguredApp
-from wasm_kernel.kernels.session import handlers_beside, kernel_session, place_beside
+from wasm_kernel.kernels.session import handlers_beside, opened_beside, place_beside
 from wasm_kernel.kernels.settings import (
     KernelSettings,
     check_names,
@@ -60,7 +59,6 @@ from wasm_kernel.publishing.place import PlaceBeside, PublishFiles
 from wasm_kernel.publishing.publish import PublishCommand, ResultsNames
 from wasm_kernel.service.fork_server import flavours_of
 from wasm_kernel.service.open_message import Open, plain_policy
-from wasm_kernel.service.program_home import opened_in
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.session import Session
@@ -162,7 +160,9 @@ class WasmKernelApp(ConfiguredApp):
         confinement = Confinement(self.settings.confinement)
         choice = self.settings.choose_session(path)
         ending.callback(choice.close)
-        place = self._place_beside(choice, path, policy)
+        follows = None if self.settings.publish_folder else choice.file
+        at = (self.settings.root, choice.session_id, self.settings.published_into())
+        place = place_beside(self.settings, policy, *at, secret=path, follows=follows)
         handlers = self._handlers(place, policy, lambda: _folder_of(choice))
 
         def begin() -> None:
@@ -202,22 +202,17 @@ class WasmKernelApp(ConfiguredApp):
         self, session: Session, choice: SessionChoice, place: PlaceBeside, policy: ExecutionPolicy
     ) -> Open:
         """Returns the message that opens the session in its worker."""
-        tomorrow, awake = choice.tomorrow, AWAKE_SECONDS
-        kernel = replace(
-            kernel_session(self.settings, session, place, tomorrow=tomorrow, awake_seconds=awake),
+        return opened_beside(
+            self.settings,
+            policy,
+            session,
+            place,
+            resume=Resume(self.settings.resume),
             of_notebook=choice.is_of_notebook,
             publishes_at_end=self._publishes_at_end,
             logs=self._has_log,
-        )
-        return opened_in(
-            session,
-            self.settings.runtime,
-            policy,
-            resume=Resume(self.settings.resume),
-            pip=self.settings.pip,
-            quiet=False,
-            confinement=self.settings.confinement,
-            kernel=kernel,
+            tomorrow=choice.tomorrow,
+            awake_seconds=AWAKE_SECONDS,
         )
 
     @cached_property
@@ -246,19 +241,6 @@ class WasmKernelApp(ConfiguredApp):
             later = threading.Timer(_BESIDE_SECONDS, lambda: self._upkeep().run())
             later.daemon = True
             later.start()
-
-    def _place_beside(
-        self, choice: SessionChoice, secret: Path, policy: ExecutionPolicy
-    ) -> PlaceBeside:
-        return place_beside(
-            self.settings,
-            policy,
-            self.settings.root,
-            choice.session_id,
-            self.settings.published_into(),
-            secret=secret,
-            follows=None if self.settings.publish_folder else choice.file,
-        )
 
     @property
     def _publishes_at_end(self) -> bool:
