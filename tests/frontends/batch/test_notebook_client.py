@@ -11,8 +11,9 @@ import nbformat
 import pytest
 
 from wasm_kernel.frontends.batch import notebook_client
-from wasm_kernel.frontends.batch.notebook_client import CellClient, TooMuchKept
+from wasm_kernel.frontends.batch.notebook_client import CellClient
 from wasm_kernel.frontends.batch.notebooks import merged
+from wasm_kernel.frontends.batch.outcome import NotebookEnded
 
 
 class Page:
@@ -64,7 +65,7 @@ def test_one_display_cannot_be_shown_a_thousand_times_as_large(
     page = Page()
     for _ in range(20):
         page.show("x")
-    with pytest.raises(TooMuchKept):
+    with pytest.raises(NotebookEnded):
         page.show("y" * 100_000, kind="update_display_data")
     assert page.texts() == ["x"] * 20
 
@@ -79,7 +80,7 @@ def test_outputs_hold_no_more_values_than_a_notebook_that_is_read(
         page.show("[1, 2, {}]" * 1_000, kind=kind)
     shown = {"data": {"application/json": [{"a": 1}] * 40}, "metadata": {}, "transient": {}}
     page.tell("display_data", shown)
-    with pytest.raises(TooMuchKept, match="1,000 values"):
+    with pytest.raises(NotebookEnded, match="1,000 values"):
         page.tell("execute_result", shown | {"execution_count": 1})
         page.tell("display_data", shown)
     assert len(page.book.cells[0].outputs) <= 3
@@ -97,6 +98,6 @@ def test_invalid_widgets_end_no_run_and_many_take_no_room(monkeypatch: pytest.Mo
         page.widget("w", state, "comm_msg")
     for number in range(100):
         page.widget("bar", {"value": f"{number} {'x' * 100_000}"}, "comm_msg")
-    with pytest.raises(TooMuchKept):
+    with pytest.raises(NotebookEnded):
         for number in range(100):
             page.widget(f"bar {number}", {"value": "x" * 100_000})

@@ -26,8 +26,8 @@ from nbclient.util import run_hook
 from nbformat import NotebookNode
 from nbformat.v4 import output_from_msg
 
-from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.notebooks import MOST_VALUES
+from wasm_kernel.frontends.batch.outcome import NotebookEnded
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.page import CleanListener, CleanPage
@@ -43,17 +43,10 @@ COPIED_BYTES = 64 * MIB
 _ENTRY_BYTES = 200  # bytes of an entry without content
 _CONTAINER_VALUES = 8  # values that a list or object counts as, by its memory, beside its items
 _LOG = logging.getLogger("wasm_kernel.batch")
+_ENDED_IT = "The cell has ended the kernel's process."
 
 JsonObject = dict[str, Any]
 """A message of Jupyter, or its content."""
-
-
-class TooMuchKept(WasmKernelError):
-    """The error of an executed notebook that would be far larger than the outputs of its cells."""
-
-
-class KernelEnded(WasmKernelError):
-    """A cell has sent its own kernel a deadly signal."""
 
 
 class CellClient(NotebookClient):
@@ -75,7 +68,7 @@ class CellClient(NotebookClient):
     async def run_cell(self, page: NotebookPage, cell: NotebookNode, place: int) -> None:
         """Runs a cell, as nbclient does with a kernel: with its hooks, its tags and its times.
 
-        Raises `CellExecutionError` if it failed and may not, or an error of `NotebookPage.ended`.
+        Raises `CellExecutionError` if it failed and may not, or as `NotebookPage.ended`.
         """
         about = {"cell": cell, "cell_index": place}
         await run_hook(self.on_cell_start, **about)
@@ -98,7 +91,7 @@ class CellClient(NotebookClient):
     ) -> NotebookNode | None:
         """Takes a message; ignores a widget's if it makes no sense.
 
-        Raises `CellExecutionComplete` when the cell has ended, `TooMuchKept` if there is no room.
+        Raises `CellExecutionComplete` when the cell has ended, `NotebookEnded` if there is no room.
         """
         try:
             return super().process_message(msg, cell, cell_index)
@@ -106,7 +99,7 @@ class CellClient(NotebookClient):
             while self.changed:
                 self.changed.pop().tell()
             raise
-        except TooMuchKept:
+        except NotebookEnded:
             raise
         except Exception:  # a guest chooses a widget's content, and nbclient does not check it
             if not (msg["msg_type"].startswith("comm") or self.comm_objects):
@@ -167,14 +160,15 @@ class CellClient(NotebookClient):
                 self._values += _CONTAINER_VALUES
                 left += value.values() if isinstance(value, dict) else value
         if self._values > MOST_VALUES:
-            raise TooMuchKept(f"The outputs would hold more than {MOST_VALUES:,} values of JSON.")
+            words = f"The outputs would hold more than {MOST_VALUES:,} values of JSON."
+            raise NotebookEnded("output-limit", words)
 
     def _spend(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
-            raise TooMuchKept(
-                f"Copies of displays, and widgets, would take more than {COPIED_BYTES // MIB} MiB."
-            )
+            most = f"more than {COPIED_BYTES // MIB} MiB"
+            words = f"Copies of displays, and widgets, would take {most}."
+            raise NotebookEnded("output-limit", words)
 
 
 class NotebookPage(CleanPage):
@@ -205,12 +199,12 @@ class NotebookPage(CleanPage):
     async def ended(self, running: CellFuture) -> JsonObject:
         """Waits for the end of a cell; returns the reply of a kernel.
 
-        Raises `KernelEnded` or `TooMuchKept`; or `WasmKernelError` if the cell can't run.
+        Raises `NotebookEnded`, or `WasmKernelError` if the cell can't run.
         """
         try:
             result = await asyncio.wrap_future(running)
             if self.is_ending:
-                raise KernelEnded
+                raise NotebookEnded("error", _ENDED_IT)
             self._listener.finish()
             self._tell_state("idle")
         finally:

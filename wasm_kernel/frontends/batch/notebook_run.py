@@ -28,12 +28,7 @@ from wasm_kernel.errors import Door, WasmKernelError, describe
 from wasm_kernel.frontends.batch import results
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.comparing import difference
-from wasm_kernel.frontends.batch.notebook_client import (
-    CellClient,
-    KernelEnded,
-    NotebookPage,
-    TooMuchKept,
-)
+from wasm_kernel.frontends.batch.notebook_client import CellClient, NotebookPage
 from wasm_kernel.frontends.batch.notebook_sandbox import LimitsMet, open_sandbox, settings_of
 from wasm_kernel.frontends.batch.notebooks import (
     Cell,
@@ -50,9 +45,8 @@ from wasm_kernel.frontends.batch.outcome import (
     HINT_CHARACTERS,
     BatchError,
     Budgets,
-    KernelLost,
+    NotebookEnded,
     Outcome,
-    Verdict,
     cleaned,
     plain,
     stopping_limit,
@@ -89,7 +83,6 @@ _LOG = logging.getLogger("wasm_kernel.batch")
 _FAULT = "The runner failed in a way that it never should ({kind}); its log says more."
 _NOT_KEPT = "Every cell ran, but the variables that they left could not be kept."
 _NOT_STARTED = "The kernel did not start: {why}."
-_ENDED_IT = "The cell has ended the kernel's process."
 _CANCELLED = "The run was cancelled."
 _LATE = "The notebook ran longer than its limit of {seconds:g} seconds."
 _MORE_TIME = "Raise --notebook-seconds to allow more."
@@ -155,20 +148,10 @@ def _named(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as problem:
             _LOG.exception("the hook %s failed", name)
             why = f"{type(problem).__name__}: {describe(problem)}"
-            raise KernelLost(f"The hook {name} failed ({why}); its log says more.") from problem
+            text = f"The hook {name} failed ({why}); its log says more."
+            raise WasmKernelError(text) from problem
 
     return call
-
-
-class _NotebookEnded(Exception):
-    """The end of a notebook, with a verdict, before its last cell is done."""
-
-    def __init__(
-        self, verdict: Verdict, reason: str, *, can_go_on: bool = False, **told: str
-    ) -> None:
-        super().__init__(reason)
-        self.can_go_on = can_go_on
-        self.fields: dict[str, Any] = {"verdict": verdict, "reason": reason, **told}
 
 
 @dataclass
@@ -193,7 +176,7 @@ class NotebookRun:
         self._done = 0
         self._end = math.inf
         self._write_from = 0.0
-        self._failed: list[_NotebookEnded] = []
+        self._failed: list[NotebookEnded] = []
         self._before: Sequence[str] = ()  # the results of an earlier run, until they are replaced
 
     async def run(self) -> Outcome:
@@ -215,7 +198,7 @@ class NotebookRun:
         self.progress.began(self.source.name, len(self._cells))
         try:
             await self._run_all(earlier)
-        except _NotebookEnded as ended:
+        except NotebookEnded as ended:
             self._note(**ended.fields)
         except BatchError:
             raise
@@ -325,7 +308,7 @@ class NotebookRun:
             await self._close()
 
     async def _close(self) -> None:
-        """Closes the sandbox; `KernelLost` if all cells ran and the session was not saved."""
+        """Closes the sandbox; `WasmKernelError` if all cells ran and the session was not saved."""
         if self._sandbox is None:
             return
         if self._cleaner is not None:  # first, because the sandbox may wait for it
@@ -333,7 +316,7 @@ class NotebookRun:
         await asyncio.to_thread(self._sandbox.close)
         stays = self.settings.keeps_session and 0 < self._done == len(self._cells)
         if stays and not await asyncio.to_thread(self._session.is_whole):
-            raise KernelLost(_NOT_KEPT)
+            raise WasmKernelError(_NOT_KEPT)
 
     async def _open(self, earlier: PreviousRun | None) -> NotebookPage:
         """Opens the sandbox, in the state before the first cell to run."""
@@ -401,30 +384,26 @@ class NotebookRun:
         """Runs one cell; its own error does not end a notebook that is graded."""
         try:
             await self._run_cell(page, place, cell)
-        except _NotebookEnded as ended:
+        except NotebookEnded as ended:
             if not self.settings.is_graded or not ended.can_go_on:
                 raise self._failed[0] if self._failed else ended from None
             self._failed.append(ended)
 
     async def _run_cell(self, page: NotebookPage, place: int, cell: NotebookNode) -> None:
-        """Runs one cell; raises `_NotebookEnded`, or `WasmKernelError`."""
+        """Runs one cell; raises `NotebookEnded`, or `WasmKernelError`."""
         self._limits.pop_all()  # earlier ones do not belong to this cell
         try:
             await self._limited(page.client.run_cell(page, cell, place))
         except CellExecutionError as problem:
             if self._limits.is_lost:
-                raise KernelLost(plain(problem.evalue)) from None
+                raise WasmKernelError(plain(problem.evalue)) from None
             raise _failure(self._limits.pop_all(), problem) from None
-        except KernelEnded:
-            raise _NotebookEnded("error", _ENDED_IT) from None
-        except TooMuchKept as problem:
-            raise _NotebookEnded("output-limit", str(problem)) from None
         finally:
             cell.outputs = merged(cell.outputs)
         met = self._limits.pop_all()
         if limit := stopping_limit(met):
             hint = Door.BATCH.raising(limit, purpose="to see more")
-            raise _NotebookEnded(verdict_of(met, ""), _TOO_MUCH, hint=hint)
+            raise NotebookEnded(verdict_of(met, ""), _TOO_MUCH, hint=hint)
 
     async def _limited(self, work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
         """Waits for `work` within the notebook's time, and until the batch is stopped."""
@@ -440,9 +419,9 @@ class NotebookRun:
             if task.done():
                 return task.result()
             if self.stopping.is_set():
-                raise _NotebookEnded("cancelled", _CANCELLED)
+                raise NotebookEnded("cancelled", _CANCELLED)
             limit = self.settings.budgets.notebook_seconds
-            raise _NotebookEnded("timeout", _LATE.format(seconds=limit), hint=_MORE_TIME)
+            raise NotebookEnded("timeout", _LATE.format(seconds=limit), hint=_MORE_TIME)
         finally:
             for each in (task, stopping):
                 each.cancel()
@@ -450,8 +429,8 @@ class NotebookRun:
                 await task
 
 
-def _not_started(problem: Exception) -> KernelLost:
-    return KernelLost(_NOT_STARTED.format(why=plain(str(problem)).removesuffix(".")))
+def _not_started(problem: Exception) -> WasmKernelError:
+    return WasmKernelError(_NOT_STARTED.format(why=plain(str(problem)).removesuffix(".")))
 
 
 def compared(
@@ -473,7 +452,7 @@ def _some(files: Sequence[str]) -> str:
     return ", ".join(first_of([plain(each, _NAME_MOST) for each in files], _NAMED_MOST))
 
 
-def _failure(limits: set[str], problem: CellExecutionError) -> _NotebookEnded:
+def _failure(limits: set[str], problem: CellExecutionError) -> NotebookEnded:
     """Returns the end of a failed cell, by the limits that it met and its error.
 
     The first sentence of a kernel's text about a limit is the reason; the rest says what is kept.
@@ -486,4 +465,4 @@ def _failure(limits: set[str], problem: CellExecutionError) -> _NotebookEnded:
         hints = [each for each in map(Door.BATCH.raising, limits) if each in problem.evalue]
     hint = plain(hints[-1], HINT_CHARACTERS) if hints else ""
     told = {"hint": hint, "traceback": trace[-_TRACE_CHARACTERS:]}
-    return _NotebookEnded(verdict, reason, can_go_on=verdict == "error", **told)
+    return NotebookEnded(verdict, reason, can_go_on=verdict == "error", **told)

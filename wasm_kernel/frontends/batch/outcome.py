@@ -57,8 +57,15 @@ _EXTRAS |= {"h11": "network", "httpcore": "network"}
 """The extra of this package that brings a module, if it is not `batch`."""
 
 
-class KernelLost(WasmKernelError):
-    """The sandbox of a notebook did not start, was lost, or could not keep its state."""
+class NotebookEnded(Exception):
+    """The end of a notebook, with a verdict, before its last cell is done."""
+
+    def __init__(
+        self, verdict: Verdict, reason: str, *, can_go_on: bool = False, **told: str
+    ) -> None:
+        super().__init__(reason)
+        self.can_go_on = can_go_on
+        self.fields: dict[str, Any] = {"verdict": verdict, "reason": reason, **told}
 
 
 class BatchError(WasmKernelError):
