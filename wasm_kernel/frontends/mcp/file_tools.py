@@ -204,7 +204,7 @@ class FileTools:
         if scheme != SCHEME or not path:
             raise ResourceNotFoundError(f"Files are {TEMPLATE.uri_template}, not {uri[:200]!r}.")
         try:
-            found = await self.sessions.existing(CALLER.get(), handle)
+            found = await self.sessions.of(CALLER.get(), handle, make=False)
             data = await self._content(found, path, RESOURCE_BYTES)
         except FileNotFoundError:
             raise ResourceNotFoundError(f"There is no file {path[:200]!r}.") from None

@@ -136,8 +136,8 @@ class RequestLimiter:
 
         A client that uses it later is told that it is gone, and begins another.
         """
-        has_session = self._sessions.has_automatic
-        unused = next((each for each in own if not has_session(connection_scope(each))), None)
+        scopes = self._sessions.scopes
+        unused = next((each for each in own if connection_scope(each) not in scopes), None)
         if unused is None:
             return
         del own[unused]

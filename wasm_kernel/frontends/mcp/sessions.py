@@ -182,7 +182,6 @@ class AgentSessions:
         self._opening = opening
         self._keep = keep
         self._sessions: dict[str, AgentSession] = {}
-        self._automatic: dict[tuple[str, str], AgentSession] = {}
         self._ended: dict[tuple[str, str], str] = {}  # the reasons why automatic sessions are gone
         self._creating: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
@@ -193,35 +192,24 @@ class AgentSessions:
     # -- one session
 
     async def of(
-        self, caller: Caller, handle: str | None, language: str | None = None
+        self, caller: Caller, handle: str | None, language: str | None = None, *, make: bool = True
     ) -> AgentSession:
-        """Returns the session of a call; makes an automatic one if there is none.
+        """Returns the session of a call; makes an automatic one if there is none, unless told not.
 
         A handle wins over everything else. Without a language, the last used automatic session is
         returned, or a new one for Python. Raises `NoSuchSession` if the handle is unknown, not the
-        caller's, or of another language, or if the caller has no scope and has called before; and
-        `LimitReached`.
+        caller's, or of another language, if the caller has no scope and has called before, or if
+        there is none; and `LimitReached`.
         """
         await self._reopen(caller, handle)
         found = self.known(caller, handle, language)
-        if found is None:
+        if found is None and make:
             begun = self._automatic_one(caller, language or RuntimeType.PYTHON.value)
             # it is completed even if the client leaves: then `end_scope` deletes it
             found = await asyncio.shield(begun)
-        found.used = time.time()
-        return found
-
-    async def existing(
-        self, caller: Caller, handle: str | None, language: str | None = None
-    ) -> AgentSession:
-        """Returns the existing session of a call, as `of`; otherwise raises `NoSuchSession`."""
-        await self._reopen(caller, handle)
-        found = self.known(caller, handle, language)
         if found is None:
-            if not caller.scope:
-                raise NoSuchSession(_UNBOUND)
-            spoken = f" {language}" if language else ""
-            raise NoSuchSession(_NONE_YET.format(language=spoken))
+            none_yet = _NONE_YET.format(language=f" {language}" if language else "")
+            raise NoSuchSession(none_yet if caller.scope else _UNBOUND)
         found.used = time.time()
         return found
 
@@ -233,12 +221,7 @@ class AgentSessions:
         Raises `NoSuchSession` as `of` does for a handle.
         """
         if not handle:  # models often pass an empty text for no handle
-            own = [
-                each
-                for (scope, spoken), each in self._automatic.items()
-                if caller.scope and scope == caller.scope and language in (None, spoken)
-                if not each.why_gone
-            ]
+            own = self._automatic_of(caller.scope, language)
             return max(own, key=lambda each: each.used, default=None)
         found = self._sessions.get(handle)
         if found is None or not (caller.is_admin or found.caller.credential == caller.credential):
@@ -297,7 +280,6 @@ class AgentSessions:
         self._forget_gone()
         if why := self._ended.pop((caller.scope, language), ""):
             made.notes.append(f"This is a new session, without earlier variables. {why}")
-        self._automatic[caller.scope, language] = made
         return made
 
     async def create(
@@ -330,7 +312,7 @@ class AgentSessions:
         """Deletes a session, its variables and its files. A running cell is stopped."""
         service = (await self.service()).sync
         await session.work(service.delete, session.handle, why)
-        self._sessions.pop(session.handle, None)
+        self._forget_gone()
 
     # -- all of them
 
@@ -341,7 +323,7 @@ class AgentSessions:
         is missing or not the caller's.
         """
         if not caller.scope:
-            return [await self.existing(caller, handle)]
+            return [await self.of(caller, handle, make=False)]
         return [
             each
             for each in self.all()
@@ -352,24 +334,32 @@ class AgentSessions:
         """Returns the sessions of all clients."""
         return [each for each in self._sessions.values() if not each.why_gone]
 
-    def has_automatic(self, scope: str) -> bool:
-        """Returns whether a client has an automatic session, which ends with it."""
-        return any((scope, each.value) in self._automatic for each in RuntimeType)
+    def _automatic_of(self, scope: str, language: str | None = None) -> list[AgentSession]:
+        """Returns the automatic sessions of a client, which end with it."""
+        own = (each for each in self._sessions.values() if scope and each.caller.scope == scope)
+        return [
+            each
+            for each in own
+            if each.is_automatic and language in (None, each.language) and not each.why_gone
+        ]
+
+    @property
+    def scopes(self) -> set[str]:
+        """The clients with automatic sessions."""
+        return {each.caller.scope for each in self._sessions.values() if each.is_automatic}
 
     def client_is_there(self, scope: str, is_there: bool) -> None:
         """Notes that a client is there, as it sent a request, or not, as its stream has ended."""
-        for each in RuntimeType:
-            if (session := self._automatic.get((scope, each.value))) is not None:
-                session.is_left = not is_there
+        for each in self._automatic_of(scope):
+            each.is_left = not is_there
 
     async def end_scope(self, scope: str) -> None:
         """Deletes the automatic sessions of a client that has left."""
         for each in RuntimeType:
             async with self._creating_of(scope, each.value):
-                session = self._automatic.pop((scope, each.value), None)
-                self._ended.pop((scope, each.value), None)
-                if session is not None:
+                for session in self._automatic_of(scope, each.value):
                     await self._end_left(session)
+                self._ended.pop((scope, each.value), None)
 
     async def look_after(self) -> None:
         """Deletes left sessions, and forgets those that are gone, until it is cancelled.
@@ -391,10 +381,10 @@ class AgentSessions:
         """Forgets sessions that are gone; keeps the reasons for automatic ones, by their keys."""
         for each in [each for each in self._sessions.values() if each.why_gone]:
             del self._sessions[each.handle]
-        for key in [key for key, each in self._automatic.items() if each.why_gone]:
-            self._ended[key] = self._automatic.pop(key).why_gone
-            if len(self._ended) > _ENDED_MOST:
-                del self._ended[next(iter(self._ended))]
+            if each.is_automatic and each.caller.scope:
+                self._ended[each.caller.scope, each.language] = each.why_gone
+                if len(self._ended) > _ENDED_MOST:
+                    del self._ended[next(iter(self._ended))]
 
     async def _end_left(self, session: AgentSession) -> None:
         with contextlib.suppress(WasmKernelError, OSError):

@@ -161,7 +161,7 @@ class CellTools:
 
     async def cancel_execution(self, session: Handle = None) -> Blocks:
         """Interrupt the running cell. Variables stay."""
-        found = await self.sessions.existing(CALLER.get(), session)
+        found = await self.sessions.of(CALLER.get(), session, make=False)
         is_interrupted = await found.sandbox.interrupt()
         what = "The cell was interrupted in" if is_interrupted else "No cell was running in"
         return said(found, f"{what} {found.name}.")
@@ -197,7 +197,7 @@ class CellTools:
 
     async def destroy_session(self, language: Language = None, session: Handle = None) -> Blocks:
         """Delete a session with its variables and files, for good."""
-        found = await self.sessions.existing(CALLER.get(), session, language)
+        found = await self.sessions.of(CALLER.get(), session, language, make=False)
         await self.sessions.destroy(found)
         return said(found, f"Gone, with its variables and files: {found.name}.")
 
