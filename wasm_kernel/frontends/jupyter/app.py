@@ -160,9 +160,7 @@ class WasmKernelApp(ConfiguredApp):
         confinement = Confinement(self.settings.confinement)
         choice = self.settings.choose_session(path)
         ending.callback(choice.close)
-        follows = None if self.settings.publish_folder else choice.file
-        at = (self.settings.root, choice.session_id, self.settings.published_into())
-        place = place_beside(self.settings, policy, *at, secret=path, follows=follows)
+        place = self._place(choice, path, policy)
         handlers = self._handlers(place, policy, lambda: _folder_of(choice))
 
         def begin() -> None:
@@ -197,6 +195,11 @@ class WasmKernelApp(ConfiguredApp):
         sandbox = home.sandbox(opened, policy, session.logger, noted=self._note)
         ending.callback(sandbox.close)
         return sandbox, confinement
+
+    def _place(self, choice: SessionChoice, path: Path, policy: ExecutionPolicy) -> PlaceBeside:
+        follows = None if self.settings.publish_folder else choice.file
+        at = (self.settings.root, choice.session_id, self.settings.published_into())
+        return place_beside(self.settings, policy, *at, secret=path, follows=follows)
 
     def _opened(
         self, session: Session, choice: SessionChoice, place: PlaceBeside, policy: ExecutionPolicy
