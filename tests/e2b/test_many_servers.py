@@ -164,16 +164,27 @@ def test_one_server_at_a_time_has_a_sandbox_awake_until_it_is_killed(tmp_path: P
         assert elsewhere.value("x + 1") == "2"
 
 
-def test_a_server_survives_more_connections_than_it_has_descriptors(tmp_path: Path) -> None:
-    """Before, 1,000 idle connections of anybody ended the server, with the usual limit."""
-    begin = ("bash", "-c", 'ulimit -n 600; exec "$@"', "-", *COMMAND)
+@pytest.mark.parametrize("begun", ["", "POST /v2/sandboxes HTTP/1.1\r\nContent-Length: 9999"])
+def test_more_connections_than_a_server_has_descriptors_keep_no_client_out(
+    tmp_path: Path, begun: str
+) -> None:
+    """Clients that send nothing, and those whose content follows a refusal byte by byte."""
+    head = f"{begun}\r\nHost: 127.0.0.1\r\n\r\n".encode() if begun else b""
+    (tmp_path / "tokens").write_text(TOKENS)
+    command = (*COMMAND, "--token-file", str(tmp_path / "tokens"))
+    begin = ("bash", "-c", 'ulimit -n 600; exec "$@"', "-", *command)
     with serving(server_environment(tmp_path), begin=begin) as server, ExitStack() as opened:
-        place = urlsplit(server.url)
+        place, lines = urlsplit(server.url), []
         for _ in range(900):
             line = opened.enter_context(socket.socket())
             line.setblocking(False)
             line.connect_ex((place.hostname, place.port))
+            lines.append(line)
         wait_for(lambda: len([*Path(f"/proc/{server.pid}/fd").iterdir()]) > 250)
-        time.sleep(1)  # before, the server had taken all of them by now
-        opened.close()
-        wait_for(lambda: is_there(server))
+        for _ in range(3):
+            for line in lines:
+                with contextlib.suppress(OSError):
+                    line.send(head or b"G")
+            time.sleep(1)
+            head = b"x"
+            assert is_there(server)

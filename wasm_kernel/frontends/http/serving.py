@@ -94,20 +94,32 @@ class HttpConnection(H11Protocol):
 
     uvicorn's own time-out begins only after the first response, and any byte ends it. At its limit
     of connections, uvicorn accepts further ones, and refuses requests on all of them, old ones
-    included.
+    included. Here, a further connection takes the place of a free one.
     """
 
     _late: asyncio.TimerHandle | None = None
+    _heard = 0.0  # the time of the last data
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to wait for a request."""
         super().connection_made(transport)
+        self._heard = self.loop.time()
         if self.limit_concurrency and len(self.connections) >= self.limit_concurrency:
-            transport.abort()
+            # otherwise clients that do nothing could keep others out
+            others = (each for each in self.connections if isinstance(each, HttpConnection))
+            free = [each for each in others if each.is_free and each is not self]
+            min(free, key=lambda each: each._heard, default=self).transport.abort()
         self._late = self.loop.call_later(_HEAD_SECONDS, transport.close)
+
+    @property
+    def is_free(self) -> bool:
+        """True if the client has no request here, or does not read the answer."""
+        is_answered = self.cycle is None or self.cycle.response_complete
+        return (is_answered or self.flow.write_paused) and not self.transport.is_closing()
 
     def data_received(self, data: bytes) -> None:
         """Takes received data; waits for the rest, if it is a part of a head."""
+        self._heard = self.loop.time()
         super().data_received(data)
         is_waiting = self.conn.their_state is h11.IDLE
         if self._late is not None and not is_waiting:
