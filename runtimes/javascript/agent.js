@@ -10,7 +10,7 @@ import "wasm-kernel:builtins";
 import { console } from "wasm-kernel:console";
 import { bundleOf, display } from "wasm-kernel:display";
 import { fetch, Headers, Request, Response } from "wasm-kernel:fetch";
-import { hasCalls, Interrupted, offerFunctions, takeInterrupt, waitForCalls } from "wasm-kernel:functions";
+import { forgetCalls, hasCalls, Interrupted, metInterrupt, offerFunctions, waitForCalls } from "wasm-kernel:functions";
 import { enter, evaluateGlobally, moduleProblem, now, parse, print, rejections, send, settled, slice, startsWith, then } from "wasm-kernel:host";
 import { errorMessage, errorName, errorText, inspect, isError } from "wasm-kernel:inspect";
 import { answerQuery, remember } from "wasm-kernel:queries";
@@ -47,7 +47,7 @@ const HINT = ". Commands such as %undo stand at the top of a cell, each on a lin
 const INTERRUPTED = "KeyboardInterrupt";
 const MOST_ROUNDS = 1; // of 100,000 reactions each, after the cell has its value
 const MOST_TOLD = 10; // of promises that are rejected
-const WAITS = "The cell awaits a promise that nothing is left to settle: no timer is pending.";
+const WAITS = "The cell awaits a promise that nothing is left to settle: no timer and no call is pending. A call of the host ends with its cell.";
 
 let cell; // the one that runs
 
@@ -103,7 +103,7 @@ function execute(request) {
     __proto__: null, request, count: request.execution_count, source: "", value: undefined, problem: undefined,
     place: undefined, settled: false, failed: false, stripped: false, finishing: false, shown: false, rounds: 0,
   };
-  takeInterrupt(); // one of an earlier cell's calls
+  forgetCalls();
   lend(request.env);
   if (request.store_history) {
     for (let index = 0; index < request.alone.length; index += 1) remember(request.alone[index][0], request.alone[index][1]);
@@ -200,7 +200,7 @@ function settle(running, value) {
 function afterJobs(count) {
   // endless reactions, maybe of an earlier cell, must not keep this cell from its end
   if (!(cell.settled || cell.shown)) cell.rounds = 0;
-  if (takeInterrupt() && !cell.shown) return interrupted();
+  if (metInterrupt() && !cell.shown) return interrupted();
   const isBusy = count !== "0";
   if (isBusy && nextDue() === 0) return runTimer();
   if (isBusy && (cell.rounds += 1) <= MOST_ROUNDS) return "j";

@@ -2,7 +2,7 @@
 // makes anew. One request a connection.
 
 import { AbortController } from "wasm-kernel:abort";
-import { Interrupted, networkCalls } from "wasm-kernel:functions";
+import { networkCalls } from "wasm-kernel:functions";
 import { encode, joined, latin1, parse, stringify } from "wasm-kernel:host";
 import { Pairs, URL, URLSearchParams } from "wasm-kernel:url";
 import { bytesOf, textOf } from "wasm-kernel:web";
@@ -207,7 +207,7 @@ class Wire {
     try {
       return await Promise.race([this.#calls.get(name)(...values), this.#aborted]);
     } catch (problem) {
-      if (problem instanceof DOMException || problem instanceof Interrupted) throw problem;
+      if (problem instanceof DOMException) throw problem;
       throw new TypeError(`fetch failed: ${problem?.message ?? problem}`, { cause: problem });
     }
   }
