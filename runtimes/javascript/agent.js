@@ -10,7 +10,7 @@ import "wasm-kernel:builtins";
 import { console } from "wasm-kernel:console";
 import { bundleOf, display } from "wasm-kernel:display";
 import { fetch, Headers, Request, Response } from "wasm-kernel:fetch";
-import { forgetCalls, hasCalls, Interrupted, metInterrupt, offerFunctions, waitForCalls } from "wasm-kernel:functions";
+import { forgetCalls, hasCalls, Interrupted, offerFunctions, waitForCalls } from "wasm-kernel:functions";
 import { enter, evaluateGlobally, moduleProblem, now, parse, print, rejections, send, settled, slice, startsWith, then } from "wasm-kernel:host";
 import { errorMessage, errorName, errorText, inspect, isError } from "wasm-kernel:inspect";
 import { answerQuery, remember } from "wasm-kernel:queries";
@@ -200,7 +200,6 @@ function settle(running, value) {
 function afterJobs(count) {
   // endless reactions, maybe of an earlier cell, must not keep this cell from its end
   if (!(cell.settled || cell.shown)) cell.rounds = 0;
-  if (metInterrupt() && !cell.shown) return interrupted();
   const isBusy = count !== "0";
   if (isBusy && nextDue() === 0) return runTimer();
   if (isBusy && (cell.rounds += 1) <= MOST_ROUNDS) return "j";

@@ -11,7 +11,6 @@ const SLICE = 0.05; // seconds between two looks for timers and interrupts
 const made = new Map(); // the offered functions, by name, with their descriptions
 const network = new Map(); // those for connections, by their short names
 const awaited = new Map(); // the calls that the host has begun, by number
-let isInterrupted = false; // by an interrupt that met an awaited call
 const REST = 2, KEYWORD = 3; // kinds of parameters: the rest of the arguments, and those by name
 const TABLE = "the function returned a table, which cells in JavaScript can't read; let it return a list of records";
 
@@ -51,20 +50,13 @@ export const networkCalls = () => network;
 /** Returns whether a cell awaits a call. */
 export const hasCalls = () => awaited.size > 0;
 
-/** Returns whether an interrupt met a call that the cell awaits. */
-export const metInterrupt = () => isInterrupted;
-
 /** Forgets the calls of an earlier cell, which end with it: code that awaits one never goes on. */
-export function forgetCalls() {
-  awaited.clear();
-  isInterrupted = false;
-}
+export const forgetCalls = () => awaited.clear();
 
 /** Waits for one of the awaited calls, up to this many milliseconds. */
 export function waitForCalls(milliseconds) {
   const answer = send({ op: "finished", seconds: Math.min(milliseconds / 1000, SLICE) });
-  if (answer.interrupted) throw new Interrupted("interrupted");
-  for (const [number, found] of answer.finished) {
+  for (const [number, found] of answer.finished ?? []) {
     found.raw = answer.raw;
     const settle = awaited.get(number);
     awaited.delete(number);
@@ -104,8 +96,7 @@ function functionOf({ name, parameters, is_async: isAsync, is_stream: isStream }
       return answerOf(name, await new Promise((settle) => void awaited.set(number, settle)));
     } catch (problem) {
       if (!(problem instanceof Interrupted)) throw problem;
-      isInterrupted = true;
-      return new Promise(() => {}); // a loop that catches errors must not go on
+      return new Promise(() => {}); // a loop that catches errors must not go on in later cells
     }
   };
   function* items(...values) {

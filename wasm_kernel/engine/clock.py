@@ -73,6 +73,10 @@ class Signals:
     def clear(self) -> None:
         """Takes the interrupt back."""
 
+    def answered(self) -> None:
+        """Notes that the guest learns of the interrupt by the answer to its call."""
+        self.clear()
+
 
 NO_SIGNALS = Signals()
 
@@ -214,9 +218,9 @@ class Clock:
     def interrupt_delivered(self) -> None:
         """Notes that the interrupt was delivered by other means: the guest raises it itself."""
         with self._changed:
-            if self._signals is not None and self._is_pending:
-                self._signals.clear()
             self._signalled = self._asked
+            if self._signals is not None:
+                self._signals.answered()
 
     def lower_deadline(self, seconds: float) -> None:
         """Brings the running turn's deadline nearer: `seconds` from now, if that is earlier."""

@@ -77,6 +77,10 @@ class Interrupts(Signals):
         """Takes the interrupt back."""
         self._is_pending = False
 
+    def answered(self) -> None:
+        """Keeps the interrupt pending: a cell can catch the error that its call throws."""
+        self._is_pending = True
+
     def pop_pending(self) -> bool:
         """Returns whether an interrupt is pending; the interpreter has taken it then."""
         if not self._is_pending or self.is_held:
@@ -272,7 +276,7 @@ class JavaScriptGuest:
 
     def _step(self, event: str, value: int = 0) -> str | None:
         """Calls the agent; returns the next action, empty at the turn's end, None if it failed."""
-        if self.interrupts.taken:
+        if self.interrupts.taken or (event != "begin" and self.interrupts.pop_pending()):
             self.engine.free(value)
             event, value, self.interrupts.taken = "interrupted", 0, False
             self.engine.free(self.engine.exception())
