@@ -91,13 +91,8 @@ function functionOf({ name, parameters, is_async: isAsync, is_stream: isStream }
     return { op: "call", args, kwargs, raw: data.length > 0 ? joined(data) : undefined };
   };
   const later = async (frame) => {
-    try {
-      const { call: number } = ask({ ...frame, later: true });
-      return answerOf(name, await new Promise((settle) => void awaited.set(number, settle)));
-    } catch (problem) {
-      if (!(problem instanceof Interrupted)) throw problem;
-      return new Promise(() => {}); // a loop that catches errors must not go on in later cells
-    }
+    const { call: number } = ask({ ...frame, later: true });
+    return answerOf(name, await new Promise((settle) => void awaited.set(number, settle)));
   };
   function* items(...values) {
     const { stream } = ask(call(values));

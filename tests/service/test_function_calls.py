@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -185,6 +186,34 @@ def test_an_interrupt_ends_an_awaited_call_however_early_it_comes(
         sandbox.interrupt()
         error = future.result(PATIENCE).error
         assert error is not None and error.ename == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize("call", ["await nap()", "nap_plainly()"])
+def test_javascript_that_catches_errors_ends_at_an_interrupt(
+    offering: Sandboxes, call: str
+) -> None:
+    """Before, it went on, or went on in the next cell, which never ended."""
+    begun = threading.Event()
+
+    async def nap() -> None:
+        begun.set()
+        await asyncio.sleep(0.01)
+
+    def nap_plainly() -> None:
+        begun.set()
+        time.sleep(0.01)
+
+    sandbox = offering(nap, nap_plainly, runtime="javascript")
+    for _ in range(3):
+        begun.clear()
+        future: Future[SandboxResult] = sandbox.submit(
+            f"for (;;) {{ try {{ {call} }} catch {{ }} }}"
+        )
+        assert begun.wait(PATIENCE)
+        sandbox.interrupt()
+        error = future.result(PATIENCE).error
+        assert error is not None and error.ename == "KeyboardInterrupt"
+        assert says(sandbox, "console.log('on')") == "on"
 
 
 def test_a_sandbox_that_is_closed_during_a_call_keeps_its_variables(offering: Sandboxes) -> None:
