@@ -206,7 +206,7 @@ class OutOfDescriptors(HostFailed):
         super().__init__(f"{used:,} of {limit:,} file descriptors are in use")
         sentences = (
             f"This process can't hold another sandbox: {used:,} of the {limit:,} file descriptors "
-            f"that it may have are in use, and {needed:,} more are needed. Nothing was made or "
+            f"that it may have are in use, and {needed:,} more are needed. Nothing was run or "
             "changed, and the sandboxes that are open go on. Close one of them, or allow more "
             "(ulimit -n in a shell, LimitNOFILE= in a service), and try again."
         )

@@ -4,7 +4,8 @@ import { defineCommand } from "just-bash";
 import { fileCall } from "wasm-kernel:host";
 import { refused } from "wasm-kernel:options";
 
-const USER = "user", ID = 1000; // as just-bash has them for `whoami` and `$UID`
+const USER = "user"; // as just-bash has it for `whoami`
+export const ID = 0; // the user and the group that all files belong to, as in Python's `os.stat` and `os.getuid`
 const SYSTEM = { s: "wasi", n: "localhost", r: "0.0.0", v: "0.0.0", m: "wasm32", o: "WASI" }; // as in Python's `os.uname`
 export const SYSTEM_VARIABLES = { HOSTTYPE: "wasm32", OSTYPE: "wasi", MACHTYPE: "wasm32-unknown-wasi" };
 const SYSTEM_NAMES = { "--all": "-a", "--kernel-name": "-s", "--nodename": "-n", "--kernel-release": "-r", "--machine": "-m", "--operating-system": "-o" };

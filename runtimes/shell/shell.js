@@ -11,7 +11,7 @@ import { bytesOfText, textOfBytes, textOfLatin1, withBytes } from "wasm-kernel:b
 import { SessionFolder } from "wasm-kernel:folders";
 import { ENDS, READER } from "wasm-kernel:ends";
 import { LINES } from "wasm-kernel:lines";
-import { MACHINE, SYSTEM_VARIABLES, memory } from "wasm-kernel:machine";
+import { ID, MACHINE, SYSTEM_VARIABLES, memory } from "wasm-kernel:machine";
 import { command, contentOf, optionsOf, refused } from "wasm-kernel:options";
 import { TRAP } from "wasm-kernel:pieces";
 import { SEARCH } from "wasm-kernel:search";
@@ -282,6 +282,7 @@ const files = new MountableFs({ base });
 const bash = new Bash({
   fs: files,
   cwd: "/",
+  processInfo: { uid: ID, gid: ID },
   customCommands: [
     ...MACHINE, ...LINES, ...ENDS, copy, move, query, compare, rest, plain("nohup"), plain("nice"), plain("stdbuf"), trap, withVariables, printVariables, measure, ...SEARCH, print("printf"), print("echo"), shell("bash"), shell("sh"),
     ...[...BY_PYTHON, ...Object.keys(PARTLY_BY_PYTHON)].map(byPython),

@@ -48,7 +48,7 @@ def test_a_lack_of_descriptors_is_said_and_closing_a_sandbox_makes_room(tmp_path
     assert found["limit"] == 100
     assert 5 <= int(str(found["full"])) < 20
     assert "of the 100 file descriptors that it may have are in use" in str(found["said"])
-    assert "Nothing was made" in str(found["said"])
+    assert "Nothing was run or changed" in str(found["said"])
 
 
 @pytest.mark.soak

@@ -129,7 +129,7 @@ def _row(
     row = [str(one.st_ino)] * ("i" in letters)
     row += [_size(_blocks(one), letters, 1024)] * ("s" in letters)
     if "l" in letters:
-        owner = str(os.getuid()) if "n" in letters and hasattr(os, "getuid") else _USER
+        owner = str(one.st_uid) if "n" in letters else _USER
         row += [stat.filemode(one.st_mode), str(one.st_nlink or 1)]
         row += [owner] * (2 - ("g" in letters) - bool({"o", "G"} & letters))
         row += [_size(one.st_size, letters, 1), _time(one.st_mtime, letters, values)]
@@ -230,7 +230,8 @@ def _known(name: str, one: os.stat_result) -> dict[str, str]:
         "h": str(one.st_nlink or 1),
         "i": str(one.st_ino),
         "d": str(one.st_dev),
-        **dict.fromkeys("ug", "1000"),
+        "u": str(one.st_uid),
+        "g": str(one.st_gid),
         **dict.fromkeys("UG", _USER),
         "w": "-",
         "W": "0",

@@ -56,6 +56,7 @@ STAND_INS = {
     "cryptography": "hashlib, hmac and secrets",
     "vl_convert": "chart.save('chart.html')",
     "bokeh": "matplotlib, and Plotly and Altair with %pip",
+    "psutil": "%session_info for the memory, shutil.disk_usage and os.cpu_count",
 }
 """Substitutes for packages that need compiled code, by the name that is imported."""
 

@@ -75,7 +75,7 @@ def line_of(outcome: Outcome) -> str:
     facts = [ran, f"{outcome.seconds:.1f} s"]
     if outcome.kept:
         facts.insert(1, f"{outcome.kept} kept")
-    where = f" in cell {outcome.cell}" if outcome.cell else ""
+    where = f", in cell {outcome.cell} of the notebook" if outcome.cell else ""
     why = f": {outcome.why}" if outcome.why else ""
     notes = [plain(outcome.note)] if outcome.note else []
     if outcome.files:
