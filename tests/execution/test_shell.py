@@ -342,9 +342,11 @@ def test_folders_and_archives_are_programs(shell: BaseSandbox) -> None:
 
 
 def test_a_program_that_is_not_there_is_not_found(shell: BaseSandbox) -> None:
-    assert error_of(shell.execute("import subprocess\nsubprocess.run(['gcc', 'x.c'])")).startswith(
-        "FileNotFoundError:"
-    )
+    for command, advice in (("ffmpeg", "No program of the machine runs"), ("git", "Put the data")):
+        failed = shell.execute(f"import subprocess\nsubprocess.run([{command!r}, 'x'])").error
+        assert failed is not None and failed.ename == "FileNotFoundError"
+        lines = "\n".join(failed.traceback)
+        assert advice in lines and "no other path of this computer" not in lines
     script = "['bash', '-c', 'echo before; nosuch'], stdout=-1, stderr=-1"
     ran = said(shell, f"p = subprocess.run({script})\nprint(p.returncode, p.stdout)")
     assert ran.stdout == "127 b'before\\n'\n"

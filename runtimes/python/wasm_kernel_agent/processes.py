@@ -13,7 +13,13 @@ from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from typing import IO, Any, NamedTuple
 
-from wasm_kernel_agent.shell_commands import NOT_FOUND, UNKNOWN, command_of, run_script
+from wasm_kernel_agent.shell_commands import (
+    NOT_FOUND,
+    UNKNOWN,
+    command_of,
+    missing_command,
+    run_script,
+)
 from wasm_kernel_agent.shell_options import Kept
 
 
@@ -95,7 +101,7 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
             absent = f"bash: {name}: {os.strerror(errno.ENOENT)}\n"
             # and not only a command of its script
             if name in UNKNOWN.findall(finished.stderr) or finished.stderr == absent:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+                raise missing_command(name)
         found = {"stdout": finished.output, "stderr": finished.errors}
         if self._targets["stderr"] == subprocess.STDOUT:
             found = {"stdout": finished.output + finished.errors, "stderr": b""}

@@ -25,6 +25,7 @@ _PYTHON = "A file of Python runs by python FILE: the shell reads any file as a s
 
 _PACKAGES = "To bring in pure-Python packages, use %pip install NAME."
 _NETWORK = "Put the data into the workspace folder. Python reaches hosts that the sandbox allows."
+_NO_PROGRAM = "No program of the machine runs in the sandbox."
 _INSTEAD = {
     **dict.fromkeys(("conda", "mamba", "uv", "apt", "apt-get", "sudo"), _PACKAGES),
     **dict.fromkeys(("curl", "wget", "git", "ssh", "scp", "kaggle"), _NETWORK),
@@ -35,9 +36,7 @@ _INSTEAD = {
     **dict.fromkeys(
         ("ps", "top", "kill", "pkill", "pgrep", "jobs"), "No process runs beside a script."
     ),
-    **dict.fromkeys(
-        ("make", "gcc", "cc", "docker"), "No program of the machine runs in the sandbox."
-    ),
+    **dict.fromkeys(("make", "gcc", "cc", "docker"), _NO_PROGRAM),
     "sqlite3": "Use Python's module sqlite3.",
     "rsync": "Use cp -r.",
     "parallel": "Use xargs.",
@@ -147,6 +146,14 @@ def _advice(said: Mapping[str, Any]) -> str:
     names = dict.fromkeys(UNKNOWN.findall(said["stderr"]))
     found = ((name, _PYTHON if name.endswith(".py") else _INSTEAD.get(name)) for name in names)
     return "".join(f"{name}: {words}\n" for name, words in found if words)
+
+
+def missing_command(name: str) -> FileNotFoundError:
+    """Returns the error of `subprocess` about a command, or a script's path, that is not there."""
+    error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+    if "/" not in name:
+        error.add_note(f"[wasm-kernel] {_INSTEAD.get(name, _NO_PROGRAM)}")
+    return error
 
 
 def run_and_print(script: str) -> int:
