@@ -82,10 +82,9 @@ def test_the_page_links_shows_figures_and_runs_nothing(
 
 
 def test_lines_say_it_to_people_and_to_programs(outcomes: list[Outcome]) -> None:
-    assert "\x1b" not in line_of(outcomes[1]) and ", in cell 2 of the notebook" in line_of(
-        outcomes[1]
-    )
-    assert "Raise it." in line_of(outcomes[1]) and "1 file in a #1.files" in line_of(outcomes[0])
+    line = line_of(outcomes[1])
+    assert "\x1b" not in line and ", in cell 2 of the notebook: " in line and "Raise it." in line
+    assert "1 file in a #1.files" in line_of(outcomes[0])
     assert summary(outcomes) == "4 notebooks: 1 ok, 1 error, 1 kernel-lost, 1 cancelled"
     stream = io.StringIO()
     lines = JsonLines(stream)
