@@ -50,7 +50,7 @@ class SandboxBackend(BaseSandbox):
             return ExecuteResponse(f"{problem}\n", _TIMED_OUT)
         except TooLarge as problem:
             return ExecuteResponse(problem.begin.decode(errors="replace"), 1, truncated=True)
-        return ExecuteResponse((ran.stdout + ran.stderr).decode(errors="replace"), ran.status)
+        return ExecuteResponse((ran.stdout + ran.stderr).decode(errors="replace"), ran.returncode)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Writes files; makes the folders that are missing."""

@@ -7,11 +7,12 @@ import contextvars
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
 from functools import partial
+from subprocess import CompletedProcess
 from typing import Literal, ParamSpec, TypeVar
 
-from wasm_kernel import CellFuture, Checkpoint, HostFunction, Sandbox, SandboxResult
+from wasm_kernel import Checkpoint, HostFunction, Sandbox, SandboxResult
 
 OUTPUT_BYTES = 16 * 1024 * 1024
 """The most bytes that a command may print, unless a call says otherwise."""
@@ -47,15 +48,6 @@ T = TypeVar("T")
 _MISSING = 127  # the exit status of a shell that does not find a command
 
 
-@dataclass(frozen=True)
-class CompletedCommand:
-    """A command that has ended."""
-
-    status: int
-    stdout: bytes
-    stderr: bytes
-
-
 class TooLarge(Exception):
     """The output of a command, or a file, is larger than allowed; `begin` is its beginning."""
 
@@ -64,25 +56,8 @@ class TooLarge(Exception):
         self.begin = begin
 
 
-class _Drop:
-    """Interrupts the commands of one caller, also one that begins later, and no others."""
-
-    def __init__(self) -> None:
-        self._cell: CellFuture | None = None
-        self._is_dropped = False
-
-    def begun(self, cell: CellFuture) -> None:
-        self._cell = cell
-        if self._is_dropped:
-            cell.interrupt()
-
-    def __call__(self) -> None:
-        self._is_dropped = True
-        if self._cell is not None:
-            self._cell.interrupt()
-
-
-_drop: contextvars.ContextVar[_Drop | None] = contextvars.ContextVar("_drop", default=None)
+_dropped: contextvars.ContextVar[Future[None]] = contextvars.ContextVar("_dropped")
+"""The future that is done once the caller of the commands has dropped them."""
 
 
 class GuestCommands:
@@ -133,7 +108,7 @@ class GuestCommands:
         environment: Mapping[str, str] | None = None,
         seconds: float | None = None,
         most_bytes: int = OUTPUT_BYTES,
-    ) -> CompletedCommand:
+    ) -> CompletedProcess[bytes]:
         """Runs a script of the shell, or a command with its arguments.
 
         A command that is not there, and one that ends the guest, are exit statuses, with the reason
@@ -149,16 +124,14 @@ class GuestCommands:
             error = self._call(_RUN, given, stdin, most_bytes, seconds).error
             self._check_room(most_bytes)
             if error is None:
-                return CompletedCommand(
-                    self._status(), self._bytes("stdout"), self._bytes("stderr")
-                )
+                outputs = self._bytes("stdout"), self._bytes("stderr")
+                return CompletedProcess(command, self._status(), *outputs)
         if error.ename == "CellTimeout":
             words = f"the command took longer than {seconds} seconds"
             raise TimeoutError(error.evalue if seconds is None else words)
         status = _MISSING if error.ename == "FileNotFoundError" else 1
-        return CompletedCommand(
-            status, b"", f"{error.ename}: {error.evalue}\n".encode()[:most_bytes]
-        )
+        told = f"{error.ename}: {error.evalue}\n".encode()[:most_bytes]
+        return CompletedProcess(command, status, b"", told)
 
     def read(self, path: str, most_bytes: int = FILE_BYTES) -> bytes:
         """Reads a file. Raises `OSError` as `open` does, and `TooLarge`."""
@@ -185,8 +158,8 @@ class GuestCommands:
         try:
             source = _CELL.format(code=code, given=given)
             cell = self._sandbox.submit(source, store_history=False, timeout_seconds=seconds)
-            if (drop := _drop.get()) is not None:
-                drop.begun(cell)
+            if (dropped := _dropped.get(None)) is not None:
+                dropped.add_done_callback(lambda _: cell.interrupt())
             return cell.wait()
         finally:
             self._given = b""
@@ -220,17 +193,13 @@ def checkpoint_named(sandbox: Sandbox, name: str) -> Checkpoint:
 
 
 def droppable(work: Callable[[], T]) -> tuple[Callable[[], T], Callable[[], None]]:
-    """Returns work for a thread, and a function that interrupts its command, and no other."""
-    drop = _Drop()
+    """Returns work for a thread, and a function that interrupts its commands, and no others.
 
-    def do() -> T:
-        given = _drop.set(drop)
-        try:
-            return work()
-        finally:
-            _drop.reset(given)
-
-    return do, drop
+    It also interrupts those that begin later. Call it once.
+    """
+    dropped, context = Future[None](), contextvars.copy_context()
+    context.run(_dropped.set, dropped)
+    return partial(context.run, work), partial(dropped.set_result, None)
 
 
 def _check(result: SandboxResult, path: str) -> None:

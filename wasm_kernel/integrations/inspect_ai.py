@@ -126,7 +126,7 @@ class WasmSandboxEnvironment(SandboxEnvironment):
                 most_bytes=most,
             )
             stdout, stderr = (each.decode(errors="replace") for each in (ran.stdout, ran.stderr))
-            return ExecResult(ran.status == 0, ran.status, stdout, stderr)
+            return ExecResult(ran.returncode == 0, ran.returncode, stdout, stderr)
 
         return await self._call(run, SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR)
 

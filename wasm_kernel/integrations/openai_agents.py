@@ -6,6 +6,7 @@ import asyncio
 import io
 import uuid
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any, Literal
 
 from agents.sandbox import (
@@ -25,7 +26,7 @@ from agents.sandbox.session import (
 )
 
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox
-from wasm_kernel.integrations.guest_commands import CompletedCommand, TooLarge
+from wasm_kernel.integrations.guest_commands import TooLarge
 
 _ROOT, _DEFAULT_ROOT = "/app", "/workspace"
 _ARCHIVE = "/tmp/.openai-agents.tar"  # noqa: S108 - the guest's folder, not the machine's
@@ -56,8 +57,8 @@ class WasmSandboxSession(BaseSandboxSession):
         except TimeoutError as problem:
             raise ExecTimeoutError(command=words, timeout_s=timeout, cause=problem) from problem
         except TooLarge as problem:
-            ran = CompletedCommand(_FAILED, problem.begin, f"{problem}\n".encode())
-        return ExecResult(stdout=ran.stdout, stderr=ran.stderr, exit_code=ran.status)
+            ran = CompletedProcess(words, _FAILED, problem.begin, f"{problem}\n".encode())
+        return ExecResult(stdout=ran.stdout, stderr=ran.stderr, exit_code=ran.returncode)
 
     async def read(self, path: Path, *, user: Any = None) -> io.IOBase:
         """Reads a file. Ignores `user`: a sandbox has only one."""
