@@ -60,7 +60,8 @@ class WasmEnvironment(SandboxBase):
             return ExecResult(str(problem), _TIMED_OUT)
         except TooLarge as problem:
             return ExecResult(f"{problem.begin.decode(errors='replace')}\n[{problem}]", 1)
-        return ExecResult((ran.stdout + ran.stderr).decode(errors="replace").strip(), ran.returncode)
+        shown = (ran.stdout + ran.stderr).decode(errors="replace")
+        return ExecResult(shown.strip(), ran.returncode)
 
     async def put_file(self, path: PurePosixPath, content: bytes) -> None:
         """Writes a file below the folder that commands run in."""

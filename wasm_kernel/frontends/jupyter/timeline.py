@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -41,57 +41,16 @@ GiveFork = Callable[[str, str], None]
 """Gives the fork with this session id to the notebook of this name beside the kernel's."""
 
 
-class _ViewRequest(Struct, frozen=True, tag_field="request", forbid_unknown_fields=True):
+class _ViewRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """A request of a view; the reply has the same `id`."""
 
     id: int
-
-
-class _Tree(_ViewRequest, frozen=True, tag="tree"):
-    pass
-
-
-class _Go(_ViewRequest, frozen=True, tag="go"):
-    """Asks to bring memory back to a state."""
-
-    state: Annotated[int, Meta(ge=1, le=2**31)]
-    files: bool = False
-
-
-class _Undo(_ViewRequest, frozen=True, tag="undo"):
-    files: bool = False
-
-
-class _Redo(_ViewRequest, frozen=True, tag="redo"):
-    files: bool = False
-
-
-class _Checkpoint(_ViewRequest, frozen=True, tag="checkpoint"):
-    """Asks for a name for the current state."""
-
-    name: str
-
-
-class _Forget(_ViewRequest, frozen=True, tag="forget"):
-    """Asks for the end of a checkpoint's name."""
-
-    name: str
-
-
-class _Fork(_ViewRequest, frozen=True, tag="fork"):
-    """Asks for a fork that belongs to a new notebook, a file beside the kernel's."""
-
-    notebook: Annotated[str, Meta(pattern=r"^[^/\x00]{1,200}\.ipynb$")]
-
-
-class _Changes(_ViewRequest, frozen=True, tag="changes"):
-    """Asks for the variables that differ between two states."""
-
-    state: Annotated[int, Meta(ge=1, le=2**31)]
+    request: Literal["tree", "go", "undo", "redo", "checkpoint", "forget", "fork", "changes"]
+    state: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     since: Annotated[int, Meta(ge=0, le=2**31)] = 0
-
-
-_Asked = _Tree | _Go | _Undo | _Redo | _Checkpoint | _Forget | _Fork | _Changes
+    files: bool = False
+    name: str = ""
+    notebook: Annotated[str, Meta(pattern=r"^[^/\x00]{1,200}\.ipynb$")] | None = None
 
 
 class KernelTimeline:
@@ -238,34 +197,36 @@ class KernelTimeline:
     async def _replied(self, request: Mapping[str, Any]) -> Content:
         reply: Content = {"id": request.get("id")}
         try:
-            asked = msgspec.convert(request, _Asked)
+            asked = msgspec.convert(request, _ViewRequest)
             done = await self._served(asked)
-            reply |= done if isinstance(asked, _Tree) else _shown(done)
+            reply |= done if asked.request == "tree" else _shown(done)
         except msgspec.ValidationError as problem:
             reply["error"] = f"The request can't be read: {problem}."
         except WasmKernelError as problem:
             reply["error"] = str(problem)
         return reply
 
-    async def _served(self, asked: _Asked) -> Content:
+    async def _served(self, asked: _ViewRequest) -> Content:
         """Returns the reply to a request."""
         match asked:
-            case _Tree():
+            case _ViewRequest(request="tree"):
                 return await self._tree()
-            case _Go(state=state, files=files):
-                return await self._travel(TravelRequest("restore", where=f"#{state}", files=files))
-            case _Undo(files=files) | _Redo(files=files):
-                is_undo = isinstance(asked, _Undo)
-                return await self._travel(TravelRequest("undo" if is_undo else "redo", files=files))
-            case _Checkpoint(name=name):
-                await self._call(messages.NameState(name.strip()))
-            case _Forget(name=name):
-                await self._call(messages.Forget(name))
-            case _Changes(state=state, since=since):
-                changes: VariableChanges = await self._call(messages.Changes(state, since))
+            case _ViewRequest(request="go", state=int()):
+                where = f"#{asked.state}"
+                return await self._travel(TravelRequest("restore", where=where, files=asked.files))
+            case _ViewRequest(request="undo" | "redo" as kind):
+                return await self._travel(TravelRequest(kind, files=asked.files))
+            case _ViewRequest(request="checkpoint"):
+                await self._call(messages.NameState(asked.name.strip()))
+            case _ViewRequest(request="forget"):
+                await self._call(messages.Forget(asked.name))
+            case _ViewRequest(request="changes", state=int(state)):
+                changes: VariableChanges = await self._call(messages.Changes(state, asked.since))
                 return dict(msgspec.to_builtins(changes))
-            case _Fork(notebook=notebook):
+            case _ViewRequest(request="fork", notebook=str(notebook)):
                 return await self._fork(notebook)
+            case _:
+                raise msgspec.ValidationError("it lacks a field")
         self.changed()
         return {}
 
