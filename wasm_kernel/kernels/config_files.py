@@ -1,8 +1,10 @@
-"""The config files that a kernel reads, for people who look for a setting in them.
+"""The config files of kernels, as traitlets reads them, and the places of settings in them.
 
 They are the user's own programs, or JSON. Any of several files may hold a setting, or raise an
 error, and traitlets names neither place.
 """
+
+# mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 
@@ -12,9 +14,28 @@ from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
 
+from jupyter_core.application import JupyterApp
+from traitlets import TraitError
+
 from wasm_kernel.errors import describe
 
 _ANY = "a config file, such as jupyter_wasm_kernel_config.py"
+
+
+class ConfiguredApp(JupyterApp):
+    """An application that the config files of kernels configure."""
+
+    name = "jupyter-wasm-kernel"  # so that jupyter_wasm_kernel_config.py configures it
+    raise_config_file_errors = True  # an unreadable file must not lose a limit
+
+    def load_files(self) -> None:
+        """Reads the config files; `TraitError` if one can't be read."""
+        try:
+            self.load_config_file(suppress_errors=False)
+        except TraitError:
+            raise
+        except (Exception, SystemExit) as problem:  # the files are programs
+            raise TraitError(unreadable(problem)) from problem
 
 
 def shown(path: str | Path) -> str:

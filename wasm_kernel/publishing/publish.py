@@ -88,6 +88,8 @@ class PublishCommand:
     `links` maps published paths to their paths relative to the notebook.
     """
 
+    no_folder = NO_FOLDER
+
     def __init__(self, session: LastUse, results: ResultsNames) -> None:
         self._session = session
         self.results = results
@@ -96,7 +98,7 @@ class PublishCommand:
     def run(self, line: CommandLine, context: CommandContext) -> Json:
         """Publishes files; returns their links, and the reasons for refused files."""
         if not self.results.into:
-            raise CommandRefused(NO_FOLDER)
+            raise CommandRefused(self.no_folder)
         if not self.results.names.suffixes:
             raise CommandRefused(_OFF)
         paths_of = self._paths_of(_words_of(line.line), context)
@@ -170,14 +172,10 @@ class CollectedFiles(PublishCommand):
     are those of this command, not those of the settings.
     """
 
+    no_folder = _NOT_COLLECTED
+
     def __init__(self, session: LastUse, results: ResultsNames) -> None:
         super().__init__(session, ResultsNames(results.into, PublishableNames(DATA_SUFFIXES)))
-
-    def run(self, line: CommandLine, context: CommandContext) -> Json:
-        """Returns the links of files, and the reasons for files without a link."""
-        if not self.results.into:
-            raise CommandRefused(_NOT_COLLECTED)
-        return super().run(line, context)
 
     def link(self, line: CommandLine, context: CommandContext) -> Json:
         """Returns the path that a file will have, relative to the notebook; None for others."""

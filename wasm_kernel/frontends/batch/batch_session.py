@@ -19,7 +19,7 @@ from wasm_kernel.linux.trees import copy_tree
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.files import write_session_file
 from wasm_kernel.sessions.metadata import NOTEBOOK
-from wasm_kernel.sessions.overview import ended_whole, kept_cells
+from wasm_kernel.sessions.overview import ended_whole
 from wasm_kernel.sessions.removal import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
@@ -60,10 +60,6 @@ class BatchSession:
     def exists(self) -> bool:
         """True if the session exists: an earlier run left it, or this one made it."""
         return self.path.is_dir()
-
-    def kept_cells(self) -> frozenset[int]:
-        """Returns the numbers of the cells after which a later run can go on."""
-        return kept_cells(self.root, self.id)
 
     def is_whole(self) -> bool:
         """Returns whether the session's last worker ended with all states on disk."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from wasm_kernel.frontends.batch.grading import Grade, TestGrade
 from wasm_kernel.frontends.batch.outcome import plain
-from wasm_kernel.frontends.batch.report_files import Case, junit_of
+from wasm_kernel.frontends.batch.report_files import case_of, junit_of
 
 _FORMULA = (*"=+-@", "\uff0b", "\uff0d", "\uff1d", "\uff20")
 _NOT_ALL = " so far: not every test could be judged"
@@ -68,7 +68,7 @@ def _text(text: str) -> str:
 def grades_junit(grades: Sequence[Grade]) -> bytes:
     """Returns JUnit XML: one test case for each test of each submission."""
     cases = [
-        Case(test.name, grade.outcome.notebook, *_verdict(test))
+        case_of(test.name, grade.outcome.notebook, *_verdict(test))
         for grade in grades
         for test in grade.tests
     ]

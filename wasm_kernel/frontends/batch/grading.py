@@ -220,9 +220,9 @@ class _Grading:
                 tried = clean.tried(test)
             except NotJudged as problem:
                 raise BatchError(f"{test.name}: {problem} Nothing was run.") from None
-            if not tried.refuses:
+            if not tried["refuses"]:
                 raise BatchError(_CANNOT_FAIL.format(name=test.name))
-            if tried.takes_nan:
+            if tried["takes_nan"]:
                 notes.append(_TAKES_NAN.format(name=test.name))
         return notes
 

@@ -64,6 +64,7 @@ from wasm_kernel.service.cleaning import WalledCleaner
 from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.program_home import own_workers
 from wasm_kernel.service.sandbox import Sandbox
+from wasm_kernel.sessions.overview import kept_cells
 from wasm_kernel.sessions.root import SessionsRoot
 
 HOOKS = (
@@ -254,7 +255,7 @@ class NotebookRun:
 
     async def _note_resumption(self) -> None:
         """Notes after which cell a later run can go on, if that is not the last cell that ran."""
-        kept = await asyncio.to_thread(self._session.kept_cells)
+        kept = await asyncio.to_thread(kept_cells, self._session.root, self._session.id)
         counts = state_counts([cell for _, cell in self._cells])[: self._done]
         last = max((n for n, count in enumerate(counts, 1) if count and count in kept), default=0)
         if last < self._done:

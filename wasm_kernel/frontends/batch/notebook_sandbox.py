@@ -19,7 +19,7 @@ from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.outcome import BatchError
-from wasm_kernel.kernels.configured import ConfiguredApp
+from wasm_kernel.kernels.config_files import ConfiguredApp
 from wasm_kernel.kernels.session import handlers_beside, opened_beside, place_beside
 from wasm_kernel.kernels.settings import SECTION, KernelSettings, SessionSettings, check_names
 from wasm_kernel.linux.broker import Handlers

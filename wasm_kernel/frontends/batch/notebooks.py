@@ -71,7 +71,9 @@ class Source(Struct, frozen=True):
     def exchanges_in(self, folder: Path, *, records: bool) -> Path:
         """Returns the folder of its recorded requests: its own, or the one that all replay."""
         own = folder / self.name.removesuffix(SUFFIX)
-        return own if records or own.is_dir() or not _holds_files(folder) else folder
+        if records or own.is_dir() or not folder.is_dir():
+            return own
+        return folder if any(each.is_file() for each in folder.iterdir()) else own
 
 
 # -- finding
@@ -110,10 +112,6 @@ def source_of(folder: Path, name: str, code: str) -> Source:
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code, id="cell-1")])
     output = _real(folder / f"{name}{SUFFIX}")
     return Source(name, None, output, folder, nbformat.v4.writes(book).encode())
-
-
-def _holds_files(folder: Path) -> bool:
-    return folder.is_dir() and any(each.is_file() for each in folder.iterdir())
 
 
 def _files_of(name: str, out: Path) -> list[Path]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFiles
@@ -68,16 +67,6 @@ _AS_AT_A_PROMPT = (
 )
 
 Answer = Mapping[str, Any]
-
-
-class TestReaction(Struct, frozen=True):
-    """The reaction of a test to nonsensical answers.
-
-    It `refuses` some of them, if it judges. It `takes_nan` if it gives all its points for NaN.
-    """
-
-    refuses: bool
-    takes_nan: bool
 
 
 class NotJudged(WasmKernelError):
@@ -231,9 +220,10 @@ class CleanGuest:
             raise NotJudged(told.evalue)
         return json.loads(_text_of(told))
 
-    def tried(self, test: GradedTest) -> TestReaction:
-        """Returns the reaction of a test to nonsensical answers; or raises `NotJudged`."""
-        return TestReaction(**self._ask_anew(f"try_out({test.name!r})"))
+    def tried(self, test: GradedTest) -> Mapping[str, bool]:
+        """Returns the reaction of a test to nonsensical answers, as `try_out`, or `NotJudged`."""
+        found: dict[str, bool] = self._ask_anew(f"try_out({test.name!r})")
+        return found
 
     def judge(self, test: GradedTest, answers: Sequence[Answer]) -> tuple[float, str]:
         """Returns the points that the answers to a test's probes earn, and a message."""

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-from msgspec import Struct
 
 from wasm_kernel.errors import describe
 from wasm_kernel.frontends.batch.notebooks import read_executed
@@ -22,6 +21,9 @@ from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, cleaned, pl
 from wasm_kernel.frontends.batch.reporting import summary
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.result import first_of
+
+if TYPE_CHECKING:
+    from junitparser import TestCase
 
 _SUITE = "wasm-kernel run"
 _IMAGES = {"image/png": b"\x89PNG\r\n", "image/jpeg": b"\xff\xd8\xff"}
@@ -55,48 +57,40 @@ _ROW = (
 )
 
 
-class Case(Struct, frozen=True):
-    """A test case of JUnit XML, in a group.
-
-    `why` is the reason of a verdict other than `ok`, `text` the text of its error, and `files` are
-    the files that it has made.
-    """
-
-    name: str
-    group: str
-    verdict: str
-    why: str = ""
-    seconds: float = 0.0
-    text: str = ""
-    files: tuple[str, ...] = ()
-
-
 def junit_report(outcomes: Sequence[Outcome]) -> bytes:
     """Returns the outcomes as JUnit XML: one test case for each notebook."""
-    cases = [
-        Case(one.notebook, _SUITE, one.verdict, _why(one), one.seconds, one.traceback, one.files)
-        for one in outcomes
-    ]
+    cases = []
+    for one in outcomes:
+        case = case_of(one.notebook, _SUITE, one.verdict, _why(one), one.traceback)
+        case.time = one.seconds
+        if one.files:
+            case.system_out = "\n".join(map(plain, one.files))
+        cases.append(case)
     return junit_of(_SUITE, cases)
 
 
-def junit_of(suite: str, cases: Sequence[Case]) -> bytes:
-    """Returns a suite of cases as JUnit XML, without control characters for terminals."""
-    from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+def case_of(name: str, group: str, verdict: str, why: str, text: str = "") -> TestCase:
+    """Returns a test case of JUnit XML in a group, without control characters for terminals.
 
-    results = {"cancelled": Skipped, "kernel-lost": Error}
-    made = TestSuite(suite)
-    for each in cases:
-        case = TestCase(plain(each.name), plain(each.group), each.seconds)
-        if each.verdict != "ok":
-            kind = results.get(each.verdict, Failure)
-            result = kind(plain(each.why, _MESSAGE_CHARACTERS), each.verdict)
-            result.text = cleaned(each.text)
-            case.result = [result]
-        if each.files:
-            case.system_out = "\n".join(plain(file) for file in each.files)
-        made.add_testcase(case)
-    xml = JUnitXml()
+    `why` is the reason of a verdict other than `ok`, `text` the text of its error.
+    """
+    from junitparser import Error, Failure, Skipped, TestCase
+
+    case = TestCase(plain(name), plain(group))
+    if verdict != "ok":
+        kind = {"cancelled": Skipped, "kernel-lost": Error}.get(verdict, Failure)
+        result = kind(plain(why, _MESSAGE_CHARACTERS), verdict)
+        result.text = cleaned(text)
+        case.result = [result]
+    return case
+
+
+def junit_of(suite: str, cases: list[TestCase]) -> bytes:
+    """Returns a suite of cases as JUnit XML."""
+    from junitparser import JUnitXml, TestSuite
+
+    made, xml = TestSuite(suite), JUnitXml()
+    made.add_testcases(cases)
     xml.add_testsuite(made)
     text: bytes = xml.tostring()
     return text

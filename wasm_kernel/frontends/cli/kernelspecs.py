@@ -25,10 +25,6 @@ def name_of(runtime: RuntimeType) -> str:
     return f"wasm-{runtime.value}"
 
 
-class KernelspecError(WasmKernelError):
-    """A kernelspec could not be installed or removed."""
-
-
 @dataclass(frozen=True)
 class KernelspecPlace:
     """A place for kernelspecs: the user's, a prefix's, or the system's if neither is given."""
@@ -67,7 +63,7 @@ class InstalledKernelspec:
 
 
 def source(runtime: RuntimeType) -> Path:
-    """Returns the folder of a language's kernelspec in the package; raises `KernelspecError`."""
+    """Returns the folder of a language's kernelspec in the package; raises `WasmKernelError`."""
     checkout = Path(__file__).parents[3] / "kernelspec" / runtime.value
     if (checkout / "kernel.json").is_file():
         return checkout
@@ -78,7 +74,7 @@ def source(runtime: RuntimeType) -> Path:
     for file in files:
         if file.as_posix().endswith(f"share/jupyter/kernels/{name_of(runtime)}/kernel.json"):
             return Path(str(file.locate())).resolve().parent
-    raise KernelspecError("The kernelspec's files are missing. Reinstall wasm-kernel.")
+    raise WasmKernelError("The kernelspec's files are missing. Reinstall wasm-kernel.")
 
 
 def install(
@@ -92,7 +88,7 @@ def install(
 
     It names our provisioner in this interpreter's own environment alone.
 
-    Raises `KernelspecError` if the place can't be written, or the name is not valid.
+    Raises `WasmKernelError` if the place can't be written, or the name is not valid.
     """
     with tempfile.TemporaryDirectory() as staging:
         staged = Path(staging, NAME)
@@ -111,33 +107,33 @@ def install(
                 str(staged), kernel_name=name, user=place.user, prefix=place.prefix
             )
         except OSError as problem:
-            raise KernelspecError(
+            raise WasmKernelError(
                 f"{place.folder} can't be written ({describe(problem)}). Nothing was installed. "
                 "Try --user, or --sys-prefix for this environment."
             ) from problem
         except ValueError as problem:
-            raise KernelspecError(f"{problem} Nothing was installed.") from problem
+            raise WasmKernelError(f"{problem} Nothing was installed.") from problem
     return Path(made)
 
 
 def uninstall(place: KernelspecPlace | None, name: str = NAME) -> Path:
     """Removes a kernelspec of ours from `place`, or from the place where Jupyter finds it first.
 
-    Raises `KernelspecError` if there is none, it belongs to another kernel, or can't be removed.
+    Raises `WasmKernelError` if there is none, it belongs to another kernel, or can't be removed.
     """
     if place is None:
         try:
             folder = Path(KernelSpecManager().get_kernel_spec(name).resource_dir)
         except NoSuchKernel as problem:
-            raise KernelspecError(f"There is no kernelspec named {name}.") from problem
+            raise WasmKernelError(f"There is no kernelspec named {name}.") from problem
     else:
         folder = place.folder / name
     if _argv(folder) is None:
-        raise KernelspecError(f"{folder} holds no kernelspec of wasm-kernel. Nothing was removed.")
+        raise WasmKernelError(f"{folder} holds no kernelspec of wasm-kernel. Nothing was removed.")
     try:
         shutil.rmtree(folder)
     except OSError as problem:
-        raise KernelspecError(f"{folder} can't be removed ({problem.strerror}).") from problem
+        raise WasmKernelError(f"{folder} can't be removed ({problem.strerror}).") from problem
     return folder
 
 
@@ -152,10 +148,10 @@ def installed() -> list[InstalledKernelspec]:
 
 
 def offered() -> InstalledKernelspec:
-    """Returns our kernelspec for a new console or notebook; `KernelspecError` if there is none."""
+    """Returns our kernelspec for a new console or notebook; `WasmKernelError` if there is none."""
     found = installed()
     if not found:
-        raise KernelspecError(
+        raise WasmKernelError(
             "Jupyter offers no kernel of wasm-kernel here. Nothing was opened. `wasm-kernel "
             "install --user` changes that."
         )

@@ -40,7 +40,7 @@ from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch
 from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS, KernelHome
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
-from wasm_kernel.kernels.configured import ConfiguredApp
+from wasm_kernel.kernels.config_files import ConfiguredApp
 from wasm_kernel.kernels.session import handlers_beside, opened_beside, place_beside
 from wasm_kernel.kernels.settings import (
     KernelSettings,

@@ -30,7 +30,6 @@ from wasm_kernel.frontends.mcp.tools import (
     Blocks,
     Handle,
     Language,
-    ToolRefused,
     offer,
     said,
 )
@@ -135,11 +134,11 @@ class FileTools:
         try:
             data = content.encode() if encoding == "utf-8" else b64decode(content, validate=True)
         except ValueError as problem:
-            raise ToolRefused(
+            raise WasmKernelError(
                 f"Nothing was written: the content is not {encoding} ({problem})."
             ) from None
         if len(data) > FILE_BYTES:
-            raise ToolRefused(
+            raise WasmKernelError(
                 f"Nothing was written: a call writes {readable(FILE_BYTES)} at most, and this is "
                 f"{readable(len(data))}."
             )
@@ -159,10 +158,10 @@ class FileTools:
         return said(found, f"Deleted /app/{name} in {found.name}.")
 
     def _writable(self, path: str) -> str:
-        """Returns a path below `/app`; `ToolRefused` if it leads into a mount."""
+        """Returns a path below `/app`; raises an error if it leads into a mount."""
         name = _relative(path)
         if self.mounts.holds(name):
-            raise ToolRefused(
+            raise WasmKernelError(
                 f"Nothing was changed: this tool changes files in /app alone. There are also "
                 f"{self.mounts}; a cell can write into a writable one."
             )
@@ -223,11 +222,11 @@ class FileTools:
 
 @contextlib.contextmanager
 def _missing_there(session: AgentSession, path: str) -> Iterator[None]:
-    """Turns a missing file into a `ToolRefused` that names the session: another one may have it."""
+    """Turns a missing file into an error that names the session: another one may have it."""
     try:
         yield
     except FileNotFoundError:
-        raise ToolRefused(f"There is no file {path[:200]!r} in {session.name}.") from None
+        raise WasmKernelError(f"There is no file {path[:200]!r} in {session.name}.") from None
 
 
 def _paths(session: AgentSession, pattern: str | None) -> list[str]:

@@ -64,10 +64,6 @@ _DESTROYED = "destroy_session ended this session."
 _CLIENT_LEFT = "This session was deleted, as its client had left."
 
 
-class NoSuchSession(WasmKernelError):
-    """A call does not name a session of its caller; nothing was changed."""
-
-
 class CellRecord(Struct, frozen=True):
     """The record of a cell: its number (0 for other actions, such as an undo) and first line.
 
@@ -197,9 +193,9 @@ class AgentSessions:
         """Returns the session of a call; makes an automatic one if there is none, unless told not.
 
         A handle wins over everything else. Without a language, the last used automatic session is
-        returned, or a new one for Python. Raises `NoSuchSession` if the handle is unknown, not the
-        caller's, or of another language, if the caller has no scope and has called before, or if
-        there is none; and `LimitReached`.
+        returned, or a new one for Python. Raises `WasmKernelError` if the handle is unknown, not
+        the caller's, or of another language, if the caller has no scope and has called before, or
+        if there is none.
         """
         await self._reopen(caller, handle)
         found = self.known(caller, handle, language)
@@ -209,7 +205,7 @@ class AgentSessions:
             found = await asyncio.shield(begun)
         if found is None:
             none_yet = _NONE_YET.format(language=f" {language}" if language else "")
-            raise NoSuchSession(none_yet if caller.scope else _UNBOUND)
+            raise WasmKernelError(none_yet if caller.scope else _UNBOUND)
         found.used = time.time()
         return found
 
@@ -218,7 +214,7 @@ class AgentSessions:
     ) -> AgentSession | None:
         """Returns the session of a handle, or the caller's automatic one; None if there is none.
 
-        Raises `NoSuchSession` as `of` does for a handle.
+        Raises `WasmKernelError` as `of` does for a handle.
         """
         if not handle:  # models often pass an empty text for no handle
             own = self._automatic_of(caller.scope, language)
@@ -226,11 +222,11 @@ class AgentSessions:
         found = self._sessions.get(handle)
         if found is None or not (caller.is_admin or found.caller.credential == caller.credential):
             why = self._opening.result().why_gone(handle) if self._opening.done() else ""
-            raise NoSuchSession(why or _UNKNOWN.format(handle=repr(handle[:64])))
+            raise WasmKernelError(why or _UNKNOWN.format(handle=repr(handle[:64])))
         if found.why_gone:
-            raise NoSuchSession(found.why_gone)
+            raise WasmKernelError(found.why_gone)
         if language not in (None, found.language):
-            raise NoSuchSession(_OTHER_LANGUAGE.format(there=found.language, asked=language))
+            raise WasmKernelError(_OTHER_LANGUAGE.format(there=found.language, asked=language))
         found.is_left = False
         return found
 
@@ -257,7 +253,7 @@ class AgentSessions:
                 found = self.known(caller, None, language)
                 return found or await self._begin_automatic(caller, language)
             if self._has_begun(caller, language):
-                raise NoSuchSession(_SECOND)
+                raise WasmKernelError(_SECOND)
             made = await self.create(caller, language, is_automatic=True)
             made.notes.append(_THIS_IS.format(handle=made.handle, language=language))
             return made
@@ -319,8 +315,8 @@ class AgentSessions:
     async def listed(self, caller: Caller, handle: str | None = None) -> Sequence[AgentSession]:
         """Returns the sessions that a caller may see: those of the same scope.
 
-        A caller without a scope only sees the session of its handle. Raises `NoSuchSession` if that
-        is missing or not the caller's.
+        A caller without a scope only sees the session of its handle. Raises `WasmKernelError` if
+        that is missing or not the caller's.
         """
         if not caller.scope:
             return [await self.of(caller, handle, make=False)]

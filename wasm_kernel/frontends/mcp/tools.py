@@ -64,10 +64,6 @@ _NAMED = 20  # the most files named in a reply that an undo left unchanged
 Blocks = list[ContentBlock]
 
 
-class ToolRefused(WasmKernelError):
-    """A call that can't be served; `str()` says why."""
-
-
 @dataclass
 class CellTools:
     """The tools for cells and sessions. A reply holds at most `characters` of one output."""
@@ -113,7 +109,7 @@ class CellTools:
         Shows what is printed, the value of the last line, and matplotlib figures.
         """
         if len(code) > _CODE_CHARACTERS:
-            raise ToolRefused(_TOO_LONG)
+            raise WasmKernelError(_TOO_LONG)
         asked = language or (None if session else RuntimeType.PYTHON.value)
         found = await self.sessions.of(CALLER.get(), session, asked)
         answer = await self._run(ctx, found, code, timeout_seconds)
@@ -137,11 +133,12 @@ class CellTools:
         texts = [packages] if isinstance(packages, str) else packages or []
         words = [word for text in texts for word in text.split()]
         if not (words or requirements) or any(word.startswith("-") for word in words):
-            raise ToolRefused(
+            raise WasmKernelError(
                 "Name packages, such as humanize or tomlkit==0.13.2, without options."
             )
         if requirements and found.language != RuntimeType.PYTHON:
-            raise ToolRefused(f"A requirements file names packages of Python, not of {found.name}.")
+            why = f"A requirements file names packages of Python, not of {found.name}."
+            raise WasmKernelError(why)
         if requirements:
             words.append(f"-r {shlex.quote(posixpath.join('/app', requirements))}")
         command = "%pip" if found.language == RuntimeType.PYTHON else "%npm"
@@ -182,7 +179,7 @@ class CellTools:
     async def list_active_sessions(self) -> Blocks:
         """List the sessions of all clients, with what they use. For administrators."""
         if not CALLER.get().is_admin:
-            raise ToolRefused("Only administrators may list the sessions of all clients.")
+            raise WasmKernelError("Only administrators may list the sessions of all clients.")
         service, host = (await self.sessions.service()).sync, self.sessions.host
         usage = await host.work(CALLER.get(), usage_of, self.sessions.all(), service)
         return [text_block(listing(self.sessions.all(), usage) or "There is no session.")]
@@ -261,13 +258,13 @@ class CellTools:
         return said(found, f"Made {len(made)}:\n{handles}\n{words}")
 
     async def _quiet(self, handle: str | None, language: str | None) -> AgentSession:
-        """Returns a session without a running cell, or raises `ToolRefused`.
+        """Returns a session without a running cell, or raises `WasmKernelError`.
 
         Otherwise a call would wait for the cell silently.
         """
         found = await self.sessions.of(CALLER.get(), handle, language)
         if found.running:
-            raise ToolRefused(_BUSY)
+            raise WasmKernelError(_BUSY)
         return found
 
 
