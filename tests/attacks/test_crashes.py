@@ -11,6 +11,7 @@ import pytest
 from tests.attacks.conftest import Making, Victim
 from tests.faces import error_of, happens, open_files
 from tests.peak import MB
+from tests.private import private_of
 from wasm_kernel import HostFailed, create_sandbox
 
 DEEP = """
@@ -154,6 +155,21 @@ def test_f20_a_removed_workspace_costs_no_variable_and_is_told(fresh_victim_of: 
     assert victim.says("print(x)") == "2"
     assert victim.says("%restore 1").startswith("Restored")
     assert victim.says("print(x)") == "1"
+
+
+def test_a_removed_private_folder_costs_states_but_no_later_cell(
+    fresh_victim_of: Making,
+) -> None:
+    """Before, no cell ran any more after an undo or the loss of the guest."""
+    victim = fresh_victim_of()
+    victim.says("x = 1")
+    shutil.rmtree(private_of(victim.app))
+    told = victim.run("x = 2").stderr + victim.run("x = 3").stderr
+    assert "can't be saved to disk" in told
+    victim.sandbox.undo()
+    for exits in ("", "import os; os._exit(1)"):
+        victim.run(exits)
+        assert victim.says("y = 1; print(y)") == "1"
 
 
 @pytest.mark.parametrize(

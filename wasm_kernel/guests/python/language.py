@@ -255,6 +255,8 @@ class PythonLanguage(GuestLanguage):
         except NotADirectoryError:  # an archive has brought a file or a link of that name
             folders.packages.remove(SITE)
             folders.packages.enter(SITE, make=True).close()
+        except FileNotFoundError:  # another program has removed the private folder
+            pass
         found = self._preopens(folders.app, folders.scratch, folders.packages)
         mounts = folders.preopened(policy.mounts)
         return msgspec.structs.replace(found, mounts=mounts, home=policy.door.home)
