@@ -19,7 +19,7 @@ from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED
 from wasm_kernel.engine.instance import Instance, InstanceOptions, stop_error
 from wasm_kernel.engine.streams import OutputStreams
-from wasm_kernel.engine.thread import GuestThread
+from wasm_kernel.engine.thread import JobThread
 from wasm_kernel.engine.wasmtime_api import CallEnd
 from wasm_kernel.errors import (
     CellTimeout,
@@ -36,11 +36,11 @@ KNOWN = {wasmtime.TrapCode.OUT_OF_FUEL: OutOfFuel, wasmtime.TrapCode.STACK_OVERF
 
 def on_guest_thread(job: Callable[[], Any]) -> Any:
     """The result of `job` on a thread with a big stack."""
-    thread = GuestThread("test")
+    thread = JobThread("test")
     try:
         return thread.submit(job).result(PATIENCE)
     finally:
-        thread.close(lambda: None)
+        thread.close()
         thread.join(PATIENCE)
 
 
@@ -141,17 +141,17 @@ def test_a_guest_thread_leaves_the_stack_size_of_others_alone() -> None:
 
 
 def test_a_job_that_fails_leaves_the_thread_alive() -> None:
-    thread = GuestThread("test")
+    thread = JobThread("test")
     try:
         with pytest.raises(ZeroDivisionError):
             thread.submit(lambda: 1 // 0).result(PATIENCE)
         assert thread.submit(lambda: 5).result(PATIENCE) == 5
     finally:
-        thread.close(lambda: None)
+        thread.close()
 
 
 def test_the_last_job_runs_after_all_others_once() -> None:
-    thread, ran = GuestThread("test"), list[str]()
+    thread, ran = JobThread("test"), list[str]()
     thread.submit(lambda: ran.append("job"))
     thread.close(lambda: ran.append("last"))
     thread.close(lambda: ran.append("again"))

@@ -1,4 +1,4 @@
-"""The thread that a sandbox's guest lives on.
+"""A thread with jobs, such as the one that a sandbox's guest lives on.
 
 Guest recursion uses the native stack of the thread it runs on: wasm may use 8 MiB of it, the host's
 callbacks come on top, and on a default thread a deep recursion would end the whole process.
@@ -22,15 +22,18 @@ T = TypeVar("T")
 _starting = threading.Lock()  # the stack size of new threads is a setting of the whole process
 
 
-class GuestThread:
-    """Runs jobs one after another on one thread with a big stack. Any thread may submit."""
+class JobThread:
+    """Runs jobs one after another on one thread. Any thread may submit.
 
-    def __init__(self, name: str) -> None:
+    Its stack is big enough for a guest, or of the system's default size if `stack` is 0.
+    """
+
+    def __init__(self, name: str, stack: int = STACK_BYTES) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         with _starting:
-            before = threading.stack_size(STACK_BYTES)
+            before = threading.stack_size(stack)
             try:
                 self._thread.start()
             finally:
@@ -69,7 +72,7 @@ class GuestThread:
         self._jobs.put(run)
         return future
 
-    def close(self, last: Callable[[], None]) -> None:
+    def close(self, last: Callable[[], None] = lambda: None) -> None:
         """Runs `last` after everything submitted, then ends. Does not wait; safe to call twice."""
         if not self._closed:
             self._closed = True

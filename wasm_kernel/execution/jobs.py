@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.engine.thread import GuestThread
+from wasm_kernel.engine.thread import JobThread
 from wasm_kernel.errors import SandboxClosed, host_failures
 from wasm_kernel.result import CellResult
 
@@ -29,7 +29,7 @@ class GuestJobs:
         self._clock = clock
         self._begin = begin
         self._guard = threading.RLock()
-        self._thread: GuestThread | None = None
+        self._thread: JobThread | None = None
         self._started: Future[None] | None = None
         self._cells: dict[QueuedCell, None] = {}  # in their order
         self._jobs = 0
@@ -40,7 +40,7 @@ class GuestJobs:
         with self._guard:
             self._check_open()
             if self._thread is None:
-                self._thread = GuestThread(self._name)
+                self._thread = JobThread(self._name)
             started = self._started
             if started is None or (started.done() and started.exception() is not None):
                 started = self._started = self._thread.submit(self._begin)

@@ -399,13 +399,13 @@ def prepare_on_own_thread(
     language: GuestLanguage, flavour: Flavour, progress: Progress
 ) -> BaseImage:
     """Prepares a language on a guest thread made for it, named `preparing`; waits for it."""
-    from wasm_kernel.engine.thread import GuestThread
+    from wasm_kernel.engine.thread import JobThread
 
-    thread = GuestThread("preparing")
+    thread = JobThread("preparing")
     try:
         return thread.submit(lambda: language.prepare(flavour, progress)).result()
     finally:
-        thread.close(lambda: None)
+        thread.close()
 
 
 def runtimes_folder() -> Path:

@@ -12,7 +12,6 @@ import asyncio
 import builtins
 import math
 import os
-import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from wasm_kernel.engine.thread import JobThread
 from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.linux.broker import log_failure
 from wasm_kernel.service.arrow_tables import NotPlainError
@@ -67,41 +67,25 @@ class CallThread:
     """The thread of a session's plain functions. The broker's threads use it, one at a time."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] | None = None
-        self._serving: list[threading.Thread] = []
+        self._thread: JobThread | None = None
+        self._serving: list[JobThread] = []
 
     @property
     def is_overrun(self) -> bool:
         """True if too many calls, or ends of streams, go on unheard, here or in all sessions."""
-        self._serving = [each for each in self._serving if each.is_alive()]
+        self._serving = [each for each in self._serving if not each.join(0)]
         if len(self._serving) > UNHEARD_MOST:
             return True
-        if self._jobs is not None:
+        if self._thread is not None:
             return False
         return sum(each.name == _THREAD for each in threading.enumerate()) >= THREADS_MOST
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
         """Runs a function after those before it."""
-        future: Future[Any] = Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(work())
-            except Exception as problem:
-                future.set_exception(problem)
-            except BaseException as end:  # such as SystemExit, which would end this thread alone
-                future.set_exception(_ended_by(end))
-
-        if (jobs := self._jobs) is None:
-            jobs = self._jobs = queue.SimpleQueue()
-            serving = threading.Thread(target=_serve, args=(jobs,), name=_THREAD)
-            serving.daemon = True
-            serving.start()
-            self._serving.append(serving)
-        jobs.put(run)
-        return future
+        if self._thread is None:
+            self._thread = JobThread(_THREAD, stack=0)
+            self._serving.append(self._thread)
+        return self._thread.submit(work)
 
     def give_up(self, future: Future[Any]) -> None:
         """Stops waiting for a call; its thread goes on."""
@@ -110,14 +94,9 @@ class CallThread:
 
     def close(self) -> None:
         """Lets the thread end after its last call. A later call gets another thread."""
-        jobs, self._jobs = self._jobs, None
-        if jobs is not None:
-            jobs.put(None)
-
-
-def _serve(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    while (job := jobs.get()) is not None:
-        job()
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
 
 
 @cache
