@@ -4,38 +4,31 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Protocol
 
 from wasm_kernel.result import SandboxResult
-
-
-class CellWorker(Protocol):
-    """The methods of a cell's worker that its future uses."""
-
-    def interrupt(self, call: int = ...) -> bool:
-        """Interrupts a call by its number."""
-
-    def check_may_wait(self) -> None:
-        """Raises `RuntimeError` on a thread on which a wait for a call would never end."""
 
 
 class CellFuture(Future[SandboxResult]):
     """The future of one cell. Any thread may cancel it, which interrupts that cell and no other.
 
-    `call` is the cell's number for its `worker`. `grace` are the seconds that an interrupted cell
-    has.
+    `call` is the cell's number, by which `stop` interrupts it. `check_may_wait` raises
+    `RuntimeError` on a thread on which a wait would never end. `grace` are the seconds that an
+    interrupted cell has.
     """
 
-    def __init__(self, worker: CellWorker, grace: float) -> None:
+    def __init__(
+        self, stop: Callable[[int], bool], check_may_wait: Callable[[], None], grace: float
+    ) -> None:
         super().__init__()
-        self._worker, self._grace = worker, grace
+        self._stop, self._check_may_wait, self._grace = stop, check_may_wait, grace
         self.call = 0
 
     def interrupt(self) -> bool:
         """Interrupts the cell if it runs, or removes it from the queue; False if it is over."""
-        return self.call > 0 and self._worker.interrupt(self.call)
+        return self.call > 0 and self._stop(self.call)
 
     def cancel(self) -> bool:
         """Interrupts the cell and drops its result; False if there is a result already.
@@ -54,7 +47,7 @@ class CellFuture(Future[SandboxResult]):
         itself.
         """
         if not self.done():
-            self._worker.check_may_wait()
+            self._check_may_wait()
         return super().result(timeout)
 
     def wait(self) -> SandboxResult:

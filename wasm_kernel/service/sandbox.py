@@ -143,9 +143,9 @@ class Sandbox:
     ) -> CellFuture:
         """Queues a cell that was checked already, like `submit`."""
         sent = replace(cell, code=without_surrogates(cell.code))
-        future = CellFuture(self.worker, self.policy.grace_seconds)
-        opened = self.worker.opened
-        pending = PendingCell(sent, future, self.policy, opened, listener, progress=progress)
+        worker, grace = self.worker, self.policy.grace_seconds
+        future = CellFuture(worker.interrupt, worker.check_may_wait, grace)
+        pending = PendingCell(sent, future, self.policy, worker.opened, listener, progress=progress)
         future.call = self._send(pending)
         return future
 
