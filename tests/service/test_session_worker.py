@@ -25,7 +25,7 @@ from tests.service.traitors import (
 )
 from wasm_kernel.errors import HostFailed, LimitReached, SandboxClosed, WasmKernelError
 from wasm_kernel.execution.interfaces import InputInterrupted, NoListener
-from wasm_kernel.guests.protocol import Output
+from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.broker import BrokerRequest, EmptyReply
 from wasm_kernel.linux.channel import Channel
@@ -294,7 +294,7 @@ def test_a_listener_may_close_its_own_session(homes: Making) -> None:
             sandbox.close()
             closed.set()
 
-    home = homes(says(lambda call: messages.Text(call.call, "stdout", "x")))
+    home = homes(says(lambda call: messages.OutputShown(call.call, Stream("stdout", "x"))))
     sandbox = home.session()
     cell = sandbox.submit("x", listener=Closes())
     assert closed.wait(PATIENCE)

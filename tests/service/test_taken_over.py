@@ -36,7 +36,7 @@ from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import Cell
-from wasm_kernel.guests.protocol import CallFunction, Display
+from wasm_kernel.guests.protocol import CallFunction, Display, Stream
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, EmptyReply
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.task import Task
@@ -72,7 +72,7 @@ def test_a_call_that_its_worker_never_answers_has_an_end(
     "said",
     [
         messages.failure(0, WasmKernelError("the session is gone")),
-        messages.Text(1, "stdout", "half a cell"),
+        messages.OutputShown(1, Stream("stdout", "half a cell")),
         messages.Stuck(StopReason("grace", 1.0), is_kept=True),
         messages.Closed({}),
     ],
@@ -129,8 +129,8 @@ def test_a_cell_that_its_worker_never_ends_has_an_end(
         says(lambda call: ended(call, [1])),
         says(messages.Pong()),
         says(messages.Closed({})),
-        says(*[messages.Text(99, "stdout", "x" * 2**20)] * 5),
-        says(*[messages.Text(99, "stdout", "")] * 20_000),
+        says(*[messages.OutputShown(99, Stream("stdout", "x" * 2**20))] * 5),
+        says(*[messages.OutputShown(99, Stream("stdout", ""))] * 20_000),
         says(*[BrokerCancel(1)] * 20_000),
         says(*[messages.MaySleep()] * 20_000),
         says(*[BrokerRequest(n, "ForkSession", msgspec.Raw(b"{}")) for n in range(999)]),
@@ -174,7 +174,7 @@ def test_no_worker_answers_a_call_that_waits_for_the_next_worker(
         is_waiting.wait(PATIENCE)
         home.script = serves
         later = messages.Call(call.call + 1, call.request)
-        channel.send(messages.Text(later.call, "stdout", "forged"))
+        channel.send(messages.OutputShown(later.call, Stream("stdout", "forged")))
         channel.send(ended(later))
         answers_pings_alone(channel)
 
@@ -365,9 +365,9 @@ def test_the_text_of_a_workers_error_does_nothing_to_a_terminal() -> None:
     assert "said" in str(error)
 
 
-NUMBERS = st.integers(0, 3)
+NUMBERS, NAMES = st.integers(0, 3), st.sampled_from(["stdout", "stderr", "x"])
 REPORTS = st.one_of(
-    st.builds(messages.Text, NUMBERS, st.sampled_from(["stdout", "stderr"]), st.text(max_size=9)),
+    st.builds(messages.OutputShown, NUMBERS, st.builds(Stream, NAMES, st.text(max_size=9))),
     st.builds(messages.InputRequest, NUMBERS, st.text(max_size=9), st.booleans()),
     st.builds(messages.Failed, NUMBERS, st.sampled_from(["CellTimeout", "x"]), st.text(max_size=9)),
     st.builds(BrokerRequest, NUMBERS, st.just("EmptyReply"), st.just(msgspec.Raw(b"[]"))),

@@ -26,14 +26,11 @@ class CellOutput:
         self._text = {"stdout": bytearray(), "stderr": bytearray()}
         self.outputs: list[result.Output] = []
 
-    def add_text(self, name: str, text: str) -> None:
-        """Adds text of a stream."""
-        if self._wanted:
-            self._text[name] += text.encode("utf-8", "replace")
-
     def add(self, output: protocol.Output) -> None:
-        """Adds a rich output."""
-        if self._wanted:
+        """Adds text of a stream, or a rich output."""
+        if self._wanted and isinstance(output, protocol.Stream):
+            self._text[output.name] += output.text.encode("utf-8", "replace")
+        elif self._wanted:
             self.outputs.append(_as_result(output))
 
     def text(self, name: str) -> str:

@@ -24,6 +24,7 @@ from wasm_kernel.linux.channel import check_size, read
 from wasm_kernel.result import CommKind, CommMessage
 
 FRAME_DEPTH = 64
+TEXT_CHARACTERS = 1024 * 1024  # characters of one piece of text
 NAME_CHARACTERS = 200  # characters of a comm's id, or of its target's name
 
 _REASON_CHARACTERS = 150
@@ -45,16 +46,16 @@ class Next(_Frame, frozen=True, tag="next"):
     """The agent asks for the request of this turn."""
 
 
-class Stream(Struct, frozen=True):
-    """Text on standard output or error; made by the host from descriptors 1 and 2.
+class Stream(_Frame, frozen=True, tag="stream"):
+    """Text on standard output or error; made by the host from descriptors 1 and 2, not by agents.
 
     Attributes:
         name: `stdout` or `stderr`.
         text: The printed text.
     """
 
-    name: str
-    text: str
+    name: Annotated[str, Meta(pattern=r"^(stdout|stderr)\Z")]
+    text: Annotated[str, Meta(max_length=TEXT_CHARACTERS)]
 
 
 class Display(_Frame, frozen=True, tag="display"):

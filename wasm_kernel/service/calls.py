@@ -33,7 +33,13 @@ from wasm_kernel.execution.interfaces import (
     Listener,
     NoListener,
 )
-from wasm_kernel.guests.protocol import RichOutput, Stream, memory_size, without_surrogates
+from wasm_kernel.guests.protocol import (
+    TEXT_CHARACTERS,
+    RichOutput,
+    Stream,
+    memory_size,
+    without_surrogates,
+)
 from wasm_kernel.linux.broker import log_failure
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import CellError, CellResult
@@ -196,8 +202,6 @@ class PendingCall:
 
     def _heard(self, report: Report) -> messages.InputReply | None:
         match report:
-            case messages.Text():
-                self.listener.emit(Stream(report.name, report.text))
             case messages.OutputShown():
                 self.listener.emit(report.output)
             case messages.CommOut():
@@ -220,7 +224,7 @@ class PendingCall:
         except BaseException as problem:  # without an answer, the cell would wait for ever
             log_failure("a listener", problem)
             return messages.InputReply(number, refused=_NO_ANSWER)
-        if len(line) > messages.TEXT_CHARACTERS:
+        if len(line) > TEXT_CHARACTERS:
             return messages.InputReply(number, refused="the line is too long")
         return messages.InputReply(number, line)
 
@@ -286,12 +290,10 @@ class PendingCell(PendingCall):
         self.is_counted = cell.store_history
 
     def _heard(self, report: Report) -> messages.InputReply | None:
-        match report:
-            case messages.Text():
-                self._output.add_text(report.name, report.text)
-            case messages.OutputShown():
+        if isinstance(report, messages.OutputShown):
+            if not isinstance(report.output, Stream):
                 self._count(report.output)
-                self._output.add(report.output)
+            self._output.add(report.output)
         return super()._heard(report)
 
     def _count(self, output: RichOutput) -> None:

@@ -7,7 +7,7 @@ by their `Channel` before they are read, and checked field by field.
 # No `from __future__ import annotations`: msgspec would compile each annotation at every start.
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -30,7 +30,6 @@ from wasm_kernel.outputs import terminal
 from wasm_kernel.result import CellResult, Checkpoint, CommMessage, Ran, Travelled, VariableChanges
 from wasm_kernel.service.open_message import Number, Open, Stamps
 
-TEXT_CHARACTERS = 1024 * 1024  # characters of one piece of text
 _LOG_CHARACTERS = 16 * 1024
 
 Json = Any
@@ -211,17 +210,10 @@ Request = Open | Call | Interrupt | InputReply | Offer | Claimed | BrokerAnswer 
 # -- from the worker
 
 
-class Text(_Call, frozen=True, tag="text"):
-    """A cell has written text."""
-
-    name: Literal["stdout", "stderr"]
-    text: Annotated[str, Meta(max_length=TEXT_CHARACTERS)]
-
-
 class OutputShown(_Call, frozen=True, tag="shown"):
-    """A cell has shown a rich output."""
+    """A cell has written text, or shown a rich output."""
 
-    output: protocol.RichOutput
+    output: protocol.Output
 
 
 class CommOut(_Call, frozen=True, tag="said"):
@@ -378,7 +370,7 @@ class Pong(_Message, frozen=True, tag="pong"):
     """The worker is well."""
 
 
-_Said = Text | OutputShown | CommOut | InputRequest | Claim | Served | Noted | Terminating
+_Said = OutputShown | CommOut | InputRequest | Claim | Served | Noted | Terminating
 FromCell = _Said | BrokerRequest | BrokerCancel
 """The messages about outputs and questions of a running call."""
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, assert_never
+from typing import Any, assert_never
 
 import msgspec
 from msgspec import Raw, Struct
@@ -39,7 +39,7 @@ from wasm_kernel.folders.hiding import guarded
 from wasm_kernel.folders.locks import Holder, Resume
 from wasm_kernel.folders.private import Owner, PrivateFolders, lies_in_session
 from wasm_kernel.guests.base import GuestLanguage, switched_off
-from wasm_kernel.guests.protocol import Output, Stream
+from wasm_kernel.guests.protocol import TEXT_CHARACTERS, Output, Stream
 from wasm_kernel.linux import confinement
 from wasm_kernel.linux.broker import BrokerAnswer, BrokerError, RemoteBroker
 from wasm_kernel.linux.channel import Channel
@@ -416,13 +416,12 @@ class _Page:
 
     def emit(self, output: Output) -> None:
         """Sends an output; splits a long text into pieces."""
-        if not isinstance(output, Stream):
-            self._worker.send(messages.OutputShown(self._call, output))
-            return
-        most = messages.TEXT_CHARACTERS
-        name: Literal["stdout", "stderr"] = "stderr" if output.name == "stderr" else "stdout"
-        for at in range(0, len(output.text), most):
-            self._worker.send(messages.Text(self._call, name, output.text[at : at + most]))
+        pieces = [output]
+        if isinstance(output, Stream):
+            text, most = output.text, TEXT_CHARACTERS
+            pieces = [Stream(output.name, text[at : at + most]) for at in range(0, len(text), most)]
+        for piece in pieces:
+            self._worker.send(messages.OutputShown(self._call, piece))
 
     def comm(self, message: CommMessage) -> None:
         self._worker.send(messages.CommOut(self._call, message))
