@@ -24,7 +24,7 @@ from tests.service.traitors import (
     serves,
 )
 from wasm_kernel.errors import HostFailed, LimitReached, SandboxClosed, WasmKernelError
-from wasm_kernel.execution.interfaces import InputInterrupted, NoListener
+from wasm_kernel.execution.interfaces import Cell, InputInterrupted, NoListener
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.broker import BrokerRequest, EmptyReply
@@ -330,8 +330,8 @@ def test_options_change_between_two_calls_without_a_wait(homes: Making) -> None:
         told.append((opened.pip, served))
         waiting: list[messages.Call] = []
         while not isinstance(found := request(channel), messages.Close):
-            if isinstance(found, messages.Call) and isinstance(found.request, messages.Execute):
-                served.append(found.request.cell.code)
+            if isinstance(found, messages.Call) and isinstance(found.request, Cell):
+                served.append(found.request.code)
                 waiting.append(found)
             while waiting and may_end.is_set():
                 channel.send(ended(waiting.pop(0)))

@@ -377,7 +377,7 @@ REPORTS = st.one_of(
     st.just(messages.Pong()),
     st.just(messages.Terminating(1)),
     st.builds(lambda call: ended(messages.Call(call, messages.Query({}))), NUMBERS),
-    st.builds(lambda call: ended(messages.Call(call, messages.Execute(Cell(code="")))), NUMBERS),
+    st.builds(lambda call: ended(messages.Call(call, Cell(code=""))), NUMBERS),
 )
 FRAMES = st.lists(st.one_of(REPORTS.map(msgspec.json.encode), st.binary(max_size=40)), max_size=6)
 

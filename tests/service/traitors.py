@@ -16,6 +16,7 @@ import pytest
 from tests.faces import PATIENCE
 from wasm_kernel.errors import WorkerLost
 from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.interfaces import Cell
 from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.linux.broker import EmptyReply, Handlers
 from wasm_kernel.linux.channel import Channel
@@ -155,7 +156,7 @@ def serves(channel: Channel) -> None:
 
 
 def ended(call: messages.Call, value: object = None) -> messages.Ended:
-    if isinstance(call.request, messages.Execute):
+    if isinstance(call.request, Cell):
         value = CellResult(True, 0, None, None, 0, 0.0, (), (), (), {})
     elif isinstance(call.request, messages.Query) and value is None:
         value = {}

@@ -143,7 +143,7 @@ NUMBERS_MOST = (1 << 31) - 1
 """The highest number of a cell."""
 
 
-class Cell(Struct, frozen=True, kw_only=True):
+class Cell(Struct, frozen=True, kw_only=True, tag_field="kind", tag="execute"):
     """A cell to run; `Sandbox.submit` explains the fields."""
 
     code: str
@@ -200,7 +200,7 @@ NO_CELL = Cell(code="", silent=True, store_history=False)
 """The cell of a turn that runs none."""
 
 
-class TravelRequest(Struct, frozen=True):
+class TravelRequest(Struct, frozen=True, tag_field="kind", tag="travel"):
     """A request to go back or forth in the history; `Sandbox.undo` and its like explain it."""
 
     how: Literal["undo", "redo", "restore", "rollback"]

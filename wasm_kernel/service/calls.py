@@ -79,8 +79,8 @@ def _seconds(request: messages.CallRequest, policy: ExecutionPolicy) -> float:
     It is 0 for requests whose limit is not the worker's.
     """
     match request:
-        case messages.Execute(cell=cell):
-            limits = (policy.cell_timeout, cell.timeout_seconds)
+        case Cell():
+            limits = (policy.cell_timeout, request.timeout_seconds)
             return min((limit for limit in limits if limit), default=math.inf)
         case messages.Query():
             return policy.query_seconds
@@ -158,7 +158,7 @@ class PendingCall:
     @property
     def is_cell(self) -> bool:
         """True if the call is a cell."""
-        return isinstance(self.request, messages.Execute)
+        return isinstance(self.request, Cell)
 
     def begin(self, more: float = 0.0) -> None:
         """Begins to count the first call's time, with `more` additional seconds."""
@@ -279,7 +279,7 @@ class PendingCell(PendingCall):
         *,
         progress: Callable[[str], None] | None,
     ) -> None:
-        super().__init__(messages.Execute(cell), policy, listener, progress)
+        super().__init__(cell, policy, listener, progress)
         self.future = future
         self._output = CellOutput(wanted=self.listener.collects)
         self._outputs_left = policy.display_count + _MARGIN_OUTPUTS

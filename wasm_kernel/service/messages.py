@@ -87,12 +87,6 @@ class Start(_Message, frozen=True, tag="start"):
     """Asks the worker to start the guest."""
 
 
-class Execute(_Message, frozen=True, tag="execute"):
-    """Asks the worker to run a cell."""
-
-    cell: Cell
-
-
 class Query(_Message, frozen=True, tag="query"):
     """Asks the worker to pass a query to the guest."""
 
@@ -110,20 +104,10 @@ class OpenComms(_Message, frozen=True, tag="comms"):
     """Asks for the open comms."""
 
 
-class Travel(_Message, frozen=True, tag="travel"):
-    """Asks the worker to move memory to another state of the history."""
-
-    request: TravelRequest
-
-
 class NameState(_Message, frozen=True, tag="name"):
     """Asks the worker to name the current state of memory."""
 
     name: str
-
-
-class Checkpoints(_Message, frozen=True, tag="checkpoints"):
-    """Asks for the states that memory can be brought back to."""
 
 
 class Forget(_Message, frozen=True, tag="forget"):
@@ -133,7 +117,12 @@ class Forget(_Message, frozen=True, tag="forget"):
 
 
 class Timeline(_Message, frozen=True, tag="timeline"):
-    """Asks for the states as a tree, and the state that a redo leads to."""
+    """Asks for the states as a tree, and the state that a redo leads to.
+
+    If it `tells` the user that the session goes on, no cell does.
+    """
+
+    tells: bool = False
 
 
 class Changes(_Message, frozen=True, tag="changes"):
@@ -150,8 +139,8 @@ class Fork(_Message, frozen=True, tag="fork"):
     reseed: bool
 
 
-_OfHistory = Travel | NameState | Forget | Checkpoints | Timeline | Changes | Fork
-CallRequest = Start | Execute | Query | Comm | OpenComms | _OfHistory
+_OfHistory = TravelRequest | NameState | Forget | Timeline | Changes | Fork
+CallRequest = Start | Cell | Query | Comm | OpenComms | _OfHistory
 """The requests that a call can carry; `REPLIES` has the type of each one's reply."""
 
 
@@ -269,14 +258,13 @@ class States(Struct, frozen=True):
 
 REPLIES: Mapping[type[Struct], Any] = {
     Start: None,
-    Execute: CellResult | None,
+    Cell: CellResult | None,
     Query: Object,
     Comm: None,
     OpenComms: dict[str, str],
-    Travel: Travelled,
+    TravelRequest: Travelled,
     NameState: None,
     Forget: None,
-    Checkpoints: list[Checkpoint],
     Timeline: States,
     Changes: VariableChanges,
     Fork: list[str],

@@ -262,7 +262,7 @@ class Sandbox:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Returns the states that memory can be brought back to, oldest first."""
-        return [*self.call(messages.Checkpoints()).result()]
+        return [*self.call(messages.Timeline()).result().states]
 
     def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
         """Takes back the changes of the last cells to variables.
@@ -306,7 +306,7 @@ class Sandbox:
         return self._travel(TravelRequest("rollback", files=files))
 
     def _travel(self, request: TravelRequest) -> Travelled:
-        done: Travelled = self.call(messages.Travel(request)).result()
+        done: Travelled = self.call(request).result()
         return done
 
     def fork(self, n: int = 1, *, deterministic: bool = False) -> Sequence[Sandbox]:

@@ -26,10 +26,12 @@ from wasm_kernel.errors import Door, ForkError, FrameError, HostFailed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.functions import RequestFacts
 from wasm_kernel.execution.interfaces import (
+    Cell,
     InputInterrupted,
     InputRefused,
     OfferedMessage,
     SessionHooks,
+    TravelRequest,
 )
 from wasm_kernel.execution.jobs import SAVE_SECONDS, QueuedCell
 from wasm_kernel.execution.session_guest import SessionGuest
@@ -285,8 +287,8 @@ class _Worker:
             match request:
                 case messages.Start():
                     served: Future[Any] = guest.start()
-                case messages.Execute():
-                    served = self._cells[call] = guest.queue(request.cell, page)
+                case Cell():
+                    served = self._cells[call] = guest.queue(request, page)
                 case _:
                     serve = self._ways(page)[type(request)]
                     served = guest.between_cells(lambda: serve(request))
@@ -301,23 +303,22 @@ class _Worker:
             messages.Query: lambda asked: turns.query(asked.request),
             messages.Comm: lambda asked: turns.serve(asked.message, asked.parent, page),
             messages.OpenComms: lambda asked: turns.open_comms(page),
-            messages.Travel: lambda asked: runner.go(asked.request),
+            TravelRequest: runner.go,
             messages.NameState: lambda asked: runner.name(checked_name(asked.name)),
             messages.Forget: lambda asked: runner.state.forget_name(asked.name),
-            messages.Checkpoints: lambda asked: runner.state.tree.rows(),
-            messages.Timeline: lambda asked: self._timeline(),
+            messages.Timeline: self._timeline,
             messages.Changes: lambda asked: changes_between(runner, asked.since, asked.state),
             messages.Fork: self._fork,
         }
 
-    def _timeline(self) -> messages.States:
-        """Returns the states; no cell prints the sentence that the session goes on then."""
+    def _timeline(self, asked: messages.Timeline) -> messages.States:
+        """Returns the states, on the guest's thread."""
         guest, state = self._guest, self._guest.runner.state
         return messages.States(
             [Checkpoint(**row) for row in state.tree.rows()],
             state.tree.undone[-1] if state.tree.undone else 0,
             state.tree.ran,
-            guest.notices.pop_resumed(),
+            guest.notices.pop_resumed() if asked.tells else "",
             state.wait_written(0) if state.saved else None,
             guest.runner.memory_bytes,
         )

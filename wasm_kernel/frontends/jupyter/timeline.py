@@ -234,7 +234,7 @@ class KernelTimeline:
         return asyncio.wrap_future(self._sandbox.call(request))
 
     async def _travel(self, request: TravelRequest) -> Content:
-        done: Travelled = await self._call(messages.Travel(request))
+        done: Travelled = await self._call(request)
         self.changed()
         return {name: value for name, value in asdict(done).items() if name != "cells"}
 
@@ -254,7 +254,7 @@ class KernelTimeline:
         """Returns the states and the cells; asks the worker only if they may have changed."""
         version = self._version
         if self._known is None or self._known[0] != version:
-            found: messages.States = await self._call(messages.Timeline())
+            found: messages.States = await self._call(messages.Timeline(tells=True))
             self._known = version, self._content(found)
         return self._known[1]
 
