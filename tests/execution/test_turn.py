@@ -12,14 +12,11 @@ import pytest
 from tests.listening import Page
 from tests.tasks import LocalBroker
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import TravelError, WasmKernelError
 from wasm_kernel.execution.cell_output import CellOutput
 from wasm_kernel.execution.commands import HostCommands
-from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.interfaces import Cell, InputInterrupted, OfferedMessage
-from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
-from wasm_kernel.execution.turn import Turn
+from wasm_kernel.execution.turn import Turn, TurnHost
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine, switched_off
 from wasm_kernel.guests.python.language import PythonLanguage
@@ -44,21 +41,11 @@ class Travels:
         """Forgets the travel that was asked for."""
 
 
-class Sandbox:
-    """The collaborators of a turn."""
-
-    def __init__(self, policy: ExecutionPolicy) -> None:
-        self.comms = Comms()
-        self.commands = HostCommands(cast("Any", None), PythonLanguage(), LocalBroker({}))
-        travels: Any = Travels()
-        self.commands.travel = travels
-        self.clock = Clock()
-        self.policy = policy
-        self.fuel = FuelMeter(policy.fuel_budget)
-        self.streams = OutputStreams()
-        self.allowance = OutputAllowance(policy)
-        self.next_count = 1
-        self.turn: Turn | None = None
+def host(policy: ExecutionPolicy) -> TurnHost:
+    travels: Any = Travels()
+    commands = HostCommands(cast("Any", None), PythonLanguage(), LocalBroker({}))
+    commands.travel = travels
+    return TurnHost(policy, commands)
 
 
 class Driven:
@@ -66,7 +53,7 @@ class Driven:
 
     def __init__(self, cell: Cell | str = CELL, *, begun: bool = True, **limits: Any) -> None:
         policy = ExecutionPolicy(**limits)
-        self.ear, self.sandbox = Page(), Sandbox(policy)
+        self.ear, self.sandbox = Page(), host(policy)
         if isinstance(cell, str):
             self.turn = Turn({"op": cell}, self.ear, self.sandbox)
         else:
@@ -96,7 +83,7 @@ def test_each_frame_is_a_line_of_the_log_at_level_debug(caplog: pytest.LogCaptur
 
 def test_a_sessions_outputs_are_limited_and_errors_are_shown_even_then() -> None:
     policy = ExecutionPolicy(session_output_bytes=1000, output_bytes=1000)
-    parts = Sandbox(policy)
+    parts = host(policy)
     shown = []
     for _ in range(3):
         page = Page()

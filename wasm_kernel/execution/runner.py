@@ -14,18 +14,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from wasm_kernel.engine.clock import NO_SIGNALS, Clock
+from wasm_kernel.engine.clock import NO_SIGNALS
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED, Flavour
-from wasm_kernel.engine.streams import OutputStreams, OverflowFiles
+from wasm_kernel.engine.streams import OverflowFiles
 from wasm_kernel.errors import GuestCrashed, GuestStopped, HistoryError
 from wasm_kernel.events import Notices
 from wasm_kernel.execution.commands import HostCommands
-from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.descriptors import TO_START, make_room
 from wasm_kernel.execution.functions import as_request
 from wasm_kernel.execution.interfaces import NUMBERS_MOST, NoListener, TravelRequest
-from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
-from wasm_kernel.execution.turn import Turn
+from wasm_kernel.execution.turn import Turn, TurnHost
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
@@ -60,11 +58,10 @@ class RestingGuest(Struct, frozen=True):
     clock_ahead: int
 
 
-class GuestRunner:
+class GuestRunner(TurnHost):
     """The guest of one sandbox, and the parts that outlive a guest.
 
-    `count` is the least number of the next cell. `unkept` counts the cells whose commit `keep` is
-    about to take.
+    `unkept` counts the cells whose commit `keep` is about to take.
     """
 
     def __init__(
@@ -78,23 +75,14 @@ class GuestRunner:
         notices: Notices,
         count: int = 1,
     ) -> None:
-        self.policy = policy
-        self.folders = folders
-        self.clock = Clock()
-        self.comms = Comms()
-        self.changes = FileChanges(folders.app)
-        self.fuel = FuelMeter(policy.fuel_budget)
         self.state = SessionState(folders, policy, resume=resume, notices=notices)
-        self.commands = HostCommands(self.state, language, broker)
-        self.commands.travel.has_network = policy.reaches_out
-        self.next_count = count
-        self.language = language
-        self.allowance = OutputAllowance(policy)
         overflow = OverflowFiles(folders.app.folder, policy.text_file_bytes)
-        self.streams = OutputStreams(overflow)
+        super().__init__(policy, HostCommands(self.state, language, broker), overflow, count)
+        self.commands.travel.has_network = policy.reaches_out
+        self.language, self.folders = language, folders
+        self.changes = FileChanges(folders.app)
         self._guest: Guest | None = None
         self._resting: RestingGuest | None = None
-        self.turn: Turn | None = None
         self._keeping: Callable[[], bool] | None = None
         self.unkept = 0
 

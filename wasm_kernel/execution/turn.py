@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.engine.streams import OutputStreams
+from wasm_kernel.engine.streams import NO_OVERFLOW, OutputStreams, OverflowFiles
 from wasm_kernel.errors import (
     CALL_SECONDS,
     CellTimeout,
@@ -55,19 +55,23 @@ _CRASHED_SHARE = 1 / 16  # of the limit: a crash with less free is for lack of m
 FRAMES_MOST = 1_000_000  # frames of any kind in one turn; further ones are refused
 
 
-class TurnHost(Protocol):
-    """The parts of a sandbox that a turn uses: those of its `GuestRunner`."""
+class TurnHost:
+    """The parts of a sandbox that a turn uses; `turn` is the one that runs.
 
-    policy: ExecutionPolicy
-    clock: Clock
-    fuel: FuelMeter
-    streams: OutputStreams
-    allowance: OutputAllowance
-    comms: Comms
-    commands: HostCommands
-    next_count: int
-    turn: Turn | None
-    """The turn that runs."""
+    `count` is the least number of the next cell.
+    """
+
+    def __init__(
+        self,
+        policy: ExecutionPolicy,
+        commands: HostCommands,
+        overflow: OverflowFiles = NO_OVERFLOW,
+        count: int = 1,
+    ) -> None:
+        self.policy, self.commands, self.next_count = policy, commands, count
+        self.clock, self.comms, self.streams = Clock(), Comms(), OutputStreams(overflow)
+        self.fuel, self.allowance = FuelMeter(policy.fuel_budget), OutputAllowance(policy)
+        self.turn: Turn | None = None
 
 
 class Turn:
