@@ -19,7 +19,8 @@ from wasm_kernel.codecs.module import CodecError, CodecModule, Function
 from wasm_kernel.codecs.table import CODECS, Codec
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.compiler import Compiled
-from wasm_kernel.engine.host_calls import BoundGuest, OutOfBounds
+from wasm_kernel.engine.host_calls import OutOfBounds
+from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import GuestStopped, WasmKernelError
 
 _DONE, _FAILED = 0, 1
@@ -49,7 +50,7 @@ class CodecCalls:
 
     def __init__(
         self,
-        guest: BoundGuest,
+        guest: Instance,
         compiled: Callable[[Codec], Compiled],
         clock: Clock,
         memory_bytes: int,

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from wasm_kernel.codecs.module import CodecError, CodecModule, CodecResult, Function, Imports
-from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
+from wasm_kernel.engine.host_calls import Handler, Import
+from wasm_kernel.engine.instance import Instance
 
 _SET_JUMP = ("env", "setjmp")
 _HEADER = struct.Struct("<4i")  # width, height, subsampling, colour space
@@ -27,7 +28,7 @@ class JpegImports(Imports):
     others: ClassVar[Mapping[Import, str]] = {_SET_JUMP: "i"}
     allocator: ClassVar[tuple[str, tuple[int, ...]]] = ("malloc", ())
 
-    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+    def bind(self, guest: Instance) -> Mapping[Import, Handler]:
         """Returns the handlers for an instance."""
         return {_SET_JUMP: lambda _: 0}
 

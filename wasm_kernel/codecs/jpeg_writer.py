@@ -17,7 +17,8 @@ from msgspec import Struct
 
 from wasm_kernel.codecs.module import CodecError, CodecModule, CodecResult, Function, Imports
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.host_calls import BoundGuest, GuestMemory, Handler, Import
+from wasm_kernel.engine.host_calls import GuestMemory, Handler, Import
+from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import GuestStopped
 
 _TABLE = "S"
@@ -104,7 +105,7 @@ class JpegWriterImports(Imports):
         self.result: tuple[int, int] | None = None
         self._file_at = (0, 0)  # the place of the file's address and length
 
-    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+    def bind(self, guest: Instance) -> Mapping[Import, Handler]:
         """Returns the handlers for an instance."""
         handlers: dict[str, Handler] = {name: lambda *_: 0 for name in _IGNORED}
         handlers |= {name: partial(self._call, guest) for name in _CALLS}
@@ -112,7 +113,7 @@ class JpegWriterImports(Imports):
         handlers[_GROW] = partial(_grow, guest)
         return {("a", name): handler for name, handler in handlers.items()}
 
-    def _call(self, guest: BoundGuest, place: int, *args: int) -> int:
+    def _call(self, guest: Instance, place: int, *args: int) -> int:
         settings = self.settings
         if settings is not None and place in _STEPS:
             args = _STEPS[place](guest.memory, settings, args)
@@ -184,7 +185,7 @@ _STEPS: Mapping[int, Callable[[GuestMemory, Settings, Arguments], Arguments]] = 
 }
 
 
-def _set_tables(guest: BoundGuest, settings: Settings, encoder: int) -> None:
+def _set_tables(guest: Instance, settings: Settings, encoder: int) -> None:
     """Copies the quantization tables behind the pixels to where libjpeg-turbo has its own."""
     components = guest.memory.read_word(encoder + _COMPONENTS_AT)
     for n in range(settings.tables):
@@ -195,7 +196,7 @@ def _set_tables(guest: BoundGuest, settings: Settings, encoder: int) -> None:
         guest.memory.write_word(which, min(n, settings.tables - 1))
 
 
-def _table(guest: BoundGuest, encoder: int, n: int) -> int:
+def _table(guest: Instance, encoder: int, n: int) -> int:
     """Returns the address of a quantization table, which it makes if there is none."""
     place = encoder + _TABLES_AT + 4 * n
     if not guest.memory.read_word(place):
@@ -205,12 +206,12 @@ def _table(guest: BoundGuest, encoder: int, n: int) -> int:
     return guest.memory.read_word(place)
 
 
-def _copy(guest: BoundGuest, to: int, at: int, length: int) -> int:
+def _copy(guest: Instance, to: int, at: int, length: int) -> int:
     guest.memory.view(to, length)[:] = guest.memory.view(at, length)
     return abi.SUCCESS
 
 
-def _grow(guest: BoundGuest, size: int) -> int:
+def _grow(guest: Instance, size: int) -> int:
     try:
         guest.grow_to(size)
     except MemoryError:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.compiler import Compiled
-from wasm_kernel.engine.host_calls import BoundGuest, GuestMemory, Handler, Import
+from wasm_kernel.engine.host_calls import GuestMemory, Handler, Import
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import OutputStreams
 
@@ -65,7 +65,7 @@ class Imports:
         """All imports that are answered."""
         return {**self.reports, **self.others}
 
-    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+    def bind(self, guest: Instance) -> Mapping[Import, Handler]:
         """Returns the handlers for an instance."""
         return {key: partial(self._report, guest.memory) for key in self.reports}
 

@@ -20,7 +20,8 @@ from wasm_kernel.codecs.module import (
     Imports,
     text_at,
 )
-from wasm_kernel.engine.host_calls import BoundGuest, GuestMemory, Handler, Import
+from wasm_kernel.engine.host_calls import GuestMemory, Handler, Import
+from wasm_kernel.engine.instance import Instance
 
 _FILE = "./parquet_wasm_bg.js"
 _OPTION = "batchSize"
@@ -51,7 +52,7 @@ class ParquetImports(Imports):
         super().__init__()
         self._asked = ""
 
-    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+    def bind(self, guest: Instance) -> Mapping[Import, Handler]:
         """Returns the handlers for an instance."""
         answers: list[Handler] = [
             lambda _: 1,

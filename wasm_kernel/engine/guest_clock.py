@@ -18,10 +18,11 @@ import hashlib
 import struct
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
+from wasm_kernel.engine.host_calls import Handler, Import
 from wasm_kernel.engine.streams import OutputStreams
 
 REALTIME, MONOTONIC = 0, 1
@@ -65,8 +66,8 @@ class GuestClock:
         """The sleep function; and the clock, if wasmtime's faster one would be wrong."""
         return LATER if self._before else FIRST
 
-    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
-        """Returns the handlers for a guest."""
+    def bind(self, guest: Any) -> Mapping[Import, Handler]:
+        """Returns the handlers for an `Instance`."""
         self._memory = guest.memory
         return {(abi.WASI, "poll_oneoff"): self._poll, (abi.WASI, "clock_time_get"): self._tell}
 
@@ -146,8 +147,8 @@ class SteppedClock(GuestClock):
         """The clock, the sleep and the random numbers."""
         return {**LATER, _RANDOM: "ii"}
 
-    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
-        """Returns the handlers for a guest."""
+    def bind(self, guest: Any) -> Mapping[Import, Handler]:
+        """Returns the handlers for an `Instance`."""
         return {**super().bind(guest), _RANDOM: self._draw}
 
     def monotonic(self) -> int:

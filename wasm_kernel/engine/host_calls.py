@@ -10,8 +10,7 @@ import contextlib
 import ctypes
 import logging
 import struct
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 import wasmtime
 
@@ -90,49 +89,6 @@ class GuestMemory:
         return list(struct.iter_unpack("<II", self.read(table, 8 * count)))
 
 
-class BoundGuest(Protocol):
-    """A guest whose imports are being answered: its memory, and a way to call its exports."""
-
-    @property
-    def memory(self) -> GuestMemory:
-        """The guest's memory."""
-
-    def call(self, export: str, *args: int) -> int:
-        """Calls an export. Raises `GuestStopped` if the call does not return."""
-
-    def call_in_table(self, table: str, place: int, *args: int) -> int:
-        """Calls a function in an exported table, like `call`."""
-
-    def grow_to(self, size: int) -> None:
-        """Grows the memory to `size` bytes or more. Raises `MemoryError` above its limit."""
-
-    def count_work(self, fuel: int) -> bool:
-        """Counts a piece of work in the guest's place; returns False if fuel or time are over."""
-
-    @property
-    def fuel_left(self) -> int | None:
-        """The fuel that is left of this turn, or None if code is unmetered."""
-
-    def lower_fuel(self, most: int | None) -> int:
-        """Lowers the turn's fuel to `most`, if given; returns the fuel that the turn loses."""
-
-
-class HostFunctions(Protocol):
-    """A part of the host that answers some of a guest's imports."""
-
-    @property
-    def imports(self) -> Mapping[Import, str]:
-        """The imports that it answers, with shapes: `i` is a 32-bit argument, `I` a 64-bit one, and
-        `e` a reference to an object of the host, which is always null.
-
-        The result is an error number, unless the shape names another behind `>`: nothing, `e`, or
-        `d`, a whole number that the guest gets as a float.
-        """
-
-    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
-        """Returns the handlers for one new guest. Their exceptions become error numbers."""
-
-
 class Dispatcher:
     """The host functions of a linker, which serve one instance at a time.
 
@@ -154,9 +110,8 @@ class Dispatcher:
         self._kept = [self._define(self.linker, key, shape) for key, shape in shapes.items()]
 
     @classmethod
-    def of(cls, engine: wasmtime.Engine, hosts: Iterable[HostFunctions]) -> Dispatcher:
-        """Returns a dispatcher for an instance with these hosts; its owner must `release` it."""
-        shapes = {key: shape for host in hosts for key, shape in host.imports.items()}
+    def of(cls, engine: wasmtime.Engine, shapes: Mapping[Import, str]) -> Dispatcher:
+        """Returns a dispatcher for an instance's imports; its owner must `release` it."""
         for unused in [*_unused]:
             if unused.serves(engine, shapes):
                 with contextlib.suppress(ValueError):  # another thread was faster
@@ -168,10 +123,9 @@ class Dispatcher:
         """Returns whether an instance with these imports may have it."""
         return self._engine is engine and self._shapes == shapes
 
-    def bind(self, guest: BoundGuest, hosts: Iterable[HostFunctions]) -> None:
-        """Lets the hosts answer for this guest from now on."""
-        for host in hosts:
-            self._handlers.update(host.bind(guest))
+    def bind(self, handlers: Mapping[Import, Handler]) -> None:
+        """Lets the handlers answer from now on."""
+        self._handlers.update(handlers)
 
     def release(self) -> None:
         """Lets go of the handlers after the store was closed; the next instance may use it."""

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import wasmtime
 from msgspec import Struct, field
@@ -24,7 +24,7 @@ from wasm_kernel.engine import guest_clock, wasmtime_api
 from wasm_kernel.engine.clock import THIS_PROCESS, TICKER, Clock, StopReason
 from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.guest_clock import GuestClock, SteppedClock
-from wasm_kernel.engine.host_calls import Dispatcher, GuestMemory, HostFunctions, Import
+from wasm_kernel.engine.host_calls import Dispatcher, GuestMemory, Handler, Import
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.engine.wasmtime_api import CallEnd
 from wasm_kernel.errors import (
@@ -57,6 +57,22 @@ class InstanceOptions(Struct, frozen=True):
     deterministic: bool = False
     refuses_others: bool = False
     memory: str = "memory"
+
+
+class HostFunctions(Protocol):
+    """A part of the host that answers some of a guest's imports."""
+
+    @property
+    def imports(self) -> Mapping[Import, str]:
+        """The imports that it answers, with shapes: `i` is a 32-bit argument, `I` a 64-bit one, and
+        `e` a reference to an object of the host, which is always null.
+
+        The result is an error number, unless the shape names another behind `>`: nothing, `e`, or
+        `d`, a whole number that the guest gets as a float.
+        """
+
+    def bind(self, guest: Instance) -> Mapping[Import, Handler]:
+        """Returns the handlers for one new guest. Their exceptions become error numbers."""
 
 
 def define_early(compiled: Compiled, hosts: Sequence[Mapping[Import, str]]) -> None:
@@ -100,7 +116,8 @@ class Instance:
             self.random = stepped.random
         self._store = self._make_store(options)
         hosts = (self._time, *hosts)
-        self._dispatcher = Dispatcher.of(self._engine, hosts)
+        shapes = {key: shape for host in hosts for key, shape in host.imports.items()}
+        self._dispatcher = Dispatcher.of(self._engine, shapes)
         try:
             if options.refuses_others:
                 self._dispatcher.linker.define_unknown_imports_as_traps(compiled.module)
@@ -131,7 +148,8 @@ class Instance:
         self._context = wasmtime_api.context_of(self._store)
         self._memory: Any = self._exports[memory]
         self.memory = GuestMemory(wasmtime_api.RawMemory(self._context, self._memory))
-        self._dispatcher.bind(self, hosts)
+        for host in hosts:
+            self._dispatcher.bind(host.bind(self))
 
     def _watch(self) -> None:
         """Checks the guest on the ticker's thread, while it computes.

@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # front ends import this file, and must not import wasmtime w
     from wasm_kernel.engine.clock import Clock, Signals
     from wasm_kernel.engine.compiler import Compiled, Progress
     from wasm_kernel.engine.flavours import Flavour
-    from wasm_kernel.engine.host_calls import HostFunctions, Import
-    from wasm_kernel.engine.instance import Instance
+    from wasm_kernel.engine.host_calls import Import
+    from wasm_kernel.engine.instance import HostFunctions, Instance
     from wasm_kernel.engine.streams import OutputStreams
     from wasm_kernel.folders.folders import SandboxFolders
     from wasm_kernel.guests.prepared import PreparedFiles

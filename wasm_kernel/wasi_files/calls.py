@@ -15,7 +15,8 @@ import struct
 from collections.abc import Callable, Mapping
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.host_calls import BoundGuest, GuestMemory, Handler, Import, OutOfBounds
+from wasm_kernel.engine.host_calls import GuestMemory, Handler, Import, OutOfBounds
+from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.streams import NAMES, OutputStreams
 from wasm_kernel.wasi_files.context import PathAt
 from wasm_kernel.wasi_files.listing import Listing, Listings
@@ -53,7 +54,7 @@ class WasiFiles:
         self._sorts = sorts
         self._listings = Listings()
 
-    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+    def bind(self, guest: Instance) -> Mapping[Import, Handler]:
         """Returns the handlers for a guest: operations, and methods that have the calls' names."""
         self._memory, files = guest.memory, self._files
         direct: Mapping[str, Callable[..., None]] = {

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from wasm_kernel.engine.clock import Signals
 from wasm_kernel.engine.compiler import Compiled
-from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import, OutOfBounds
+from wasm_kernel.engine.host_calls import Handler, Import, OutOfBounds
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import GuestStopped
 from wasm_kernel.guests.base import GuestSetup
@@ -110,7 +110,7 @@ class HostImports:
         self.stopped: GuestStopped | None = None
         self.interrupts = interrupts
 
-    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+    def bind(self, guest: Instance) -> Mapping[Import, Handler]:
         """Returns the handlers for a guest."""
         self._memory, self._guest = guest.memory, guest
         return {

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.flavours import UNCHECKED
-from wasm_kernel.engine.host_calls import BoundGuest
+from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import GuestCrashed, GuestStopped, WasmKernelError
 from wasm_kernel.guests.base import GuestSetup
 from wasm_kernel.guests.javascript import files as guest_files
@@ -104,7 +104,7 @@ class _Shell:
         self._said = frame
         return b"{}"
 
-    def run(self, request: bytes, asking: BoundGuest) -> bytes:
+    def run(self, request: bytes, asking: Instance) -> bytes:
         """Hands a request over; returns the frame with which the shell ends its turn."""
         self._request, self._said = request, b""
         if not self.guest.run_turn(asking.fuel_left) or not self._said:
@@ -115,7 +115,7 @@ class _Shell:
 class Shells:
     """Runs the scripts of one guest. Only the guest's thread uses it; close it."""
 
-    def __init__(self, guest: BoundGuest, setup: GuestSetup) -> None:
+    def __init__(self, guest: Instance, setup: GuestSetup) -> None:
         self._guest, self._setup = guest, setup
         broker: Any = setup.broker
         self._language = ShellLanguage.shared(broker)

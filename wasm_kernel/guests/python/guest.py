@@ -42,7 +42,7 @@ from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.clock import Clock, Signals
 from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.flavours import Flavour
-from wasm_kernel.engine.host_calls import BoundGuest, GuestMemory, Handler, Import, OutOfBounds
+from wasm_kernel.engine.host_calls import GuestMemory, Handler, Import, OutOfBounds
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
 from wasm_kernel.errors import GuestCrashed, GuestStopped, ImageError
@@ -148,14 +148,14 @@ class HostChannel:
     def __init__(
         self,
         answer: Callable[[bytes], bytes],
-        open_codecs: Callable[[BoundGuest], CodecCalls] | None = None,
-        open_shells: Callable[[BoundGuest], Shells] | None = None,
+        open_codecs: Callable[[Instance], CodecCalls] | None = None,
+        open_shells: Callable[[Instance], Shells] | None = None,
     ) -> None:
         self._answer = answer
         self._open_codecs, self._open_shells = open_codecs, open_shells
         self._shells: Shells | None = None
 
-    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+    def bind(self, guest: Instance) -> Mapping[Import, Handler]:
         """Returns the handler for a guest."""
         memory = guest.memory
         numpy: HostNumpy | None = None
@@ -198,7 +198,7 @@ class HostChannel:
             self._shells.close()
 
 
-def _handed_over(guest: BoundGuest, answer: bytes) -> tuple[int, int]:
+def _handed_over(guest: Instance, answer: bytes) -> tuple[int, int]:
     """Writes an answer into the guest's memory; returns its address, or 0, and its length."""
     try:
         place = guest.call("host_alloc", max(1, len(answer)))

@@ -26,7 +26,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from wasm_kernel.engine.host_calls import BoundGuest, OutOfBounds
+from wasm_kernel.engine.host_calls import OutOfBounds
+from wasm_kernel.engine.instance import Instance
 
 _LOG = logging.getLogger("wasm_kernel.guests")
 _DONE, _NOT_DONE = 0, 1
@@ -90,7 +91,7 @@ class _Piece(Struct, frozen=True):
 class HostNumpy:
     """The products and sorts of one guest. Only the guest's thread uses it."""
 
-    def __init__(self, guest: BoundGuest) -> None:
+    def __init__(self, guest: Instance) -> None:
         self._guest = guest
         self._memory = guest.memory
         self._numpy: Any = _import_numpy()

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from wasm_kernel.codecs.calls import CodecCalls
     from wasm_kernel.codecs.table import Codec
     from wasm_kernel.engine.compiler import Compiler, GuestBinary
-    from wasm_kernel.engine.host_calls import BoundGuest
+    from wasm_kernel.engine.instance import Instance
     from wasm_kernel.engine.streams import OutputStreams
     from wasm_kernel.guests.javascript.shell import Shells
 
@@ -282,7 +282,7 @@ class PythonLanguage(GuestLanguage):
         instance = setup.instance(compiled, channel, ARGV)
         return PythonGuest(instance, setup.files, addresses, setup.flavour, channel)
 
-    def _codecs(self, setup: GuestSetup, guest: BoundGuest) -> CodecCalls:
+    def _codecs(self, setup: GuestSetup, guest: Instance) -> CodecCalls:
         """Returns the codecs of a guest; few guests use any."""
         from wasm_kernel.codecs.calls import CodecCalls
 
@@ -291,7 +291,7 @@ class PythonLanguage(GuestLanguage):
 
         return CodecCalls(guest, compiled, setup.clock, setup.memory_bytes)
 
-    def _shells(self, setup: GuestSetup, guest: BoundGuest) -> Shells:
+    def _shells(self, setup: GuestSetup, guest: Instance) -> Shells:
         """Returns the runner of a guest's shell scripts; few guests run any."""
         from wasm_kernel.guests.javascript.shell import Shells
 
