@@ -151,7 +151,7 @@ def test_a_running_cell_is_ended_by_another_call_and_info_answers_during_it(stdi
     call = stdio.begin("execute_code", code="import time; time.sleep(300)")
     wait_for(lambda: "busy" in stdio.call("list_sessions").text)
     info = stdio.call("get_workspace_info").text
-    assert "before: list (3)" in info
+    assert "before: list (3 items)" in info
     assert "as of the last cell" in info
     assert "A cell runs" in stdio.call("undo").text
     assert "interrupted" in stdio.call("cancel_execution").text

@@ -196,7 +196,7 @@ def test_workspace_information(one_client: Agent) -> None:
     one_client.call("write_file", path="notes.txt", content="hello")
     one_client.call("execute_code", code="1 / 0")
     info = one_client.call("get_workspace_info").text
-    assert "numbers: list (3)" in info
+    assert "numbers: list (3 items)" in info
     assert "1 / 0 -> ZeroDivisionError" in info
     assert "notes.txt" in info
     assert "of 512.0 MiB" in info

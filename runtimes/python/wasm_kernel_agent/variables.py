@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import sys
 import types
 import zlib
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 _NAMES_MOST = 300  # the newest variables
 _OBJECTS_MOST = 3_000  # objects that are looked at, of all variables
@@ -25,6 +28,8 @@ _BYTES_MOST = 1024 * 1024  # bytes of a text or an array; an n-th of that for th
 _BYTES_LEAST = 64
 _BITS_MOST = 256
 _ATTRIBUTES_MOST = 50  # attributes of a table
+_TOLD, _TOLD_MOST = 200, 100  # characters of a name or text, names
+_PACKAGES = "*.dist-info"
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: such a type may have been made by a cell
 
 _name_of = type.__dict__["__name__"].__get__
@@ -45,6 +50,30 @@ def answer(shell: Any, _: dict[str, Any]) -> dict[str, Any]:
     most = max(_OBJECTS_LEAST, _OBJECTS_MOST // max(1, len(names)))
     variables = [_described(name, space[name], most) for name in reversed(names)]
     return {"status": "ok", "variables": variables, "more": next(shown, None) is not None}
+
+
+def overview(shell: Any) -> str:
+    """Returns the newest variables first, modules and packages, as JSON that a text's quotes keep.
+
+    A client asks for it after each cell. No code of a cell runs.
+    """
+    shown = [(name, shell.user_ns[name]) for name in reversed(shell.user_ns)]
+    shown = [pair for pair in shown if _is_shown(pair[0], shell.user_ns_hidden)]
+    modules = [_as_imported(*pair) for pair in shown if type(pair[1]) is types.ModuleType]
+    found = [
+        (name[:_TOLD], _name_of(type(value))[:_TOLD], _text(value)[:_TOLD])
+        for name, value in shown
+        if type(value) is not types.ModuleType
+    ]
+    site = Path(next((path for path in sys.path if path.endswith("/site-packages")), ""))
+    listed = itertools.islice(site.glob(_PACKAGES), _TOLD_MOST)
+    told = {"variables": found[:_TOLD_MOST], "count": len(found), "modules": modules[:_TOLD_MOST]}
+    return quote(json.dumps(told | {"packages": sorted(each.stem[:_TOLD] for each in listed)}))
+
+
+def _as_imported(name: str, module: types.ModuleType) -> str:
+    real = module.__dict__.get("__name__", name)
+    return name[:_TOLD] if real == name else f"{real} as {name}"[:_TOLD]
 
 
 def _is_shown(name: Any, hidden: Any) -> bool:

@@ -19,43 +19,6 @@ NAME = "wasm_kernel_variables"
 
 _MOST, _CHARACTERS = 100, 200
 _TEXT_CHARACTERS = 200_000  # the most of a guest's report
-_PYTHON = f"""
-def seen(shell):
-    import json, os, sys
-    from itertools import islice
-    from types import ModuleType
-    from urllib.parse import quote
-    hidden, found, modules, packages = shell.user_ns_hidden, [], [], []
-    for name, value in reversed(list(shell.user_ns.items())):
-        if not isinstance(name, str) or name[:1] == "_" or name in hidden:
-            continue
-        if isinstance(value, ModuleType):
-            real = getattr(value, "__name__", name)
-            whole = name if real == name or not isinstance(real, str) else f"{{real}} as {{name}}"
-            modules.append(whole[:{_CHARACTERS}])
-            continue
-        size = ""
-        try:
-            shape = getattr(value, "shape", None)
-            if isinstance(shape, tuple):
-                size = " x ".join(map(str, shape))
-            elif isinstance(value, (str, bytes, bytearray, list, tuple, dict, set, frozenset)):
-                size = f"{{len(value):,}}"
-            elif isinstance(value, (bool, int, float, complex)):
-                size = repr(value)
-        except Exception:
-            pass
-        found.append([name[:{_CHARACTERS}], type(value).__name__[:{_CHARACTERS}], size[:40]])
-    try:
-        site = next(path for path in sys.path if path.endswith("/site-packages"))
-        names = [entry.name for entry in islice(os.scandir(site), 1000)]
-        packages = sorted(name[:-10] for name in names if name.endswith(".dist-info"))
-    except (OSError, StopIteration):
-        pass
-    told = {{"variables": found[:{_MOST}], "count": len(found), "modules": modules[:{_MOST}],
-            "packages": [name[:{_CHARACTERS}] for name in packages[:{_MOST}]]}}
-    return quote(json.dumps(told))
-"""
 _JAVASCRIPT = """
 (() => {
   const found = [];
@@ -80,10 +43,8 @@ _JAVASCRIPT = """
 })()
 """
 _EXPRESSIONS = {
-    # the function is made once per session: compiling it takes some milliseconds
     RuntimeType.PYTHON.value: (
-        f"(lambda shell: (shell.meta.get({NAME!r}) or (lambda d: (exec({_PYTHON!r}, d), "
-        f"shell.meta.setdefault({NAME!r}, d['seen']))[1])({{}}))(shell))(get_ipython())"
+        "__import__('wasm_kernel_agent.variables').variables.overview(get_ipython())"
     ),
     RuntimeType.JAVASCRIPT.value: _JAVASCRIPT.replace("PACKAGES", f"{LIBRARY_GUEST}/npm.json"),
 }
