@@ -5,6 +5,7 @@ file operation, which still leads nowhere outside.
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,10 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel import (
+    ExecutionPolicy,
+    Mount,
+    WorkspaceError,
+    create_sandbox,
     delete_session_path,
     list_session_files,
     read_session_file,
@@ -130,3 +135,16 @@ def test_a_walk_meets_no_swapped_link(place: Path) -> None:
             with suppress(ValueError, OSError):
                 delete_session_path("s", "swapped", place, recursive=True)
     untouched(place)
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_refused_in_words(tmp_path: Path) -> None:
+    """Before, each call said that its process had ended, and that the log says more."""
+    strange = tmp_path / os.fsdecode(b"strange-\xff")
+    strange.mkdir()
+    mount = ExecutionPolicy(mounts=(Mount(strange, "/data"),))
+    for workspace, policy in ((strange / "own", None), (tmp_path / "own", mount)):
+        with (
+            create_sandbox(workspace=workspace, policy=policy) as sandbox,
+            pytest.raises(WorkspaceError, match="not UTF-8"),
+        ):
+            sandbox.execute("1")

@@ -318,7 +318,7 @@ def real_path(path: Path | str) -> Path:
     """
     path = Path(path)
     if path.is_absolute():
-        return path.resolve()
+        return Path(os.path.realpath(path))  # `resolve` has an error of its own for a loop of links
     with contextlib.suppress(OSError):  # such as a missing folder: opening it will report that
         os.close(_walked(path, SEARCHED))
     return _lexical(path)

@@ -166,7 +166,7 @@ class Worker(Process):
 
     def open(self, opened: Open) -> None:
         """Sends the worker its session; the first message, sent once."""
-        self.channel.send(opened)
+        opened.send(self.channel)
 
     def handed_over(self) -> tuple[Process, list[int]]:
         """Returns the process, and copies of its descriptors for another user; closes it here."""

@@ -12,14 +12,20 @@ from msgspec.structs import replace
 from wasm_kernel.errors import Door
 from wasm_kernel.execution.functions import Offered
 from wasm_kernel.folders.folders import OpenedFolders
+from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.folders import Inode, real_path
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
+from wasm_kernel.sessions.root import WorkspaceError
 
 Number = Annotated[int, Meta(ge=1, lt=2**31)]  # the number of a cell
 Stamp = Annotated[tuple[int, ...], Meta(max_length=8)]
 Stamps = dict[Annotated[str, Meta(max_length=100)], Stamp]
 
 
+_NOT_TEXT = (
+    "The path of the workspace, of a mount or of the notebook is not UTF-8. Nothing was run. "
+    "Rename the folder or the file whose name holds other bytes."
+)
 _VERIFIED_MOST = 2_000  # contents, of a session that sleeps
 
 
@@ -140,6 +146,13 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     kernel: KernelSession | None = None
     functions: Offered = ()
     files_of: str = ""
+
+    def send(self, channel: Channel) -> None:
+        """Sends the message; raises `WorkspaceError` if a path in it is not UTF-8."""
+        try:
+            channel.send(self)
+        except UnicodeEncodeError:
+            raise WorkspaceError(_NOT_TEXT) from None
 
     @property
     def changes(self) -> "OpenChanges":

@@ -143,6 +143,7 @@ def test_a_link_in_a_notebooks_place_is_not_followed(make: Making, tmp_path: Pat
     (tmp_path / "in/x/out.ipynb").symlink_to(elsewhere)
     (tmp_path / "in/x/same.ipynb").symlink_to("a.ipynb")
     os.mkfifo(tmp_path / "in/x/pipe.ipynb")
+    (tmp_path / "in/x/loop.ipynb").symlink_to("loop.ipynb")
     sources = {each.path: each for each in find_sources([str(tmp_path / "in/x")], tmp_path / "o")}
     read = {path.name: source for path, source in sources.items() if path is not None}
     assert read_notebook(read["same.ipynb"]).cells[0].source == "1"
@@ -150,6 +151,8 @@ def test_a_link_in_a_notebooks_place_is_not_followed(make: Making, tmp_path: Pat
         read_notebook(read["out.ipynb"])
     with pytest.raises(NotebookError, match="not a file"):
         read_notebook(read["pipe.ipynb"])
+    with pytest.raises(NotebookError, match="Too many levels"):  # before, it ended the whole run
+        read_notebook(read["loop.ipynb"])
 
 
 def test_a_hostile_notebook_is_read_in_time_that_grows_with_its_size() -> None:

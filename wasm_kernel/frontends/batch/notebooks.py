@@ -179,7 +179,7 @@ def _content(path: Path) -> bytes:
 
     Raises `NotebookError` if it is not a regular file, or is a link to a file of another folder.
     """
-    real = path.resolve(strict=True)
+    real = Path(os.path.realpath(path, strict=True))  # a loop of links is an OSError here
     if not real.is_relative_to(path.parent):
         raise NotebookError(_LEADS_OUT)
     with os.fdopen(os.open(real, _READ_ONLY), "rb") as file:
