@@ -37,7 +37,7 @@ from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.fork_process import ForkProcess
 from wasm_kernel.service.messages import PACKET, CleanerRequest, ForkReply, ForkRequest
-from wasm_kernel.service.open_message import Open
+from wasm_kernel.service.open_message import Open, encoding
 
 _SECONDS = 60.0  # for an answer of the process, while it neither computes nor reads
 _BUSY = 0.1  # the share of the time that counts while it computes or reads
@@ -166,7 +166,8 @@ class Worker(Process):
 
     def open(self, opened: Open) -> None:
         """Sends the worker its session; the first message, sent once."""
-        opened.send(self.channel)
+        with encoding():
+            self.channel.send(opened)
 
     def handed_over(self) -> tuple[Process, list[int]]:
         """Returns the process, and copies of its descriptors for another user; closes it here."""
@@ -229,10 +230,9 @@ def _kilobytes(file: int, names: tuple[str, ...]) -> int:
 class ForkServer:
     """The process that workers are forked from; restarted if it is gone. Any thread may use it.
 
-    It begins with `started`, which may be shared; later ones are its own.
-
-    If it `has_spares`, each request for a worker from the second one on is followed by a spare
-    worker of the same kind, so that the next session starts sooner.
+    It begins with `started`, which may be shared; later ones are its own. If it `has_spares`, each
+    request for a worker from the second one on is followed by a spare worker of the same kind, so
+    that the next session starts sooner.
     """
 
     def __init__(self, started: ForkProcess | None = None, *, has_spares: bool = True) -> None:

@@ -2,6 +2,8 @@
 
 # No `from __future__ import annotations`: msgspec would compile each annotation at every start.
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +14,6 @@ from msgspec.structs import replace
 from wasm_kernel.errors import Door
 from wasm_kernel.execution.functions import Offered
 from wasm_kernel.folders.folders import OpenedFolders
-from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.folders import Inode, real_path
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
 from wasm_kernel.sessions.root import WorkspaceError
@@ -81,6 +82,15 @@ class KernelSession(Struct, frozen=True, kw_only=True):
     awake_seconds: float
 
 
+@contextmanager
+def encoding() -> Iterator[None]:
+    """Raises `WorkspaceError` if a path in an `Open` that the block encodes is not UTF-8."""
+    try:
+        yield
+    except UnicodeEncodeError:
+        raise WorkspaceError(_NOT_TEXT) from None
+
+
 class OpenChanges(Struct, frozen=True):
     """The part of `Open` that changes from one worker of a session to the next.
 
@@ -146,13 +156,6 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     kernel: KernelSession | None = None
     functions: Offered = ()
     files_of: str = ""
-
-    def send(self, channel: Channel) -> None:
-        """Sends the message; raises `WorkspaceError` if a path in it is not UTF-8."""
-        try:
-            channel.send(self)
-        except UnicodeEncodeError:
-            raise WorkspaceError(_NOT_TEXT) from None
 
     @property
     def changes(self) -> "OpenChanges":

@@ -25,7 +25,7 @@ from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.folders import closing_fd
 from wasm_kernel.service.fork_server import FILES, ForkServer, Process, Worker
 from wasm_kernel.service.messages import PACKET
-from wasm_kernel.service.open_message import Open, OpenChanges
+from wasm_kernel.service.open_message import Open, OpenChanges, encoding
 
 _LEAVE_SECONDS = 0.3  # for the worker to close its session; then the broker ends, too
 _GONE = "The kernel's helper process has ended, so no cell can run. Restart the kernel."
@@ -70,7 +70,8 @@ class WorkerSupply:
         Raises `BrokerError` if the broker has ended.
         """
         with closing_fd(os.memfd_create("session")) as file:
-            os.write(file, msgspec.json.encode(opened))
+            with encoding():
+                os.write(file, msgspec.json.encode(opened))
             try:
                 socket.send_fds(self._line, [b"{}"], [file])
             except OSError as problem:
