@@ -118,38 +118,53 @@ def switched_off(sentence: str) -> CommandHandler:
 # -- languages
 
 
-COMMAND = re.compile(r"%(\w+)(?:[ \t]+(\S.*))?")
-"""A line that holds a command."""
-
+_COMMAND = re.compile(r"%(\w+)(?:[ \t]+(\S.*))?")
 _LINE = re.compile(r"[^\r\n]+")
+_TEXT_MOST = 100_000  # characters of a cell that is read while the guest waits
 
 
-def code_lines(source: str, comment: str) -> Iterator[str]:
-    """Yields the lines with code, one by one, since the first decides on most cells."""
-    for found in _LINE.finditer(source):
-        line = found[0].strip()
-        if line and not line.startswith(comment):
-            yield line
+class ParsedCell(Struct, frozen=True):
+    """A cell's text, as the host reads it: in linear time, and without raising.
 
+    Attributes:
+        source: The text.
+        comment: The beginning of a comment in its language.
+    """
 
-class ParsedCell(Protocol):
-    """A cell's text, as the host reads it: in linear time, and without raising."""
+    source: str
+    comment: ClassVar[str]
 
-    @property
-    def source(self) -> str:
-        """The text."""
+    def lines(self) -> Iterator[str]:
+        """Yields the lines with code, one by one, since the first decides on most cells."""
+        for found in _LINE.finditer(self.source):
+            line = found[0].strip()
+            if line and not line.startswith(self.comment):
+                yield line
 
-    def only_commands(self, names: Collection[str]) -> list[CommandLine] | None:
-        """Returns the commands of a cell that holds only some of these; else None. It is quick.
+    def command(self, line: str) -> CommandLine | None:
+        """Returns the command that a line holds; None if there is none.
 
         Commands that the guest would have to expand or explain do not count.
         """
+        match = _COMMAND.fullmatch(line)
+        return CommandLine(match[1], match[2] or "") if match else None
+
+    def only_commands(self, names: Collection[str]) -> list[CommandLine] | None:
+        """Returns the commands of a cell that holds only some of these; else None. It is quick."""
+        found = []
+        for line in self.lines() if len(self.source) <= _TEXT_MOST else ():
+            command = self.command(line)
+            if command is None or command.name not in names:
+                return None
+            found.append(command)
+        return found or None
 
     def commands(self, names: Collection[str]) -> list[CommandLine]:
         """Returns the commands among `names` that stand at top level, in their order.
 
         It takes some 2 us a character.
         """
+        raise NotImplementedError
 
 
 class GuestSetup(Struct, frozen=True):
@@ -282,12 +297,14 @@ class GuestLanguage(ABC):
             itself,".
         library_paths: The guest's paths of folders that each of its installations has.
         host_imports: The imports of its guests that its own host functions answer.
+        parse_cell: Reads a cell's text.
     """
 
     name: ClassVar[str]
     where_commands_stand: ClassVar[str]
     library_paths: ClassVar[frozenset[str]]
     host_imports: ClassVar[Mapping[Import, str]]
+    parse_cell: ClassVar[type[ParsedCell]]
 
     def __init__(self, cache: Cache | None = None, broker: Broker | None = None) -> None:
         from wasm_kernel.engine.cache import Cache
@@ -363,10 +380,6 @@ class GuestLanguage(ABC):
 
         The image's open files are not open yet; the caller opens files when it loads the memory.
         """
-
-    @abstractmethod
-    def parse_cell(self, code: str) -> ParsedCell:
-        """Reads a cell's text."""
 
     @abstractmethod
     def commands(self, folders: SandboxFolders) -> Mapping[str, CommandHandler]:

@@ -30,7 +30,7 @@ from wasm_kernel.guests.protocol import (
 )
 from wasm_kernel.outputs import bundle, terminal
 from wasm_kernel.outputs.bundle import Mode
-from wasm_kernel.outputs.cleaner import OutputCleaner, ShouldStop
+from wasm_kernel.outputs.cleaner import Cleaner, ShouldStop
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import CellError, CommMessage, SandboxResult
 
@@ -90,7 +90,7 @@ def of_problem(problem: Exception) -> Error:
     )
 
 
-def execute_reply(result: SandboxResult, execution_count: int, cleaner: OutputCleaner) -> Content:
+def execute_reply(result: SandboxResult, execution_count: int, cleaner: Cleaner) -> Content:
     """The reply to an `execute_request` with this result."""
     asked, should_stop = result.reply, _in_a_moment()
     answers = _object(asked.get("user_expressions"))
@@ -161,7 +161,7 @@ def _in_a_moment() -> ShouldStop:
     return lambda: time.monotonic() > end
 
 
-def _expression(answer: Any, cleaner: OutputCleaner, should_stop: ShouldStop) -> Content:
+def _expression(answer: Any, cleaner: Cleaner, should_stop: ShouldStop) -> Content:
     if isinstance(answer, dict) and answer.get("status") == "ok":
         return {"status": "ok"} | _shown(answer, cleaner, should_stop)
     fields = _object(answer)
@@ -169,21 +169,21 @@ def _expression(answer: Any, cleaner: OutputCleaner, should_stop: ShouldStop) ->
     return {"status": "error"} | error_fields(clean_error(error))
 
 
-def _shown(answer: Mapping[str, Any], cleaner: OutputCleaner, should_stop: ShouldStop) -> Content:
+def _shown(answer: Mapping[str, Any], cleaner: Cleaner, should_stop: ShouldStop) -> Content:
     """The cleaned bundle in an answer of the guest."""
     data, metadata = _object(answer.get("data")), _object(answer.get("metadata"))
     shown = cleaner.bundle(data, metadata, should_stop)
     return {"data": shown.data, "metadata": shown.metadata}
 
 
-def payloads(value: Any, cleaner: OutputCleaner, should_stop: ShouldStop) -> list[Content]:
+def payloads(value: Any, cleaner: Cleaner, should_stop: ShouldStop) -> list[Content]:
     """The last `PAYLOADS` payloads, if a front end acts on them, cut to size."""
     last = value[-PAYLOADS:] if isinstance(value, list) else []
     found = [_payload(item, cleaner, should_stop) for item in last]
     return [payload for payload in found if payload]
 
 
-def _payload(item: Any, cleaner: OutputCleaner, should_stop: ShouldStop) -> Content:
+def _payload(item: Any, cleaner: Cleaner, should_stop: ShouldStop) -> Content:
     fields = _object(item)
     match fields.get("source"):
         case "page":
@@ -231,7 +231,7 @@ def _typed(metadata: Content) -> Content:
     return {_TYPES: types} if listed else {}
 
 
-def inspect_reply(reply: Mapping[str, Any], cleaner: OutputCleaner) -> Content:
+def inspect_reply(reply: Mapping[str, Any], cleaner: Cleaner) -> Content:
     """The reply to an `inspect_request`; an empty `reply` makes one that found nothing."""
     shown = _shown(reply, cleaner, _in_a_moment())
     found = reply.get("found") is True and bool(shown["data"])
@@ -296,7 +296,7 @@ def clean_error(error: Error) -> Error:
 
 
 def clean_output(
-    output: Output, cleaner: OutputCleaner, should_stop: ShouldStop
+    output: Output, cleaner: Cleaner, should_stop: ShouldStop
 ) -> tuple[Output, tuple[str, ...]]:
     """Returns the cleaned output, and phrases for the removed parts.
 

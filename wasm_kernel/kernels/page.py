@@ -12,7 +12,7 @@ from wasm_kernel.execution.interfaces import InputRefused
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.kernels import messages
 from wasm_kernel.outputs.bundle import Mode
-from wasm_kernel.outputs.cleaner import OutputCleaner
+from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.outputs.terminal import StreamCleaner
 from wasm_kernel.result import CommMessage
 
@@ -33,7 +33,7 @@ class CleanPage(ABC):
     has asked its kernel to end.
     """
 
-    def __init__(self, sandbox: Sandbox, cleaner: OutputCleaner) -> None:
+    def __init__(self, sandbox: Sandbox, cleaner: Cleaner) -> None:
         self.cleaner = cleaner
         self.is_ending = False
         self.sandbox = sandbox

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -27,25 +27,11 @@ class CleanMessage(Struct, frozen=True):
     removed: tuple[str, ...] = ()
 
 
-class OutputCleaner(Protocol):
-    """Cleans a guest's outputs for a page, in a mode.
+class Cleaner:
+    """Cleans a guest's outputs for a page, in a mode. This one does the work in this process.
 
     Any thread may have a bundle cleaned; one thread at a time has messages to widgets cleaned.
     """
-
-    mode: Mode
-
-    def bundle(
-        self, data: Mapping[str, Any], metadata: Mapping[str, Any], should_stop: ShouldStop
-    ) -> CleanOutput:
-        """Returns the part of a bundle that may be shown, as `bundle.clean` does."""
-
-    def comm(self, message: CommMessage, should_stop: ShouldStop) -> CleanMessage:
-        """Returns the part of a guest's message that may reach a widget of the page."""
-
-
-class Cleaner:
-    """An `OutputCleaner` that does its work in this process."""
 
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
@@ -63,11 +49,11 @@ class Cleaner:
     def bundle(
         self, data: Mapping[str, Any], metadata: Mapping[str, Any], should_stop: ShouldStop
     ) -> CleanOutput:
-        """Cleans a bundle."""
+        """Returns the part of a bundle that may be shown, as `bundle.clean` does."""
         return bundle.clean(data, metadata, self.mode, should_stop)
 
     def comm(self, message: CommMessage, should_stop: ShouldStop) -> CleanMessage:
-        """Cleans a message to a widget."""
+        """Returns the part of a guest's message that may reach a widget of the page."""
         removals = Removals()
         try:
             with stopping_if(should_stop):

@@ -94,15 +94,15 @@ def _can_be_sent(clean: Struct) -> bool:
     return True
 
 
-class WalledCleaner:
-    """An `OutputCleaner` whose work is done by a process of its own, behind the second wall.
+class WalledCleaner(Cleaner):
+    """A cleaner whose work is done by a process of its own, behind the second wall.
 
     Its methods raise `CleanerLost` if that process ends, or gives no valid answer within
     `ANSWER_SECONDS`. Any thread may close it.
     """
 
     def __init__(self, server: ForkServer, mode: Mode, confinement: str) -> None:
-        self.mode = mode
+        super().__init__(mode)
         self.process: Worker = server.spawn_cleaner(CleanerRequest(mode.value, confinement))
         channel = self.process.channel
         self._broker = RemoteBroker(channel, OwnAnswers(channel), _GONE)

@@ -31,7 +31,7 @@ from wasm_kernel.frontends.batch.outcome import NotebookEnded
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.page import CleanListener, CleanPage
-from wasm_kernel.outputs.cleaner import OutputCleaner
+from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.policy import MIB
 from wasm_kernel.result import CommMessage
 from wasm_kernel.service.cell_future import CellFuture
@@ -177,7 +177,7 @@ class NotebookPage(CleanPage):
     They come on the sandbox's thread, which waits until each is in its cell.
     """
 
-    def __init__(self, sandbox: Sandbox, cleaner: OutputCleaner, client: CellClient) -> None:
+    def __init__(self, sandbox: Sandbox, cleaner: Cleaner, client: CellClient) -> None:
         super().__init__(sandbox, cleaner)
         self.client = client
         self._guard = threading.Lock()

@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property, partial
 from itertools import takewhile
+from typing import ClassVar
 
 import msgspec
-from msgspec import Struct
 
 from wasm_kernel.engine.compiler import Progress
 from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.errors import BundleError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
 from wasm_kernel.guests.base import (
-    COMMAND,
     CommandHandler,
     CommandLine,
     Finding,
     GuestLanguage,
     GuestSetup,
-    code_lines,
+    ParsedCell,
     examine_code,
 )
 from wasm_kernel.guests.broker_handlers import PrepareGuest
@@ -46,6 +45,17 @@ from wasm_kernel.wasi_files.access import FileAccess
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
 
+class JavaScriptCell(ParsedCell, frozen=True):
+    """The text of a cell of JavaScript or TypeScript."""
+
+    comment: ClassVar[str] = "//"
+
+    def commands(self, names: Collection[str]) -> list[CommandLine]:
+        """Returns the commands among `names` at the cell's top, in their order."""
+        top = takewhile(bool, map(self.command, self.lines()))
+        return [command for command in top if command is not None and command.name in names]
+
+
 class JavaScriptLanguage(GuestLanguage):
     """The JavaScript guests of one process."""
 
@@ -54,6 +64,7 @@ class JavaScriptLanguage(GuestLanguage):
     library_paths = frozenset({guest_files.LIBRARY_GUEST})
     where_commands_stand = "at its top, before any JavaScript, on a line of its own."
     host_imports = HostImports.imports
+    parse_cell = JavaScriptCell
 
     @cached_property
     def files(self) -> JavaScriptFiles:
@@ -126,42 +137,12 @@ class JavaScriptLanguage(GuestLanguage):
         """Returns the interrupts of a guest."""
         return Interrupts()
 
-    def parse_cell(self, code: str) -> JavaScriptCell:
-        """Reads a cell's text."""
-        return JavaScriptCell(code)
-
     def commands(self, folders: SandboxFolders) -> Mapping[str, CommandHandler]:
         """Returns `%npm`."""
         from wasm_kernel.guests.javascript.npm import NpmCommand
 
         command = NpmCommand(folders.private.path / PACKAGES, folders.private.path / FETCHED)
         return {"npm": command}
-
-
-class JavaScriptCell(Struct, frozen=True):
-    """A cell's text: a `ParsedCell`."""
-
-    source: str
-
-    def only_commands(self, names: Collection[str]) -> list[CommandLine] | None:
-        """Returns the commands of a cell that holds nothing but some of these; else None."""
-        found = []
-        for line in code_lines(self.source, "//"):
-            command = _command(line)
-            if command is None or command.name not in names:
-                return None
-            found.append(command)
-        return found or None
-
-    def commands(self, names: Collection[str]) -> list[CommandLine]:
-        """Returns the commands among `names` at the cell's top, in their order."""
-        top = takewhile(bool, map(_command, code_lines(self.source, "//")))
-        return [command for command in top if command is not None and command.name in names]
-
-
-def _command(line: str) -> CommandLine | None:
-    match = COMMAND.fullmatch(line)
-    return CommandLine(match[1], match[2] or "") if match else None
 
 
 LANGUAGE = JavaScriptLanguage

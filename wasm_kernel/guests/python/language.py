@@ -8,10 +8,9 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
-from msgspec import Struct
 
 from wasm_kernel.engine.cache import CacheError, built_folder, writing
 from wasm_kernel.engine.compiler import Compiled, Progress
@@ -19,14 +18,13 @@ from wasm_kernel.engine.flavours import BASELINE, UNCHECKED, Flavour, may_run_ba
 from wasm_kernel.errors import BundleError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
 from wasm_kernel.guests.base import (
-    COMMAND,
     CommandContext,
     CommandHandler,
     CommandLine,
     Finding,
     GuestLanguage,
     GuestSetup,
-    code_lines,
+    ParsedCell,
     examine_code,
 )
 from wasm_kernel.guests.broker_handlers import CompileInBackground, PrepareCodec, PrepareGuest
@@ -60,11 +58,26 @@ if TYPE_CHECKING:
     from wasm_kernel.guests.javascript.shell import Shells
 
 _FOR_THE_GUEST = re.compile(r"[${]|\?\Z|\\\Z")  # variables, a question, a line that goes on
-_TEXT_MOST = 100_000  # characters of a cell that is read while the guest waits
 _WAIT = "[wasm-kernel] compiling {}, once on this machine: some seconds\n"
 _READ_ONLY = "is read-only: missing files can't be made there"
 _PREPARING_ALL = "preparing pandas and matplotlib, once: about 5 s"
 _PREPARING_SMALL = "preparing Python, once: about 3 s"
+
+
+class PythonCell(ParsedCell, frozen=True):
+    """The text of a cell of Python, whose commands are magics."""
+
+    comment: ClassVar[str] = "#"
+
+    def command(self, line: str) -> CommandLine | None:
+        """Returns the magic of a line; None if it has variables, or asks for its description."""
+        return None if _FOR_THE_GUEST.search(line) else super().command(line)
+
+    def commands(self, names: Collection[str]) -> list[CommandLine]:
+        """Returns the magics among `names` that stand at top level, in their order."""
+        from wasm_kernel.guests.python.cell_reader import commands_in
+
+        return commands_in(self.source, names)
 
 
 class PythonLanguage(GuestLanguage):
@@ -77,6 +90,7 @@ class PythonLanguage(GuestLanguage):
         "file, not with variables in it, and not through get_ipython()."
     )
     host_imports = HostChannel.imports
+    parse_cell = PythonCell
     _is_remembered = False
 
     @cached_property
@@ -297,10 +311,6 @@ class PythonLanguage(GuestLanguage):
 
         return Shells(guest, setup)
 
-    def parse_cell(self, code: str) -> PythonCell:
-        """Reads a cell's text."""
-        return PythonCell(code)
-
     def commands(self, folders: SandboxFolders) -> Mapping[str, CommandHandler]:
         """Returns `%pip`, whose modules are imported when a cell first uses it."""
         made: list[CommandHandler] = []
@@ -333,32 +343,6 @@ def compiled_codec(
         streams.flush()
         broker.call(PrepareCodec(codec.name, flavour.name), EmptyReply)
     return compiler.module(codec.binary, flavour)
-
-
-class PythonCell(Struct, frozen=True):
-    """A cell's text: a `ParsedCell`."""
-
-    source: str
-
-    def only_commands(self, names: Collection[str]) -> list[CommandLine] | None:
-        """Returns the magics of a cell that holds nothing but some of these; else None.
-
-        Magics with variables in their words, or with a question mark, don't count: the guest
-        expands or answers them.
-        """
-        found = []
-        for line in code_lines(self.source, "#") if len(self.source) <= _TEXT_MOST else ():
-            match = COMMAND.fullmatch(line)
-            if match is None or match[1] not in names or _FOR_THE_GUEST.search(line):
-                return None
-            found.append(CommandLine(match[1], match[2] or ""))
-        return found or None
-
-    def commands(self, names: Collection[str]) -> list[CommandLine]:
-        """Returns the magics among `names` that stand at top level, in their order."""
-        from wasm_kernel.guests.python.cell_reader import commands_in
-
-        return commands_in(self.source, names)
 
 
 def _codec_binaries() -> Iterator[GuestBinary]:
