@@ -245,7 +245,7 @@ def test_a_call_that_waits_ends_when_its_broker_is_gone() -> None:
     with closing(Channel(ours)) as channel, theirs:
         answers.put(None)
         with pytest.raises(BrokerError, match="the service has ended"):
-            RemoteBroker(channel, answers, "the service has ended").call(EmptyReply(), EmptyReply)
+            RemoteBroker(channel, "the service has ended", answers).call(EmptyReply(), EmptyReply)
 
 
 def test_requests_are_handled_one_after_another_and_few_may_wait() -> None:

@@ -106,23 +106,20 @@ _requests: msgspec.json.Decoder[Any] = msgspec.json.Decoder(BrokerRequest | Brok
 _answers = msgspec.json.Decoder(BrokerAnswer)
 
 
-class Answers(Protocol):
-    """The answers that come from another process."""
-
-    def get(self, *, timeout: float) -> BrokerAnswer | None:
-        """Returns the next answer; None if the process is gone.
-
-        Raises `queue.Empty` if there is no answer within `timeout` seconds.
-        """
-
-
 class RemoteBroker:
     """A `Broker` in the process at the other end of a channel. Any thread may call it.
 
-    One request is handled at a time. `gone` is the error text once the process has ended.
+    One request is handled at a time. `gone` is the error text once the process has ended. Another
+    thread puts the `answers` into a queue, and None once the process is gone; without a queue, the
+    channel brings nothing else.
     """
 
-    def __init__(self, channel: Channel, answers: Answers, gone: str) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        gone: str,
+        answers: queue.SimpleQueue[BrokerAnswer | None] | None = None,
+    ) -> None:
         self._channel = channel
         self._answers = answers
         self._gone = gone
@@ -155,26 +152,22 @@ class RemoteBroker:
                 is_cancelled = True
                 self._channel.send(BrokerCancel(self._number))
             with contextlib.suppress(queue.Empty):
-                if (answer := self._answers.get(timeout=_POLL_SECONDS)) is None:
-                    raise EOFError
+                answer = self._next()
                 if answer.number != self._number:
                     continue  # an answer to a call that failed before it heard this
                 if not answer.progress:
                     return answer
                 task.report(answer.progress)
 
-
-class OwnAnswers:
-    """The answers on a channel that brings nothing else; the thread that waits reads them."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def get(self, *, timeout: float) -> BrokerAnswer:
-        """Returns the next answer, as in `Answers`; raises `EOFError` if the process is gone."""
-        if self._channel.is_quiet(timeout):
-            raise queue.Empty
-        return read(self._channel.receive(), _answers.decode)
+    def _next(self) -> BrokerAnswer:
+        """Returns the next answer; raises `queue.Empty` if there is none after a moment."""
+        if self._answers is None:
+            if self._channel.is_quiet(_POLL_SECONDS):
+                raise queue.Empty
+            return read(self._channel.receive(), _answers.decode)
+        if (answer := self._answers.get(timeout=_POLL_SECONDS)) is None:
+            raise EOFError
+        return answer
 
 
 class ProcessBroker(RemoteBroker):
@@ -184,7 +177,7 @@ class ProcessBroker(RemoteBroker):
     """
 
     def __init__(self, channel: Channel, process: int) -> None:
-        super().__init__(channel, OwnAnswers(channel), _GONE)
+        super().__init__(channel, _GONE)
         self._process = process
         self.descriptor = os.pidfd_open(process)
 

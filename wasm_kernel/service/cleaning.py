@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from wasm_kernel.errors import FrameError, WasmKernelError
 from wasm_kernel.guests.protocol import check_depth
-from wasm_kernel.linux.broker import BrokerServer, Handlers, OwnAnswers, RemoteBroker
+from wasm_kernel.linux.broker import BrokerServer, Handlers, RemoteBroker
 from wasm_kernel.linux.channel import FRAME_BYTES, Channel, check_size
 from wasm_kernel.linux.confinement import Confinement, KeptPaths, import_places
 from wasm_kernel.linux.task import Cancelled, OfCell, Task
@@ -104,8 +104,7 @@ class WalledCleaner(Cleaner):
     def __init__(self, server: ForkServer, mode: Mode, confinement: str) -> None:
         super().__init__(mode)
         self.process: Worker = server.spawn_cleaner(CleanerRequest(mode.value, confinement))
-        channel = self.process.channel
-        self._broker = RemoteBroker(channel, OwnAnswers(channel), _GONE)
+        self._broker = RemoteBroker(self.process.channel, _GONE)
 
     def bundle(
         self, data: Mapping[str, Any], metadata: Mapping[str, Any], should_stop: ShouldStop

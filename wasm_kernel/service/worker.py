@@ -122,7 +122,7 @@ class _Worker:
         self._cells: dict[int, QueuedCell] = {}
         self._answers: queue.SimpleQueue[BrokerAnswer | None] = queue.SimpleQueue()
         self._claims: queue.SimpleQueue[messages.Claimed | None] = queue.SimpleQueue()
-        self._broker = RemoteBroker(channel, self._answers, "the service has ended")
+        self._broker = RemoteBroker(channel, "the service has ended", self._answers)
         policy = ExecutionPolicy.from_values(opened.policy).at(opened.door)
         walls = Confinement(opened.confinement)
         if opened.state_home is not None:
