@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.faces import wait_for
 from wasm_kernel.integrations.agent_sandbox import REQUIRED, AgentSandbox, signature_of
 from wasm_kernel.integrations.guest_commands import (
     GuestCommands,
     TooLarge,
-    droppable,
+    on_thread,
 )
 from wasm_kernel.integrations.results import value_of
 
@@ -146,15 +145,18 @@ def test_a_forged_status_is_a_failure(commands: GuestCommands) -> None:
     assert commands.run(["python", "-c", forged]).returncode == 1
 
 
-def test_a_dropped_command_ends_no_other(agent: AgentSandbox, commands: GuestCommands) -> None:
+async def test_a_dropped_command_ends_no_other(
+    agent: AgentSandbox, commands: GuestCommands
+) -> None:
     waiting = "touch begun; until [ -e go ]; do sleep 0.05; done; echo on"
-    first, _ = droppable(lambda: commands.run(waiting))
-    second, drop = droppable(lambda: commands.run("sleep 60"))
-    with ThreadPoolExecutor(2) as pool:
-        on = pool.submit(first)
-        wait_for((agent.sandbox.workspace / "begun").exists)
-        dropped = pool.submit(second)
-        drop()
-        (agent.sandbox.workspace / "go").touch()
-        assert on.result().stdout == b"on\n"
-        assert dropped.result().returncode == 1
+    first = asyncio.ensure_future(on_thread(commands.run, waiting))
+    while not (agent.sandbox.workspace / "begun").exists():
+        await asyncio.sleep(0.05)
+    second = asyncio.ensure_future(on_thread(commands.run, "sleep 600"))
+    await asyncio.sleep(0.2)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    (agent.sandbox.workspace / "go").touch()
+    assert (await first).stdout == b"on\n"
+    assert (await on_thread(commands.run, "echo next")).stdout == b"next\n"

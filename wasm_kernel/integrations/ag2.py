@@ -12,7 +12,7 @@ from ag2.tools.sandbox import ExecResult, SandboxBase
 
 from wasm_kernel import Sandbox
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox
-from wasm_kernel.integrations.guest_commands import TooLarge
+from wasm_kernel.integrations.guest_commands import TooLarge, on_thread
 
 _TIMED_OUT = 124  # the exit status that AG2 asks for
 
@@ -55,7 +55,7 @@ class WasmEnvironment(SandboxBase):
         """Runs a command, whose errors follow its output."""
         try:
             run = self._commands.run
-            ran = await self._commands.on_thread(run, argv, environment=env, seconds=timeout)
+            ran = await on_thread(run, argv, environment=env, seconds=timeout)
         except TimeoutError as problem:
             return ExecResult(str(problem), _TIMED_OUT)
         except TooLarge as problem:
@@ -68,7 +68,7 @@ class WasmEnvironment(SandboxBase):
         if path.is_absolute():
             raise ValueError(f"the path is relative to {self.workdir}, not {path}")
         place = str(self.workdir / path)
-        await self._commands.on_thread(self._commands.write, place, content)
+        await on_thread(self._commands.write, place, content)
 
     async def aclose(self) -> None:
         """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""

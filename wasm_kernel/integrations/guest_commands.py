@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import re
 import threading
@@ -11,6 +10,8 @@ from concurrent.futures import Future
 from functools import partial
 from subprocess import CompletedProcess
 from typing import Literal, ParamSpec, TypeVar
+
+import anyio
 
 from wasm_kernel import Checkpoint, HostFunction, Sandbox, SandboxResult
 
@@ -89,15 +90,6 @@ class GuestCommands:
                 for name, each in own
             ]
         )
-
-    async def on_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Does work on a thread, and awaits it; cancelling it interrupts its command."""
-        do, drop = droppable(partial(work, *args, **kwargs))
-        try:
-            return await asyncio.to_thread(do)
-        except asyncio.CancelledError:
-            drop()
-            raise
 
     def run(
         self,
@@ -192,14 +184,19 @@ def checkpoint_named(sandbox: Sandbox, name: str) -> Checkpoint:
     return next(each for each in sandbox.checkpoints() if each.name == name)
 
 
-def droppable(work: Callable[[], T]) -> tuple[Callable[[], T], Callable[[], None]]:
-    """Returns work for a thread, and a function that interrupts its commands, and no others.
+async def on_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Does work on a thread of its own, and awaits it; cancelling it interrupts its commands.
 
-    It also interrupts those that begin later. Call it once.
+    That includes commands that begin later, but those of no other caller.
     """
     dropped, context = Future[None](), contextvars.copy_context()
     context.run(_dropped.set, dropped)
-    return partial(context.run, work), partial(dropped.set_result, None)
+    do, limiter = partial(context.run, partial(work, *args, **kwargs)), anyio.CapacityLimiter(1)
+    try:
+        return await anyio.to_thread.run_sync(do, abandon_on_cancel=True, limiter=limiter)
+    except anyio.get_cancelled_exc_class():
+        dropped.set_result(None)
+        raise
 
 
 def _check(result: SandboxResult, path: str) -> None:

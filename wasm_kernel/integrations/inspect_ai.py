@@ -9,7 +9,6 @@ import posixpath
 import shutil
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
 from wasm_kernel import ExecutionPolicy, Sandbox, Service, WasmKernelError
-from wasm_kernel.integrations.guest_commands import GuestCommands, TooLarge, droppable
+from wasm_kernel.integrations.guest_commands import GuestCommands, TooLarge, on_thread
 from wasm_kernel.integrations.results import error_text
 
 _FOLDER, _PREPARED = "/app", "as the sample began"
@@ -145,17 +144,13 @@ class WasmSandboxEnvironment(SandboxEnvironment):
 
     async def _call(self, work: Callable[[], T], limit: str = "") -> T:
         """Does work on a thread of its own; cancelling it interrupts its command."""
-        work, drop = droppable(work)
         try:
-            return await _on_thread(work)
+            return await on_thread(work)
         except TooLarge as problem:
             begin = problem.begin.decode(errors="replace")
             raise OutputLimitExceededError(limit, begin) from None
         except WasmKernelError as problem:
             raise SandboxUnavailableError(str(problem)) from problem
-        except anyio.get_cancelled_exc_class():
-            drop()
-            raise
 
     async def connection(self, *, user: str | None = None) -> Any:
         """Raises `NotImplementedError`: there is nothing to log in to."""
@@ -168,7 +163,7 @@ class WasmSandboxEnvironment(SandboxEnvironment):
         async with _preparing:
             settings = _settings(config)
             if settings not in _prepared:
-                _prepared[settings] = await _on_thread(lambda: _Prepared(settings))
+                _prepared[settings] = await on_thread(_Prepared, settings)
             _prepared[settings].users += 1
 
     @override
@@ -178,7 +173,7 @@ class WasmSandboxEnvironment(SandboxEnvironment):
     ) -> dict[str, SandboxEnvironment]:
         """Returns the sandbox of a sample: a fork of the prepared session."""
         prepared = _prepared[_settings(config)]
-        return {"default": cls(await _on_thread(prepared.fork))}
+        return {"default": cls(await on_thread(prepared.fork))}
 
     @override
     @classmethod
@@ -193,7 +188,7 @@ class WasmSandboxEnvironment(SandboxEnvironment):
         prepared = _prepared[_settings(config)]
         for each in environments.values():
             name = cast(WasmSandboxEnvironment, each).sandbox.session_id
-            await _on_thread(partial(prepared.service.delete, name))
+            await on_thread(prepared.service.delete, name)
 
     @override
     @classmethod
@@ -203,7 +198,7 @@ class WasmSandboxEnvironment(SandboxEnvironment):
             key = _settings(config)
             _prepared[key].users -= 1
             if _prepared[key].users == 0:
-                await _on_thread(_prepared.pop(key).close)
+                await on_thread(_prepared.pop(key).close)
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
@@ -216,9 +211,3 @@ def _settings(config: Any) -> WasmSandboxConfig:
     if isinstance(config, str):
         return WasmSandboxConfig(prepare=Path(config).read_text(encoding="utf-8"))
     return config or WasmSandboxConfig()
-
-
-async def _on_thread(work: Callable[[], T]) -> T:
-    """Does work on a thread of its own, which goes on if the caller is cancelled."""
-    limiter = anyio.CapacityLimiter(1)
-    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)

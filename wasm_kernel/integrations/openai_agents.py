@@ -26,7 +26,7 @@ from agents.sandbox.session import (
 )
 
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox
-from wasm_kernel.integrations.guest_commands import TooLarge
+from wasm_kernel.integrations.guest_commands import TooLarge, on_thread
 
 _ROOT, _DEFAULT_ROOT = "/app", "/workspace"
 _ARCHIVE = "/tmp/.openai-agents.tar"  # noqa: S108 - the guest's folder, not the machine's
@@ -53,7 +53,7 @@ class WasmSandboxSession(BaseSandboxSession):
         words = [str(each) for each in command]
         try:
             run, folder = self._commands.run, self.state.manifest.root
-            ran = await self._commands.on_thread(run, words, folder=folder, seconds=timeout)
+            ran = await on_thread(run, words, folder=folder, seconds=timeout)
         except TimeoutError as problem:
             raise ExecTimeoutError(command=words, timeout_s=timeout, cause=problem) from problem
         except TooLarge as problem:
@@ -64,7 +64,7 @@ class WasmSandboxSession(BaseSandboxSession):
         """Reads a file. Ignores `user`: a sandbox has only one."""
         place = await self._validate_path_access(path)
         try:
-            content = await self._commands.on_thread(self._commands.read, place.as_posix())
+            content = await on_thread(self._commands.read, place.as_posix())
         except FileNotFoundError as problem:
             raise WorkspaceReadNotFoundError(path=place, cause=problem) from problem
         except (OSError, TooLarge) as problem:
@@ -77,7 +77,7 @@ class WasmSandboxSession(BaseSandboxSession):
         content = data.read()
         given = content.encode() if isinstance(content, str) else bytes(content)
         try:
-            await self._commands.on_thread(self._commands.write, place.as_posix(), given)
+            await on_thread(self._commands.write, place.as_posix(), given)
         except OSError as problem:
             raise WorkspaceArchiveWriteError(path=place, cause=problem) from problem
 
@@ -95,12 +95,12 @@ class WasmSandboxSession(BaseSandboxSession):
             raise WorkspaceArchiveReadError(
                 path=self._workspace_root_path(), context={"stderr": packed.stderr.decode()}
             )
-        return io.BytesIO(await self._commands.on_thread(self._commands.read, _ARCHIVE))
+        return io.BytesIO(await on_thread(self._commands.read, _ARCHIVE))
 
     async def hydrate_workspace(self, data: io.IOBase) -> None:
         """Unpacks an archive of `persist_workspace`."""
         content = data.read()
-        await self._commands.on_thread(self._commands.write, _ARCHIVE, content)
+        await on_thread(self._commands.write, _ARCHIVE, content)
         unpacked = await self.exec("tar", "xf", _ARCHIVE, shell=False)
         if not unpacked.ok():
             raise WorkspaceArchiveWriteError(
