@@ -374,7 +374,7 @@ def read_report(data: bytes) -> Report:
     """Returns a worker's message, checked as untrusted input; or raises `FrameError`."""
     report: Report = channel.read(data, lambda text: _read(_reports, text))
     match report:
-        case OutputShown(output=output):
+        case OutputShown(output=output) if not isinstance(output, protocol.Stream):
             protocol.check_depth(output)
             protocol.checked(output)
         case CommOut(message=message):
