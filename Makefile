@@ -58,7 +58,7 @@ build/.tests: $(TESTS) | $(EDITABLE)
 	-@$(BIN)/python -m pytest --collect-only -qq >build/collected 2>&1
 	@touch $@
 
-# What tests need is compiled first, so that none of them waits for it: once a machine, some minutes.
+# The guests are compiled first, so that no test waits for that: once a machine, some minutes.
 pytest: $(EDITABLE) build/.tests
 	$(BIN)/python -m tests.prepare
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --max-worker-restart=0
@@ -67,7 +67,7 @@ lint: $(EDITABLE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell $$(git ls-files '*.md' '*.py' '*.js')
-	$(BIN)/python -m tests.prose $$(git ls-files '*.md' '*.py' '*.js' ':!CHANGELOG.md')
+	$(BIN)/python -m tests.prose $$(git ls-files '*.md' '*.py' '*.js')
 	$(BIN)/mypy
 
 # All that is published. The wheels with compiled code are made where nothing but the ordinary one is

@@ -1,4 +1,4 @@
-"""Measures how much memory a process holds beyond what it held at first."""
+"""Measures the growth of a process's memory."""
 
 from __future__ import annotations
 

@@ -15,12 +15,16 @@ from proselint.registry.checks.types import Existence
 from proselint.tools import LintFile
 
 UNCLEAR = {
-    "a noun": "what (was|were|came|comes|lay|lies|stood|stands|went|goes)|who (asks|calls|wants)",
+    "a noun": "what (was|were|came|comes|lay|lies|stood|stands|went|goes|belongs|remains)"
+    "|what (it|they) (fetched|held|holds|left|made|said|says|took|wrote)|who (asks|calls|wants)",
+    "a clause that stands alone": r"\S\x20\x20#\x20(which|whose)",
     "the number, size or time": "so (many|few|much|long)",
     "the verb or noun itself": "(do|does|did) so|the (latter|former)",
     "a sentence that begins with its subject": "(is|are) to be|of (others|these|those), (the|no)",
     "who it is": "(some|every)body|(who|which)(so)?ever|nobody (is|was|has|can|who|uses|trusts)",
-    "a common word": "(mean|erst)while|(there|where)(by|of|in|upon)|then(ce|ceforth)",
+    "'not a'": "(it|that|this|which) (is|are) no (file|folder|function|name|number|part|text|type)",
+    "a common word": "but (for)|without (a) word|(mean|erst)while|(there|where)(by|of|in|upon)"
+    "|then(ce|ceforth)",
 }
 """Words by what to write instead; `(a|b)` are alternatives."""
 

@@ -101,7 +101,7 @@ export function encode(words) {
 }
 /**
  * Returns a text of some megabytes at most in another form: "latin-1", with one byte for each character, or "escaped", for
- * JSON in which lone surrogates stand for bytes that are no part of UTF-8. Undefined if the text has no such form.
+ * JSON in which lone surrogates stand for bytes that are not part of UTF-8. Undefined if the text has no such form.
  */
 export const encodeAs = (words, form) => taken.encode(words, form);
 /** Decodes some megabytes at most in an encoding; undefined if the bytes are invalid. If `how` is "escaped", it is JSON. */

@@ -27,7 +27,7 @@ Original.revocable = function (target, traps) {
 };
 globalThis.Proxy = new Original(Original, { __proto__: null, construct: (kind, given, made) => noted(construct(kind, given, made)) });
 
-/** Notes the globals that are no cell's. */
+/** Notes the globals that do not belong to a cell. */
 export function noteGlobals() {
   for (const name of ownKeys(globalThis)) before.add(name);
 }
@@ -105,7 +105,7 @@ function kindOf(value) {
 
 const lengthOf = (array) => getOwnPropertyDescriptor(array, "length").value;
 
-/** Returns an estimate of the bytes of a value and of what it holds, and numbers that tell its content. */
+/** Returns an estimate of the bytes of a value with its content, and numbers that change with the content. */
 function measured(value, most) {
   const queue = list(), seen = new Set(), traces = [];
   let size = 0, trace = 7, step = 0;

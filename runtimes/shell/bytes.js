@@ -1,4 +1,4 @@
-// Bytes in texts: a byte that is no part of UTF-8 stands in a text as a lone surrogate, as in Python's file names.
+// Bytes in texts: a byte that is not part of UTF-8 stands in a text as a lone surrogate, as in Python's file names.
 //
 // The host converts, as it needs some nanoseconds a byte where a loop in here needs hundreds.
 

@@ -113,7 +113,7 @@ def test_case_18_a_forged_opening_speaks_for_its_own_cell_alone(victim: Victim) 
 BROKEN = {
     "no manager": "import comm; comm.get_comm_manager = None",
     "manager emptied": "vars(get_ipython().kernel.comm_manager).clear()",
-    "comms are no dict": "get_ipython().kernel.comm_manager.comms = 5",
+    "comms are not a dict": "get_ipython().kernel.comm_manager.comms = 5",
     "handlers raise": "type(get_ipython().kernel.comm_manager).comm_msg = lambda *a: 1 / 0",
     "handlers exit": "import os; s.comm.on_msg(lambda m: os._exit(3))",
     "state never ends": "def f(*a, **k):\n  while True: pass\ntype(s).send_state = f",

@@ -245,7 +245,7 @@ def test_f8_code_that_runs_beneath_a_loop_is_interrupted_at_once(victim: Victim)
 DROPPED = """
 import _thread, collections, operator
 files = [open('f', 'w')]
-steps = [_thread.interrupt_main, files.clear]  # whose warning of a file left open drops it
+steps = [_thread.interrupt_main, files.clear]  # its warning drops the interrupt
 collections.deque(map(operator.call, steps), maxlen=0)
 for number in range(10**6): pass
 print('went on')

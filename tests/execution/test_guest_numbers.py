@@ -207,7 +207,7 @@ print(unheard, heard(np.full(99, 1e308), 2), heard(np.full(99, np.inf), 2))
 
 
 def test_errors_of_division_are_found_at_every_place(module_sandbox: BaseSandbox) -> None:
-    """Numbers whose sum overflows are no error."""
+    """Numbers whose sum overflows are not an error."""
     assert says(put_back(module_sandbox), WHERE) == "[] [] []"
 
 

@@ -211,7 +211,7 @@ def test_advice_is_what_an_agent_can_do(agents: Agents, tmp_path: Path) -> None:
 
 
 def test_each_language_has_a_session_that_calls_can_name(stdio: Agent) -> None:
-    """Before, files went to the language of the last cell, without a word."""
+    """Before, files went to the language of the last cell."""
     stdio.says("x = 'python'")
     javascript = stdio.call("execute_code", code="let x = 'javascript'; x", language="ts")
     assert "of your javascript session" in javascript.text

@@ -332,7 +332,7 @@ async def test_a_connection_that_was_used_is_not_made_a_secure_one(
 
 
 async def test_calls_at_once_on_a_connection_take_turns(rule: NetworkRule, https: Server) -> None:
-    """A request that is sent while TLS begins waits for it, and is no plain one."""
+    """A request that is sent while TLS begins waits for it, and is not sent in plain text."""
     net = network(rule)
     number = await net.connect("localhost", https.port, 5.0)
     data = get(https.port, "GET /csv HTTP/1.1")

@@ -86,7 +86,7 @@ def _problems(tree: Any) -> Iterator[str]:
         if name == "style":
             yield from _sheet_problems("".join(element.itertext()))
         if name == "input" and element.get("type") != "checkbox":
-            yield "an input that is no checkbox"
+            yield "an input other than a checkbox"
         for attribute, value in element.attrib.items():
             yield from _attribute_problems(name, str(attribute), value)
 

@@ -146,7 +146,7 @@ LIES: dict[str, Any] = {
     "bytes before the others": {**TEXTS, "buffers": [[0, 0], [-4, 12], [12, 3]]},
     "bytes twice": {**TEXTS, "buffers": [[0, 15], [0, 12], [12, 20]]},
     "offsets behind the texts": {**TEXTS, "buffers": [[0, 0], [0, 12], [12, 1]]},
-    "texts that are no UTF-8": {**TEXTS, "buffers": [[0, 0], [0, 12], [13, 3]]},
+    "texts that are not UTF-8": {**TEXTS, "buffers": [[0, 0], [0, 12], [13, 3]]},
     "too many buffers": {**TEXTS, "buffers": [[0, 0]] * 4},
     "an unknown type": {**TEXTS, "type": "utf8_view"},
     "a type of runs": {**TEXTS, "type": "run_end_encoded"},

@@ -143,7 +143,7 @@ sandbox = wasm_kernel.create_sandbox(workspace=sys.argv[1])
 sandbox.execute("x = 1")
 sandbox.checkpoint("named")
 if not os.fork():
-    sys.exit()  # what belongs to the parent stays
+    sys.exit()  # the parent keeps its own
 os.wait()
 print(sandbox.fork()[0].execute("print(x)").stdout)
 """

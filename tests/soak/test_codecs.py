@@ -43,7 +43,7 @@ def plain(value):
         return {str(key): plain(each) for key, each in value.items()}
     if value is None or value is pd.NaT or value is pd.NA or value != value:
         return None
-    if isinstance(value, (float, np.floating)):  # which integers become where some are missing
+    if isinstance(value, (float, np.floating)):  # also integers, if some are missing
         return int(value) if float(value).is_integer() else repr(float(value))
     if isinstance(value, datetime.datetime):
         return (value.astimezone(datetime.timezone.utc) if value.tzinfo else value).isoformat()

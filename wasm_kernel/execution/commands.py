@@ -207,7 +207,7 @@ class _CellContext:
 
     @contextlib.contextmanager
     def logging_failure(self, what: str) -> Iterator[None]:
-        """Logs an error of a block, and says so. What follows the block happens all the same."""
+        """Logs an error of a block, and says so. The code after the block still runs."""
         try:
             yield
         except Exception as problem:

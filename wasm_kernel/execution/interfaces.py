@@ -52,7 +52,7 @@ class SessionFacts:
         for provider in self._providers:
             try:
                 found |= provider()
-            except Exception:  # noqa: S112 - one fact less is no reason to fail a cell
+            except Exception:  # noqa: S112 - a missing fact fails no cell
                 continue
         return found
 

@@ -186,7 +186,7 @@ def stream_of(value: Any) -> bytes:
         with arrow.ipc.new_stream(made, table.schema) as writer:
             for batch in table.to_batches():
                 writer.write_batch(batch)
-            if not table.num_rows:  # a batch all the same, which brings the categories of columns
+            if not table.num_rows:  # still a batch: it brings the categories of columns
                 columns = [each.combine_chunks() for each in table.columns]
                 writer.write_batch(arrow.RecordBatch.from_arrays(columns, schema=table.schema))
     except (arrow.ArrowException, TypeError, ValueError) as problem:

@@ -17,7 +17,7 @@ _NEEDED = ("queue", "answer_seconds")
 
 
 class ServiceLimits(Struct, frozen=True, kw_only=True):
-    """The limits of a service; None is no limit, except for `queue` and `answer_seconds`.
+    """The limits of a service; None means no limit, except for `queue` and `answer_seconds`.
 
     Attributes:
         sessions: How many sessions it knows, asleep or awake.

@@ -150,7 +150,7 @@ class Head(Struct, frozen=True, tag="head", forbid_unknown_fields=True, omit_def
 
 
 class Name(Struct, frozen=True, tag="name", forbid_unknown_fields=True):
-    """The record of a state's name; it takes the name from any other state. 0 is no state."""
+    """The record that moves a name to a state; with state 0, no state has it anymore."""
 
     name: str
     id: Id

@@ -217,7 +217,7 @@ def narrowed(cells: int, policy: ExecutionPolicy) -> str:
     return _notice(
         "The states of the last cells take more room on disk than is allowed "
         f"({readable(policy.history_bytes)}). From here on {count} can be undone; variables and "
-        f"named checkpoints are kept all the same. {advice}"
+        f"named checkpoints are still kept. {advice}"
     )
 
 

@@ -181,7 +181,7 @@ class Quota:
     def _count(self, entry: walks.Entry, linked: set[Inode]) -> None:
         try:
             status = entry.status
-        except OSError:  # its disk fails: the other files count all the same
+        except OSError:  # its disk fails: the other files still count
             return
         if status is None or not stat.S_ISREG(status.st_mode):
             return

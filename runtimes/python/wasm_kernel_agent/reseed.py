@@ -28,7 +28,7 @@ _global: Any = vars(random)["_inst"]
 def reseed(*, everything: bool = False) -> None:
     """Reseeds everything that would give the same numbers or names as in another session.
 
-    If a cell broke a part, the others are reseeded all the same.
+    If a cell broke a part, the others are still reseeded.
 
     Args:
         everything: Also reseed generators that cells made for themselves, seeded or not.

@@ -147,7 +147,7 @@ def _is_array(kind: type) -> bool:
 
 
 def _measured(value: Any, most: int) -> tuple[int, list[int], bool]:
-    """Returns the bytes of an object and of what it holds, and numbers that tell its content.
+    """Returns the bytes of an object with its content, and numbers that change with the content.
 
     At most `most` objects are looked at, breadth first; the last value is True if these are all. A
     number is taken after each of `_STEPS`, so that memories with other limits compare.

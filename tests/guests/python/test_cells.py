@@ -27,7 +27,7 @@ COUNT: dict[str, tuple[str, list[CommandLine]]] = {
         [CommandLine("pip", "install {x} $y")],
     ),
     "between statements": ("a = 1\n%fork\nb = 2", FORK),
-    "after words that are no Python": ("%cd it's (\n!echo \"\n%fork", FORK),
+    "after words that are not Python": ("%cd it's (\n!echo \"\n%fork", FORK),
     "after a function": ("def f():\n    pass\n%fork", FORK),
     "after a triple string": ("'''\n%pip\n'''\n%fork", FORK),
     "twice": ("%fork\n%fork", FORK * 2),

@@ -1,6 +1,6 @@
 """The tests that grade submissions: our own, otter-grader's test files, nbgrader's cells.
 
-Files of tests come from the teacher and are trusted, but ours run in a sandbox all the same. Of the
+Files of tests come from the teacher and are trusted, but ours still run in a sandbox. Of the
 other formats, the parts that have a counterpart in ours are read.
 """
 
