@@ -62,7 +62,7 @@ def process_of(sandbox: Sandbox) -> int:
 
 
 def fall_asleep(sandbox: Sandbox) -> None:
-    """Has a sandbox give its worker back, with everything on disk, and waits for that."""
+    """Waits until a sandbox has given its worker back, with everything on disk."""
     sandbox.worker.sleep()
     sandbox.worker.wait_asleep()
 

@@ -91,7 +91,7 @@ def test_doctor_tells_of_each_language_where_its_compiled_code_is_from(
 
 
 def states_of_code(language: GuestLanguage) -> list[str]:
-    """The lines about compiled code."""
+    """The language's findings about compiled code."""
     found = [each.text for each in language.examine()]
     return [text for text in found if "compiled" in text or "installed" in text]
 

@@ -133,8 +133,8 @@ WRONG_MOUNTS: list[tuple[str, Any]] = [
     # before, a long name was an `OSError`
     *(("for /data that is not there", Mount(HERE / name, "/data")) for name in NOT_THERE),
     # before, the empty text was the current folder, and others a `TypeError`
-    *(("has a host for /data that is", Mount(host, "/data")) for host in (None, 0, b"/tmp", "")),  # type: ignore[arg-type]
-    ("has a writable for /data that is 'ro'", Mount(HERE, "/data", "ro")),  # type: ignore[arg-type]
+    *(("needs a host path for /data, not", Mount(host, "/data")) for host in (None, 0, b"/", "")),  # type: ignore[arg-type]
+    ("has a wrong writable for /data: 'ro'", Mount(HERE, "/data", "ro")),  # type: ignore[arg-type]
     ("not there", "~no-such-user/x:/data"),  # before, it was a `RuntimeError`
     ("HOST:GUEST", 5),
 ]

@@ -116,11 +116,9 @@ class Mount:
         if "/" + parts[1] in RESERVED_MOUNTS:
             raise PolicyError("mounts", f"can't cover the guest's own {'/' + parts[1]}")
         if not (isinstance(self.host, str | Path) and str(self.host)):
-            raise PolicyError("mounts", f"has a host for {self.guest} that is {self.host!r}")
+            raise PolicyError("mounts", f"needs a host path for {self.guest}, not {self.host!r}")
         if not isinstance(self.writable, bool):
-            raise PolicyError(
-                "mounts", f"has a writable for {self.guest} that is {self.writable!r}"
-            )
+            raise PolicyError("mounts", f"has a wrong writable for {self.guest}: {self.writable!r}")
         if not os.path.isdir(self.host):  # noqa: PTH112 - a `Path`'s raises for a long name
             raise PolicyError("mounts", f"names a host folder for {self.guest} that is not there")
 

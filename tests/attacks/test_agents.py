@@ -245,7 +245,7 @@ def values(text: str, encoding: str = "utf-8") -> bytes:
     ids=["objects", "behind escapes", "deep", "utf-16", "a text full of marks"],
 )
 def test_a_request_of_many_values_is_not_read(content: bytes, status: int) -> None:
-    """Reading it blocked the loop of all clients for seconds. Texts may hold that many signs."""
+    """Reading it blocked the loop of all clients for seconds. Texts may be that long."""
     sender = Sender()
     assert asyncio.run(sender.send(content, connection="c1")) == status
     assert [size for *_, size in sender.app.requests][:1] == [len(content)] * (status == 200)

@@ -68,7 +68,7 @@ def opened(folder: Path, resume: Resume) -> Sandbox:
 def commit_in(sandbox: Sandbox, cells: Iterable[int]) -> bool:
     """Commits in a loop, until the worker is killed; returns whether a cell ran then.
 
-    Otherwise the next cell begins in another worker, also without the variables that it needs.
+    If none ran, the next cell begins in another worker, and fails if its variables are lost.
     """
     worker = sandbox.worker.worker
     with suppress(WorkerLost):

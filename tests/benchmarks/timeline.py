@@ -30,7 +30,7 @@ CLICK_SECONDS = 0.5  # from the end of a cell until its reader asks
 
 
 def timeline(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
-    """A tiny cell, in two of our kernels: by the clock, and in processor time with what follows.
+    """A tiny cell, by the clock and in processor time, in kernels with and without an open view.
 
     The panel gets the states at most twice a second, so a round has many cells.
     """

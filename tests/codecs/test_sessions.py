@@ -70,7 +70,7 @@ def test_undo_takes_back_tables_and_with_files_pictures(sandbox: Sandbox) -> Non
 
 
 def begun(sandbox: Sandbox, code: str) -> Future[SandboxResult]:
-    """Begins a cell that has a codec work; returns its future once the codec is about to begin."""
+    """Begins a cell that calls a codec; returns its future once the codec is about to begin."""
     place = Path(sandbox.execute("1").workspace_path, "begun")
     future = sandbox.submit(f"open('begun', 'w').close()\n{code}")
     while not place.exists():

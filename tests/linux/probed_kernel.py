@@ -92,7 +92,7 @@ def watch(workspace: Path) -> None:
 
 
 def probe_kernels(watch: Callable[[Path], None] = watch) -> None:
-    """Has each kernel of this process begin to `watch` when it has its sandbox."""
+    """Makes each kernel of this process begin to `watch` when it has its sandbox."""
     made = KernelHome.sandbox
 
     def probed(home: KernelHome, *arguments: Any, **others: Any) -> Sandbox:

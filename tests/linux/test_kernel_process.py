@@ -132,7 +132,7 @@ def test_cells_work_and_native_code_in_the_kernel_reaches_nothing_of_the_users(
 
 
 def test_without_walls_the_same_probe_reaches_everything(start: Start) -> None:
-    # this shows that the test above would notice
+    # shows that the test above would fail without walls
     assert set(start("--WasmKernel.confinement=off").found().values()) == {"done"}
 
 

@@ -51,7 +51,7 @@ class Streams:
             self.closed.append("numbers")
 
     async def slow_numbers(self, n: int) -> AsyncIterator[int]:
-        """Counts, too."""
+        """Counts, as an asynchronous function."""
         try:
             for each in range(n):
                 yield each

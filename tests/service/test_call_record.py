@@ -57,7 +57,7 @@ class Urn:
         yield from range(self.drawn, self.drawn + n)
 
     async def tick(self, n: int) -> AsyncIterator[int]:
-        """Counts, too."""
+        """Counts, as an asynchronous function."""
         self.calls.append("tick")
         for each in range(self.drawn, self.drawn + n):
             yield each

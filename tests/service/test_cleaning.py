@@ -95,7 +95,7 @@ def test_a_cleaner_that_was_taken_over_reaches_nothing(
     with closing(WalledCleaner(obeying, Mode.SAFE, confinement)) as walled:
         found = walled.bundle({"text/plain": "probe"}, {}, never_stop).data
     reached = {name for name, came in found.items() if came == "done"}
-    if confinement == "off":  # this shows that the same probe would notice
+    if confinement == "off":  # shows what the probe reaches without walls
         assert reached >= {"secret", "passwords", "program", "tcp"}
         return
     assert reached == {"own files"}

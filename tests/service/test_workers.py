@@ -442,7 +442,7 @@ def test_the_walls_of_a_worker_hold_against_native_code(
             each.restore("old", files=True)
             assert says(each, "print(large.count(b'x'), open('f').read())") == f"{2**22} old"
     reached = {name for name, came in json.loads(results.read_text()).items() if came == "done"}
-    if confinement == "off":  # this shows that the same probe would notice
+    if confinement == "off":  # shows what the probe reaches without walls
         assert reached >= {"the key of owners", "other folders", "secret"}
         return
     assert "Landlock" in walls

@@ -52,7 +52,7 @@ def test_freed_pages_are_zeros_that_no_commit_holds(peak: Session) -> None:
 def test_freed_memory_that_is_used_again_is_kept(peak: Session) -> None:
     peak.cell(p0="v0")
     peak.free.runs = []
-    # the same bytes as before, and other ones
+    # one page gets its old bytes again, the other one new bytes
     assert peak.cell(p150="v150", p151="new").runs[-1] == (230, 2)
     assert peak.state == KEPT | {150: "v150", 151: "new"} == peak.go(3)
 

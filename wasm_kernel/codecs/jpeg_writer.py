@@ -147,7 +147,7 @@ def _defaults(memory: GuestMemory, settings: Settings, args: Arguments) -> Argum
 
 
 def _destination(memory: GuestMemory, _: Settings, args: Arguments) -> Arguments:
-    """Has libjpeg-turbo make the room for the file, and more as it needs it."""
+    """Lets libjpeg-turbo allocate the memory for the file, and more as it needs it."""
     encoder, file, length, _grows = args
     memory.write_word(length, 0)
     return encoder, file, length, 1

@@ -120,7 +120,7 @@ class Dispatcher:
         return cls(engine, shapes)
 
     def serves(self, engine: wasmtime.Engine, shapes: Mapping[Import, str]) -> bool:
-        """Returns whether an instance with these imports may have it."""
+        """Returns whether an instance with these imports may use the linker."""
         return self._engine is engine and self._shapes == shapes
 
     def bind(self, handlers: Mapping[Import, Handler]) -> None:
@@ -128,7 +128,7 @@ class Dispatcher:
         self._handlers.update(handlers)
 
     def release(self) -> None:
-        """Lets go of the handlers after the store was closed; the next instance may use it."""
+        """Removes the handlers of a closed instance; the next one may use the linker."""
         self._handlers.clear()
         self.is_in_host, self.after_call = False, None
         if not any(one.serves(self._engine, self._shapes) for one in _unused):

@@ -173,7 +173,7 @@ class TurnComms:
         return {}
 
     def end(self) -> None:
-        """Ends the service of the message that was handed over. Safe to call twice."""
+        """Ends the turn of the message that the guest has taken. Safe to call twice."""
         served, self._served, self.listener = self._served, None, self._own
         if served is not None:
             served.ended()

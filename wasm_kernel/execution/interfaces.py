@@ -110,8 +110,8 @@ class NoListener:
 class OfferedMessage:
     """A message that waits for its turn, and that the running cell may take earlier.
 
-    `parent` has the fields of the carrying message that the guest may know. The listener gets the
-    output of callbacks. The guest's thread calls `began` and `ended`.
+    `parent` has the fields of the front end's message that the guest may know. The listener gets
+    the output of callbacks. The guest's thread calls `began` and `ended`.
     """
 
     def __init__(self, message: CommMessage, parent: Mapping[str, str], listener: Listener) -> None:

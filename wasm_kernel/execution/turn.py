@@ -144,7 +144,7 @@ class Turn:
         self.reply = reply
 
     def run(self, guest: Guest, seconds: float | None = None) -> None:
-        """Has a guest run the turn; a soft limit of `seconds` replaces the policy's, if given.
+        """Makes a guest run the turn; a soft limit of `seconds` replaces the policy's, if given.
 
         After `GuestStopped`, the caller closes the guest, and starts another.
         """

@@ -43,7 +43,7 @@ _UNFINISHED = _Rule(1, _GONE.words)  # a killed process made, removed or used th
 
 
 class _Orphan(Struct, frozen=True):
-    """A private folder without a workspace, missed since a time in seconds since 1970."""
+    """A private folder without a workspace; `missed` is when that was first seen."""
 
     rule: _Rule
     missed: float

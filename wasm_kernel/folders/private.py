@@ -91,7 +91,7 @@ class Owner(Struct, frozen=True):
 
     @property
     def path(self) -> Path:
-        """The workspace's path when this was noted."""
+        """The workspace's path when this record was written."""
         return Path(self.root, self.name)
 
     @classmethod

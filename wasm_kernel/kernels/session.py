@@ -36,7 +36,7 @@ def place_beside(
 
 
 def handlers_beside(settings: SessionSettings, place: PlaceBeside) -> Handlers:
-    """Returns the handlers of requests that the settings allow any notebook's session.
+    """Returns the handlers of requests that the settings allow, whatever the notebook.
 
     Each handler checks its request as untrusted input.
     """

@@ -192,7 +192,7 @@ def _portions(ranges: Sequence[Range]) -> Iterator[list[Range]]:
 
 
 def use_one_arena() -> None:
-    """Has all threads share one arena of the C library, which takes less memory, if possible.
+    """Makes all threads share one arena of the C library, which takes less memory, if possible.
 
     Call it before the second thread begins.
     """

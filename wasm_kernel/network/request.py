@@ -108,7 +108,7 @@ class RequestReader:
         return self._parser.their_state is h11.DONE
 
     def end(self) -> bool:
-        """Gets ready for the next request, after an answer that was written to its end.
+        """Gets ready for the next request; call it when the answer is written.
 
         Returns False if that is impossible, as the answer came before the end of the request.
         """

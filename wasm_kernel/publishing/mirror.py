@@ -64,7 +64,7 @@ class Mirror:
         If it fails, nothing is changed, and `PublishError` or `OSError` says why.
         """
         if is_too_long(path) or not path.rpartition("/")[2]:
-            raise PublishError("its path is too long, or none of a file.")
+            raise PublishError("its path is too long, or ends with a slash.")
         source = None
         with suppress(FileNotFoundError, NotADirectoryError, NotRegular):
             source = self._workspace.open_regular(path)

@@ -127,7 +127,7 @@ class CallQueue:
     # -- calls are sent, begin and end
 
     def send_again(self) -> bool:
-        """Has all calls sent again, to another worker; returns whether there are any.
+        """Sends all calls again, to another worker; returns whether there are any.
 
         Resends nothing after an interrupt: a waiting call may be the interrupted one, and must end
         as interrupted.
@@ -139,7 +139,7 @@ class CallQueue:
         return bool(self.unsent)
 
     def _send_after(self, last: int) -> None:
-        """Has the calls after a number sent, up to the next change of options."""
+        """Sends the calls after a number, up to the next change of options."""
         for number, call in self.calls.items():
             if last < number <= self.last_of_worker:
                 self.unsent.append(messages.Call(number, call.request))

@@ -76,7 +76,7 @@ def _most_bytes(policy: ExecutionPolicy) -> int:
 def _seconds(request: messages.CallRequest, policy: ExecutionPolicy) -> float:
     """Returns a request's time limit, which the worker enforces; infinite for a cell without one.
 
-    It is 0 for requests whose limit is not the worker's.
+    It is 0 for other requests.
     """
     match request:
         case Cell():

@@ -142,7 +142,7 @@ class Registry:
         return None if entry is None or entry.sandbox.closed else entry
 
     def known(self, session_id: str) -> SessionEntry:
-        """Returns the entry of a session; otherwise `FileNotFoundError` says why it was deleted."""
+        """Returns the entry of a session; `FileNotFoundError` says why there is none anymore."""
         with self._guard:
             if (entry := self._entries.get(session_id)) is not None:
                 return entry

@@ -164,7 +164,7 @@ class SessionWorker:
             self.opened = replace(self.opened, verified={}, **changes)
 
     def _change_over(self) -> None:
-        """Has the worker close the session if the next call needs a worker with other options."""
+        """Makes the worker close the session if the next call needs a worker with other options."""
         with self._changed:
             is_due = self._calls.is_held(0)
         if is_due:
@@ -437,7 +437,7 @@ class SessionWorker:
         return -1.0 if (leaving := self._leaving) is None else leaving.passed
 
     def sleep(self, why: str = "", *, discard_variables: bool = False) -> bool:
-        """Has the worker close the session, if no call waits for it; returns whether it will.
+        """Makes the worker close the session, if no call waits for it; returns whether it will.
 
         Later calls wait for the next worker; with `why`, they are refused. Waiting calls don't
         prevent a refusal, nor `discard_variables`, which a worker that falls asleep can't note.

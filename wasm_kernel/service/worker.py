@@ -196,7 +196,7 @@ class _Worker:
         add_commands(self._guest, session, kernel, pip=opened.pip)
 
     def _note(self, text: str) -> None:
-        """Has the front end show a sentence beside the output of cells."""
+        """Makes the front end show a sentence beside the output of cells."""
         self.send(messages.Noted(text))
 
     def run(self) -> None:
@@ -238,7 +238,7 @@ class _Worker:
         self._answers.put(None)
 
     def kill(self, reason: StopReason) -> None:
-        """Has the service end this process, when the state before the running cell is on disk."""
+        """Asks for the end of this process, when the state before the running cell is on disk."""
         is_spoilt = self._guest.leave_spoilt_state()
         is_kept = self._guest.runner.state.wait_written(SAVE_SECONDS)
         try:
@@ -324,7 +324,7 @@ class _Worker:
         )
 
     def _fork(self, call: messages.Fork) -> list[str]:
-        """Has forks made beyond the walls; returns the notice for each one's first cell."""
+        """Makes forks, beyond the walls; returns the notice for each one's first cell."""
         with self._guest.frozen():
             requests = [ForkSession(name, reseed=call.reseed) for name in call.ids]
             try:

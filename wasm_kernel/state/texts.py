@@ -128,7 +128,7 @@ def names_evicted(why: str) -> str:
 
 
 def lost(problem: Exception) -> str:
-    """Returns the notice of variables that can't be restored, maybe only with this version."""
+    """Returns the notice of variables that this version, at least, can't restore."""
     return f"[wasm-kernel] The variables begin fresh: {problem}. The files in /app are all there.\n"
 
 

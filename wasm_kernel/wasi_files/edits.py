@@ -99,7 +99,7 @@ class EditOperations(FileContext):
                 return  # both are names of one file: nothing happens
             old.check_movable(moved)
             if is_hidden_folder(new.preopen.hidden, old.folder, old.name, len(new.parts) - 1):
-                raise GuestOSError(errno.EACCES)  # there, it would be a session's folder
+                raise GuestOSError(errno.EACCES)  # as that name, it would be a session's folder
             inside = self._outline(old, new, moved)
             if not old.preopen.counted:
                 self.reserve(new, inside.count, inside.size)

@@ -289,7 +289,7 @@ class PathWalk(Closing):
         return _names(target)
 
     def _above(self, left: list[str], *, is_folder: bool) -> str | None:
-        """Returns the path that goes up from the walk's beginning, where these names are left."""
+        """Returns a path out of the preopen (`..`), as from the guest's root; None in links."""
         if self._base or self._hops:
             return None
         above = self.preopen.guest.split("/")[1:-1]

@@ -65,7 +65,7 @@ class GuestCommManager(CommManager):
         self._send_frame = send_frame
 
     def register_target(self, target_name: str, f: Any) -> None:
-        """Has `f` called when a front end opens a comm to `target_name`."""
+        """Sets the function that is called when a front end opens a comm to `target_name`."""
         super().register_target(target_name, f)
         self._send_frame({"op": "comm_target", "name": target_name})
 

@@ -172,7 +172,7 @@ class GuestLoop(base_events.BaseEventLoop):
         return super().run_until_complete(future)
 
     def end_run(self) -> None:
-        """Forgets a run whose frames are gone without having ended it."""
+        """Forgets a run whose frames are gone and did not end it."""
         self._thread_id = None
         self._stopping = False
         if asyncio._get_running_loop() is self:
@@ -201,7 +201,7 @@ class GuestLoop(base_events.BaseEventLoop):
         """Does nothing: the selector never returns an event."""
 
     def _write_to_self(self) -> None:
-        """Does nothing: with one thread, no other thread could be asleep."""
+        """Does nothing: the loop has one thread, which is awake."""
 
 
 _LIBRARY = str(PurePosixPath(asyncio.run.__code__.co_filename).parents[1])

@@ -169,7 +169,7 @@ def note(text: str) -> None:
 def run_host_command(
     shell: Any, name: str, line: str, files: Mapping[str, str] | None = None
 ) -> Any:
-    """Has the host run the command behind a magic, and returns its result, a JSON value.
+    """Asks the host to run the command behind a magic; returns its result, a JSON value.
 
     What reaches beyond the session, the host runs only if the magic stands in the cell's own text.
     It compares the words with the text that it sent, so such a magic must see them unexpanded:

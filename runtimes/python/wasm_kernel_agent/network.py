@@ -126,7 +126,7 @@ class Wire:
         self._fresh = True  # nothing was sent since the last bytes came
 
     def connect(self, address: tuple[Any, ...], timeout: float | None = None) -> None:
-        """Has the host connect."""
+        """Makes the host connect."""
         __tracebackhide__ = True
         self.connected(_call("connect", *self.prepare(address, timeout)))
 
@@ -152,7 +152,7 @@ class Wire:
         return Host.names.get(host, host), port
 
     def secure(self, name: str | None) -> None:
-        """Has the host make its connection a secure one."""
+        """Makes the host secure its connection with TLS."""
         __tracebackhide__ = True
         self.secure_name = self.name_for(name)
         _call("secure", self.number, self.secure_name)

@@ -226,7 +226,7 @@ class SecureSocket(NetworkSocket, TLS.SecureFacts):  # type: ignore[misc]
         self.do_handshake()
 
     def do_handshake(self, block: bool = False) -> None:
-        """Has the host make its connection a secure one."""
+        """Makes the host secure its connection with TLS."""
         __tracebackhide__ = True
         if self.wire.secure_name is None:
             self.wire.secure(self.server_hostname)

@@ -142,7 +142,7 @@ def widen_masked(array: Any) -> Any:
 
 
 def widen_to_keep(values: Any) -> Any:
-    """Returns an array as it is written for others: its positions, or fields of them, as int64."""
+    """Returns an array as files hold it: positions, or fields of positions, become int64."""
     if isinstance(values, numpy.ndarray) and values.dtype.char in "lV":
         return values.astype(_wide_type(values.dtype), copy=False)
     return values

@@ -231,9 +231,9 @@ def sample_by_positions(module: Any) -> None:
 
 
 def take_orders_as_int32(module: ModuleType) -> None:
-    """Lets scipy's functions of orders take any integers: their loops have 32 bits for them.
+    """Lets scipy's functions take orders of any integer type: their loops take 32 bits.
 
-    Polynomials would take others as floats, whose loops are far off for large orders.
+    Polynomials would take others as floats, and be far off for large orders.
     """
     numpy: Any = importlib.import_module("numpy")
 

@@ -205,7 +205,7 @@ def _line_of_call(code: CodeType, at: int) -> tuple[int, int] | None:
 
 @functools.lru_cache(maxsize=1024)
 def _line_after(code: CodeType, at: int) -> int | None:
-    """Returns the next line, if a call is the last thing that its own line does."""
+    """Returns the line after the one of a call, if that line does nothing after the call."""
     following = iter([each for each in _instructions(code).values() if each.offset > at])
     if not _can_be_left(code, at) or next(following).opname != "POP_TOP":
         return None

@@ -236,7 +236,7 @@ class Program(Expressions):
         self._need("(")
         return self._values(")")
 
-    # -- the whole
+    # -- the whole program
 
     def _spread_arrays(self) -> None:
         """Finds the names that are arrays as functions take them for arrays."""

@@ -108,7 +108,7 @@ def whole(number: float) -> float:
 
 
 def calculated(function: Any, *numbers: float) -> float:
-    """Returns a function's result; infinity or no number where C has one."""
+    """Returns a function's result; infinity or NaN in C's cases."""
     try:
         return float(function(*numbers))
     except OverflowError:

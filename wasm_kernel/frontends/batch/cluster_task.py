@@ -185,7 +185,7 @@ class _Relay(Progress):
 
 
 class WarmGuest(distributed.WorkerPlugin):
-    """Has each worker prepare the guest before its first task, so that no notebook waits for it."""
+    """Makes each worker prepare the guest before its first task: no notebook waits for it."""
 
     name = "wasm-kernel"
 

@@ -22,14 +22,14 @@ class Progress:
         """Called when a code cell has ended: `done` of the notebook's `cells` are done."""
 
     def ended(self, outcome: Outcome) -> None:
-        """Called when a notebook has its verdict."""
+        """Called when a notebook is done."""
 
     def noted(self, text: str) -> None:
         """Called with a note about the run, such as a notebook that waits."""
 
 
 class Lines(Progress):
-    """Writes a line to a stream for each notebook that has its verdict."""
+    """Writes a line to a stream for each notebook that is done."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

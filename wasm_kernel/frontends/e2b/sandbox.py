@@ -115,12 +115,12 @@ class ClientSandbox:
 
     @property
     def is_busy(self) -> bool:
-        """True if a cell of it runs or waits."""
+        """True if one of its cells runs or waits."""
         return any(each.session.sync.worker.state == "busy" for each in self.contexts.values())
 
     @property
     def is_starting(self) -> bool:
-        """True if a guest of it starts, so that no cell runs yet."""
+        """True if one of its guests is starting, so that no cell runs yet."""
         workers = [each.session.sync.worker for each in self.contexts.values()]
         return any(each.state in ("starting", "busy") and not each.is_up for each in workers)
 

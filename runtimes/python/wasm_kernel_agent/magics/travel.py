@@ -43,7 +43,7 @@ class TravelMagics(Magics):
         return listed["names"]
 
     def _ask(self, name: str, line: str) -> None:
-        """Has the host run a magic, and shows the answer."""
+        """Asks the host to run a magic, and shows the answer."""
         answer = run_host_command(self.shell, name, line)
         if "said" in answer:
             print(answer["said"])
