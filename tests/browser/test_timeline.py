@@ -354,7 +354,7 @@ def test_a_notebook_of_yesterday_is_continued_or_begun_anew(lab: Lab, server: Se
     notice = lab.page.get_by_role("alert").filter(has_text="The session goes on")
     notice.filter(has_text="1 variable, of ").wait_for()
     assert panel.run_cell(2) == 3
-    assert lab.output(2).inner_text().split() == ["[3]:", "1"]  # without the sentence
+    assert lab.output(2).inner_text().split() == ["[3]:", "1"]  # without the notice
     notice.get_by_role("button", name="Begin anew").click()
     panel.here("start")
     lab.idle()

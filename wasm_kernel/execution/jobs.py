@@ -142,7 +142,7 @@ class GuestJobs:
         if thread is None:
             return False
         thread.close(last)
-        waited = 0.0  # in steps, as none passes while the process is stopped
+        waited = 0.0  # counted in steps: the time while the process is stopped does not count
         while not thread.join(_POLL_SECONDS):
             waited += _POLL_SECONDS
             if waited > (JOIN_SECONDS if is_in_guest() or self.is_starting else SAVE_SECONDS):

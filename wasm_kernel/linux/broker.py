@@ -154,7 +154,7 @@ class RemoteBroker:
             with contextlib.suppress(queue.Empty):
                 answer = self._next()
                 if answer.number != self._number:
-                    continue  # an answer to a call that failed before it heard this
+                    continue  # an answer to an earlier call, whose caller has failed
                 if not answer.progress:
                     return answer
                 task.report(answer.progress)

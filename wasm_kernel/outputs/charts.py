@@ -57,7 +57,7 @@ def clean_plotly(figure: Any, removals: Removals) -> Any:
         kind = trace.get("type", "scatter") if isinstance(trace, dict) else None
         if kind not in _TRACES:
             named = str(kind)[:40]
-            raise NotShowable(f"a Plotly figure of type '{named}', which is drawn from elsewhere")
+            raise NotShowable(f"a Plotly figure of type '{named}', which needs data from elsewhere")
     kept = {
         key: _clean_texts(_without_maps(figure[key]) if key == "layout" else figure[key], removals)
         for key in ("data", "layout", "frames")

@@ -47,8 +47,8 @@ _IN_USE = (
     "that one down, then this one, and open the notebook again.\n"
 )
 _GONE = (
-    "[wasm-kernel] The session of this notebook was deleted, with its files. It begins with an "
-    "empty one.\n"
+    "[wasm-kernel] The session of this notebook was deleted, with its files. A new, empty one "
+    "begins.\n"
 )
 _OFFER = (
     "[wasm-kernel] This notebook begins with an empty session, as {why}. To give it the session "

@@ -38,8 +38,8 @@ class NothingToWaitFor(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "this await can never end: no timer is running, and the sandbox has no threads, "
-            "processes or sockets that could wake it"
+            "this await can never end: no timer is running, and no thread, process or socket "
+            "can wake it"
         )
 
 

@@ -20,22 +20,20 @@ from typing import Any
 
 from wasm_kernel_agent.host import note
 
-_SENTENCE = (
-    "the sandbox has no {kind}: {name} makes its calls one after another{where}. "
-    "(This is said once.)"
-)
-_HERE = ", where the cell runs"
+_SENTENCE = "the sandbox has no {kind}: {name} makes its calls {how}. (This is said once.)"
+_OF_THREADS = "threads side by side", "ThreadPool", "one after another"
+_OF_PROCESSES = "processes", "multiprocessing.Pool", "one after another, in the notebook"
 _said: set[str] = set()
 
 
-def _say_once(kind: str, name: str, where: str = "") -> None:
+def _say_once(kind: str, name: str, how: str) -> None:
     if kind not in _said:
         _said.add(kind)
-        note(_SENTENCE.format(kind=kind, name=name, where=where))
+        note(_SENTENCE.format(kind=kind, name=name, how=how))
 
 
 def install() -> None:
-    """Makes the executors of `concurrent.futures` do without threads and processes."""
+    """Makes the executors of `concurrent.futures` run in threads, also those of processes."""
     module: Any = concurrent.futures.thread
     module._worker = _work
     for module in (concurrent.futures, concurrent.futures.process):
@@ -140,7 +138,7 @@ class ProcessPoolExecutor(ThreadPoolExecutor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Calls `fn` with copies, in a thread. Returns the future of its value or exception."""
         __tracebackhide__ = True
-        _say_once("processes", "ProcessPoolExecutor", _HERE)
+        _say_once("processes", "ProcessPoolExecutor", "in threads, which take turns")
         try:
             sent = _pickled((fn, args, kwargs))
         except Exception as problem:
@@ -187,8 +185,7 @@ def make_calls_at_once(module: ModuleType) -> None:
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
         is_threads = isinstance(self, pools.ThreadPool)
-        of_processes = ("processes", "multiprocessing.Pool", _HERE)
-        _say_once(*(("threads", "ThreadPool") if is_threads else of_processes))
+        _say_once(*(_OF_THREADS if is_threads else _OF_PROCESSES))
         self._call = _call if is_threads else _call_with_copies
         self._processes = processes or 1
         self._pool = [None] * self._processes  # `map` divides its calls by their number

@@ -341,6 +341,6 @@ class _ClusterBatch:
                 return
             if told.done:
                 self.progress.cell_ended(told.name, told.done, told.cells)
-            else:  # perhaps again: the scheduler may have given it to another worker
+            else:  # maybe not for the first time: the scheduler can give it to another worker
                 attempt.began = time.monotonic()
                 self.progress.began(told.name, told.cells)

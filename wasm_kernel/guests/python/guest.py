@@ -78,7 +78,7 @@ _REQUEST_BYTES = 80 * 1024 * 1024
 # comes from numpy, and that address is the number of the request.
 _LEAST_ADDRESS = 1024
 _FOR_CODECS = b"\0"  # the first byte of a request for a codec, which no frame begins with
-_FOR_SHELL = b"\1"  # and of a request for the shell
+_FOR_SHELL = b"\1"  # the first byte of a request for the shell
 _REFUSED = 1  # the guest's `_host.call` raises OSError for any answer but 0
 _UNPREPARED = (
     "{said}\nthe sandbox could not be prepared: its interpreter did not start. `pip check` says "
