@@ -54,7 +54,7 @@ def test_a_spoilt_wait_fails_no_later_cell(victim: Victim, code: str) -> None:
 
 
 def test_a_long_function_holds_up_no_sleep(victim: Victim) -> None:
-    lines = "".join(f"        try: print({n})\n        except OSError: pass\n" for n in range(50))
+    lines = "".join(f"        try: int({n})\n        except OSError: pass\n" for n in range(50))
     loop = f"def loop():\n    while True:\n{lines}        threading.Event().wait(1)"
     begun = "threading.Thread(target=loop, daemon=True).start()"
     took = "began = time.process_time(); time.sleep(0.001); print(time.process_time() - began)"
