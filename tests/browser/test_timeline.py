@@ -70,7 +70,7 @@ class Panel:
         self.region.wait_for()
 
     def here(self, place: str) -> None:
-        """Waits until the variables are as after a place."""
+        """Waits until the panel says that the variables are as they were at a place."""
         says = self.region.get_by_role("status")
         says.filter(has_text=re.compile(rf"Variables are as .*{re.escape(place)}$")).wait_for()
 

@@ -100,7 +100,7 @@ def test_an_interrupt_while_a_kernel_wakes_ends_the_cell(kernel: RealKernel) -> 
 
 
 def test_a_kernel_that_ends_in_its_sleep_leaves_what_it_would_awake(start: Starting) -> None:
-    """By default variables outlive a crash, and no shutdown."""
+    """By default variables outlive a crash, but not a shutdown."""
     kernel = start(session_id="mine")
     kernel.run("x = 1")
     fall_asleep(kernel)

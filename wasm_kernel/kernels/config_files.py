@@ -1,7 +1,7 @@
 """The config files of kernels, as traitlets reads them, and the places of settings in them.
 
 They are the user's own programs, or JSON. Any of several files may hold a setting, or raise an
-error, and traitlets names neither place.
+error, and traitlets does not say which.
 """
 
 # mypy: disable-error-code="no-untyped-call"

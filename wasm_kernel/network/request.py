@@ -27,7 +27,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class BadRequest(ConnectionError):
-    """The client's bytes are not a request that is passed on; the text says why."""
+    """The client's bytes are not a request that can be passed on; the text says why."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class CleanMessage(Struct, frozen=True):
 class Cleaner:
     """Cleans a guest's outputs for a page, in a mode. This one does the work in this process.
 
-    Any thread may have a bundle cleaned; one thread at a time has messages to widgets cleaned.
+    Any thread may clean a bundle; messages to widgets are cleaned on one thread at a time.
     """
 
     def __init__(self, mode: Mode) -> None:

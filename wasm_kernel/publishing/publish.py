@@ -255,7 +255,7 @@ def _words_of(line: str) -> list[str]:
 
 
 def _in_workspace(path: str) -> str:
-    """Returns a guest's path relative to its workspace, without the folder that a cell may name."""
+    """Returns a guest's path relative to its workspace, also if it is absolute."""
     for folder in _GUEST_FOLDERS:
         path = path.removeprefix(folder)
     return path

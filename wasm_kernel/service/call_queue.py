@@ -213,7 +213,7 @@ class CallQueue:
     def send_past(self, worker: Worker, message: Struct, *, waits: bool = False) -> None:
         """Sends a message past the queue; if that needs a wait, on a thread of its own.
 
-        Otherwise no thread: Python 3.12.0 to 3.12.2 can start none while the program ends.
+        It uses no other thread, as Python 3.12.0 to 3.12.2 can start none while the program ends.
         """
         if self.sending.acquire(blocking=waits):
             try:

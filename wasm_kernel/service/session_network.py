@@ -105,7 +105,7 @@ class HostNetwork(SessionNetwork):
         return (0, 0) if self._network is None else self._network.used
 
     def close(self) -> None:
-        """Closes all connections, without waiting for it."""
+        """Begins to close all connections."""
         asyncio.run_coroutine_threadsafe(self._close_all(), shared_loop())
 
     async def _close_all(self) -> None:

@@ -352,7 +352,7 @@ def _again(path: str, work: Callable[[], T]) -> T:
 
 
 def _named_error(problem: OSError, path: str) -> OSError:
-    """Returns an error of the same kind that names the caller's path, and none of the host."""
+    """Returns an error of the same kind that names the caller's path, not the host's."""
     path = path if len(path) <= _NAMED_CHARACTERS else f"{path[:_NAMED_CHARACTERS]}…"
     number = problem.errno or errno.EIO
     return OSError(number, problem.strerror or os.strerror(number), path)

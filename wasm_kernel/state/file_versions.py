@@ -171,7 +171,7 @@ class FileVersions(FileHistory):
     def before_change(
         self, path: str | None, folder: int, name: str, found: os.stat_result | None, change: Change
     ) -> bool:
-        """Does as `FileHistory` says."""
+        """See `FileHistory`."""
         if not self.keeps:
             return False
         new = path is not None and name != "." and not self.ledger.knows(path)
@@ -182,19 +182,19 @@ class FileVersions(FileHistory):
         return new
 
     def before_creation(self, path: str | None) -> bool:
-        """Does as `FileHistory` says."""
+        """See `FileHistory`."""
         new = self.keeps and path is not None and not self.ledger.knows(path)
         if new and path is not None:
             self._add(path, Absent())
         return new
 
     def after_removal(self, path: str | None) -> None:
-        """Does as `FileHistory` says."""
+        """See `FileHistory`."""
         if self.keeps and path is not None:
             self.ledger.forget_absence(path)
 
     def before_write(self, path: str | None, key: Inode, fd: int) -> None:
-        """Does as `FileHistory` says."""
+        """See `FileHistory`."""
         if not self.keeps:
             return
         known = path is None or path in self.unlinked.fresh or self.ledger.knows(path)
@@ -294,21 +294,21 @@ class FileVersions(FileHistory):
         return was
 
     def keep_unlinked(self, folder: int, name: str, found: os.stat_result) -> str:
-        """Does as `FileHistory` says."""
+        """See `FileHistory`."""
         return self.unlinked.keep(folder, name, found) if self.keeps else ""
 
     def drop_unlinked(self, name: str) -> None:
-        """Does as `FileHistory` says."""
+        """See `FileHistory`."""
         if name in self.unlinked.fresh:
             self.unlinked.remove(name)
 
     def open_unlinked(self, name: str, flags: int) -> int:
-        """Does as `FileHistory` says."""
+        """See `FileHistory`."""
         folder, number = self.unlinked.at(name)
         return folder.open_regular(number, flags)
 
     def same_file(self, one: str, other: str) -> bool:
-        """Does as `FileHistory` says."""
+        """See `FileHistory`."""
         return self.ledger.first_identity(one) == self.ledger.first_identity(other)
 
     def state(self, commit: int) -> dict[str, PreImage]:

@@ -66,7 +66,7 @@ class AwaitedCalls(Protocol):
 
 
 class _Nobody:
-    """No front end is there, and no function of the host."""
+    """There is no front end, and no function of the host."""
 
     is_open = False
 

@@ -89,7 +89,7 @@ def _general(text: str) -> tuple[int, float]:
 
 
 def version_of(text: str) -> list[tuple[int, int, str]]:
-    """Returns a value that sorts as a text does in which numbers count as such."""
+    """Returns a value by which texts sort with their numbers in numerical order."""
     return [
         (part.isdigit() * 1, int(part) if part.isdigit() else 0, part)
         for part in re.findall(r"\d+|\D+", text)
@@ -97,7 +97,7 @@ def version_of(text: str) -> list[tuple[int, int, str]]:
 
 
 def _value_of(text: str, flags: str) -> Any:
-    """Returns a value that sorts as a text does with the flags of a key."""
+    """Returns a value by which texts sort with the flags of a key."""
     if "n" in flags or "h" in flags:
         return _number(_SIZE if "h" in flags else _NUMBER, text)
     if "g" in flags:

@@ -53,7 +53,7 @@ def answer(shell: Any, _: dict[str, Any]) -> dict[str, Any]:
 
 
 def overview(shell: Any) -> str:
-    """Returns the newest variables first, modules and packages, as JSON that a text's quotes keep.
+    """Returns variables, newest first, modules and packages, as JSON inside a quoted text.
 
     A client asks for it after each cell. No code of a cell runs.
     """

@@ -51,9 +51,9 @@ def find() -> tuple[FrameType, Callable[[], Any] | None] | None:
 
 
 def look(has_happened: Callable[[Any], Any], of: Any) -> Any:
-    """Returns whether an event of an object has happened, or can't be told any more.
+    """Returns whether an event of an object has happened; True if looking raises an error.
 
-    Then the thread that waits for it goes on, and meets the error itself.
+    The thread that waits for it then goes on, and meets the error itself.
     """
     try:
         return has_happened(of)

@@ -125,7 +125,7 @@ def test_a_difference_is_found_unless_it_is_allowed() -> None:
 
 
 def test_the_time_of_a_comparison_grows_with_its_size() -> None:
-    """Lines are compared with each other up to a number of pairs: beyond it takes hours."""
+    """Beyond a number of pairs, lines are not compared with each other: it would take hours."""
     lines = [f"{n * n % 997}\n" for n in range(60_000)]
     long = [book(shown(text_plain="".join(each))) for each in (lines, sorted(lines))]
     many = [book(*(shown(text_plain=f"{each}{n}") for n in range(400))) for each in "ab"]

@@ -66,7 +66,7 @@ def _is_note(output: NotebookNode) -> bool:
 def _lines(
     cell: NotebookNode, outputs: Sequence[NotebookNode], ignored: Collection[str]
 ) -> list[str]:
-    """Returns the compared parts of a cell as lines of JSON; a line of an output is one of them."""
+    """Returns the compared parts of a cell as lines of JSON: at least one for a line of output."""
     count = None if "counts" in ignored else cell.get("execution_count")
     parts = [count, *(_comparable(each, ignored) for each in merged(outputs))]
     text = json.dumps(parts, indent=1, sort_keys=True, ensure_ascii=False)

@@ -68,7 +68,7 @@ class CellClient(NotebookClient):
     async def run_cell(self, page: NotebookPage, cell: NotebookNode, place: int) -> None:
         """Runs a cell, as nbclient does with a kernel: with its hooks, its tags and its times.
 
-        Raises `CellExecutionError` if it failed and may not, or as `NotebookPage.ended`.
+        Raises `CellExecutionError` if it failed and may not fail; else as `NotebookPage.ended`.
         """
         about = {"cell": cell, "cell_index": place}
         await run_hook(self.on_cell_start, **about)

@@ -221,7 +221,7 @@ class CleanGuest:
         return json.loads(_text_of(told))
 
     def tried(self, test: GradedTest) -> Mapping[str, bool]:
-        """Returns the reaction of a test to nonsensical answers, as `try_out`, or `NotJudged`."""
+        """Returns a test's reactions to nonsensical answers, as `try_out`; raises `NotJudged`."""
         found: dict[str, bool] = self._ask_anew(f"try_out({test.name!r})")
         return found
 

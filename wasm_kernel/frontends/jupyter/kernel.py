@@ -200,7 +200,8 @@ class WasmKernel(Kernel):
         """Aborts the cells that came after a failed one, but before its reply left.
 
         The shell channel has passed them on, so they wait as tasks for the lock that the failed
-        cell holds. The mark that ends the aborting queues behind them.
+        cell holds. The end of the aborting waits behind
+        them.
         """
         self._aborting = True
         if self.stop_on_error_timeout:

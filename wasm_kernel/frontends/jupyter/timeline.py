@@ -38,7 +38,7 @@ _NO_FORKS = "WasmKernel.fork is off in this kernel"
 Content = dict[str, Any]
 Send = Callable[[Content, CommMessage], None]
 GiveFork = Callable[[str, str], None]
-"""Gives the fork with this session id to the notebook of this name beside the kernel's."""
+"""Gives a fork, by its session id, to a notebook beside the kernel's, by its name."""
 
 
 class _ViewRequest(Struct, frozen=True, forbid_unknown_fields=True):
