@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.notebook_file import NotebookFile
@@ -17,6 +18,9 @@ from wasm_kernel.service.open_message import KernelSession, NotebookFolder, Open
 from wasm_kernel.service.program_home import opened_in
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
+
+if TYPE_CHECKING:
+    from wasm_kernel.sessions.upkeep import Upkeep
 
 
 def place_beside(
@@ -84,6 +88,21 @@ def opened_beside(
         confinement=settings.confinement,
         kernel=kernel,
     )
+
+
+def upkeep_of(settings: SessionSettings, root: SessionsRoot) -> Upkeep:
+    """Returns the upkeep of all sessions of a root, by the settings' bounds."""
+    from wasm_kernel.sessions.upkeep import Upkeep
+
+    return Upkeep(root, most_bytes=settings.sessions_bytes, days=settings.sessions_days)
+
+
+def begin_upkeep(settings: SessionSettings, root: SessionsRoot, seconds: float = 0.0) -> None:
+    """Begins the upkeep after some seconds, on another thread, if the settings have bounds."""
+    if settings.sessions_bytes or settings.sessions_days:
+        later = threading.Timer(seconds, lambda: upkeep_of(settings, root).run())
+        later.daemon = True
+        later.start()
 
 
 def _shown_folder(settings: SessionSettings, place: PlaceBeside) -> NotebookFolder | None:

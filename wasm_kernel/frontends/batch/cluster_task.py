@@ -26,7 +26,7 @@ from wasm_kernel.errors import SessionInUse
 from wasm_kernel.frontends.batch.local_run import run_folder, run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import Source
-from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, Verdict
 from wasm_kernel.frontends.batch.packages import installed
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.results import SENT_BYTES, read_results
@@ -94,10 +94,9 @@ def run_task(data: bytes) -> bytes:
     try:
         with _alone(task) if task.shared else nullcontext():
             ran = _run(task)
-    except SessionInUse as problem:
-        ran = TaskOutcome(Outcome(task.name, "kernel-lost", str(problem)), b"")
-    except BatchError as problem:  # this worker can't meet its requirements
-        ran = TaskOutcome(Outcome(task.name, "error", str(problem)), b"")
+    except (SessionInUse, BatchError) as problem:  # or this worker can't meet its requirements
+        verdict: Verdict = "error" if isinstance(problem, BatchError) else "kernel-lost"
+        ran = TaskOutcome(Outcome(task.name, verdict, str(problem)), b"")
     except Exception as problem:  # Dask would pickle the error, with all that it refers to
         _LOG.exception("a notebook could not be run")
         reason = f"The worker failed ({type(problem).__name__}); its log says more."

@@ -26,11 +26,11 @@ from wasm_kernel.frontends.batch.notebooks import NotebookError, Source, read_no
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, require
 from wasm_kernel.frontends.batch.parameters import check_parameters
 from wasm_kernel.frontends.batch.reporting import Progress
+from wasm_kernel.kernels.session import begin_upkeep
 from wasm_kernel.linux.folders import closing_fd, making_folder
 from wasm_kernel.linux.locks import FileLock, try_lock
 from wasm_kernel.policy import ExecutionPolicy, Mount, NetworkMode, is_limit
 from wasm_kernel.service.program_home import OF_WORKER, own_workers
-from wasm_kernel.sessions.upkeep import Upkeep
 
 LOCK = ".wasm-kernel-run"
 """The file beside executed notebooks that a run locks."""
@@ -110,7 +110,7 @@ class _Batch:
         for number in signals:
             loop.add_signal_handler(number, self._stopping.set)
         free = asyncio.Semaphore(jobs)
-        self._begin_upkeep()
+        begin_upkeep(settings_of(self._config, {}), self._settings.root)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._one(source, free)) for source in sources]
@@ -120,14 +120,6 @@ class _Batch:
             for number in signals:
                 loop.remove_signal_handler(number)
         return [task.result() for task in tasks]
-
-    def _begin_upkeep(self) -> None:
-        """Begins the upkeep of all sessions, which each kernel does, too, on another thread."""
-        kept = settings_of(self._config, {})
-        if kept.sessions_bytes or kept.sessions_days:
-            root, most_bytes, days = self._settings.root, kept.sessions_bytes, kept.sessions_days
-            upkeep = Upkeep(root, most_bytes=most_bytes, days=days)
-            threading.Thread(target=upkeep.run, name="upkeep", daemon=True).start()
 
     async def _one(self, source: Source, free: asyncio.Semaphore) -> Outcome:
         async with free:

@@ -7,10 +7,8 @@ client it needs, how its body is read, and the form of its errors.
 from __future__ import annotations
 
 import errno
-import functools
 import re
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,10 +19,11 @@ from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from wasm_kernel.errors import LimitReached, SandboxClosed, SessionInUse, WasmKernelError
-from wasm_kernel.frontends.e2b import messages, openapi, operations
+from wasm_kernel.frontends.e2b import messages
 from wasm_kernel.frontends.e2b.calls import ApiCall, Operation, Plane
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.files import FILE_BYTES, too_large
+from wasm_kernel.frontends.e2b.operations import TABLE
 from wasm_kernel.frontends.e2b.sandboxes import GONE, Sandboxes
 from wasm_kernel.frontends.http.callers import (
     ENDING,
@@ -234,19 +233,3 @@ def _told(plane: Plane, refusal: Refusal) -> Response:
     code = _CODES.get(status, "internal") if plane is Plane.RPC else status
     content = msgspec.json.encode(messages.Error(code, words))
     return Response(content, status, headers, media_type="application/json")
-
-
-async def _openapi(_: ApiCall) -> dict[str, Any]:
-    return _description()
-
-
-@functools.cache  # anyone may ask for it, and it takes milliseconds
-def _description() -> dict[str, Any]:
-    return openapi.document(TABLE)
-
-
-TABLE: Sequence[Operation] = (
-    *operations.TABLE,
-    Operation("GET", "/openapi.json", Plane.OPEN, _openapi, "This description."),
-)
-"""All calls that are served."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from starlette.responses import Response
 
-from wasm_kernel.frontends.e2b import commands, files, messages
+from wasm_kernel.frontends.e2b import commands, files, messages, openapi
 from wasm_kernel.frontends.e2b.calls import ApiCall, Operation, Plane
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.sandbox import HOME, ClientSandbox, Context, SandboxRecord
@@ -341,6 +342,17 @@ async def _unimplemented(call: ApiCall) -> Response:
     if not call.headers.get("content-type", "").startswith(commands.STREAM):
         raise Refusal(501, words)
     return Response(commands.refusing(words), media_type=commands.STREAM)
+
+
+@_serves(Plane.OPEN, "GET", "/openapi.json")
+async def _describe(_: ApiCall) -> dict[str, Any]:
+    """This description."""
+    return _description()
+
+
+@functools.cache  # anyone may ask for it, and it takes milliseconds
+def _description() -> dict[str, Any]:
+    return openapi.document(TABLE)
 
 
 @_serves(Plane.CONTROL, "POST", f"{_ONE}/snapshots")

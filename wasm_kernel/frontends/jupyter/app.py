@@ -15,7 +15,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -41,7 +40,13 @@ from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS, KernelHo
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.kernels.config_files import ConfiguredApp
-from wasm_kernel.kernels.session import handlers_beside, opened_beside, place_beside
+from wasm_kernel.kernels.session import (
+    begin_upkeep,
+    handlers_beside,
+    opened_beside,
+    place_beside,
+    upkeep_of,
+)
 from wasm_kernel.kernels.settings import (
     KernelSettings,
     check_names,
@@ -68,7 +73,6 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
     from wasm_kernel.frontends.jupyter.timeline import GiveFork
     from wasm_kernel.sessions.notebooks import SessionChoice
-    from wasm_kernel.sessions.upkeep import Upkeep
 
 _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
 _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
@@ -165,7 +169,7 @@ class WasmKernelApp(ConfiguredApp):
 
         def begin() -> None:
             self.launch.ports.close()  # the broker's process needs none of them
-            self._begin_beside()
+            begin_upkeep(self.settings, place.root, _BESIDE_SECONDS)
 
         self._broker, supply = open_broker(
             handlers,
@@ -181,7 +185,7 @@ class WasmKernelApp(ConfiguredApp):
         ending.callback(session.closed)
         choice.opened(session)
         if notebook_of(os.environ) and has_warnings():  # a person reads its output
-            session.folders.notices += self._upkeep().warnings()
+            session.folders.notices += upkeep_of(self.settings, place.root).warnings()
         home = KernelHome(session, supply, self._broker, handlers)
         self._give_fork = home.give_fork if self.settings.fork else None
         opened = home.owned(self._opened(session, choice, place, policy))
@@ -231,19 +235,6 @@ class WasmKernelApp(ConfiguredApp):
         text = terminal.clean(text)
         self._notes.append(text)
         self.log.warning("%s", text.removeprefix("[wasm-kernel] ").rstrip())
-
-    def _upkeep(self) -> Upkeep:
-        from wasm_kernel.sessions.upkeep import Upkeep
-
-        most_bytes, days = self.settings.sessions_bytes, self.settings.sessions_days
-        return Upkeep(self.settings.root, most_bytes=most_bytes, days=days)
-
-    def _begin_beside(self) -> None:
-        """Begins the work beside the kernel, on threads of the calling process, after the start."""
-        if self.settings.sessions_bytes or self.settings.sessions_days:
-            later = threading.Timer(_BESIDE_SECONDS, lambda: self._upkeep().run())
-            later.daemon = True
-            later.start()
 
     @property
     def _publishes_at_end(self) -> bool:

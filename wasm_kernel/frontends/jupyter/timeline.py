@@ -328,13 +328,8 @@ def _state(found: Checkpoint, ran: Ran | None) -> Content:
     kinds = {} if ran is None else {kind: getattr(ran, kind) for kind in _KINDS}
     if ran is not None and ran.more:
         kinds["modified"] = (*kinds["modified"], f"and {ran.more:,} more")
-    return {
-        "id": found.id,
-        "parent": found.parent,
-        "cell": found.cell,
+    return {name: getattr(found, name) for name in ("id", "parent", "cell", "time", "bytes")} | {
         "label": _shown(found.label),
-        "time": found.time,
-        "bytes": found.bytes,
         "names": [],
         "sent": ran is not None and ran.sent,
         "outcome": "" if ran is None else _outcome(ran.error),
