@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from wasm_kernel.engine.thread import JobThread
 from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.result import SandboxResult
@@ -54,17 +53,9 @@ def on_thread(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> async
     """Runs `work`, which may wait, on a thread of its own."""
     import asyncio
 
-    future: Future[T] = Future()
-
-    def run() -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(work(*args, **options))
-        except BaseException as problem:
-            future.set_exception(problem)
-
-    threading.Thread(target=run, name="service call", daemon=True).start()
+    thread = JobThread("service call", stack=0)
+    future = thread.submit(partial(work, *args, **options))
+    thread.close()
     return asyncio.wrap_future(future)
 
 
@@ -142,11 +133,7 @@ class AsyncSession(Async[Sandbox]):
         import asyncio
 
         loop = asyncio.get_running_loop()
-
-        def tell(text: str) -> None:
-            if progress is not None:
-                loop.call_soon_threadsafe(progress, text)
-
+        tell: Any = progress and (lambda text: loop.call_soon_threadsafe(progress, text))
         await asyncio.wrap_future(await on_thread(self.sync.start, tell))
 
     fork = awaited_as(lambda made: [AsyncSession(each) for each in made], Sandbox.fork)
