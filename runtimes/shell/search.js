@@ -26,11 +26,13 @@ async function search(args, context) {
   if (flags.has("b")) throw new Misuse("the option -b is not known here");
   if (patterns.length === 0 && !words.includes("-f")) patterns.push(names.shift() ?? "");
   if (patterns[0] === "" && args.length === 0) throw new Misuse("a pattern is needed");
-  const [ends, isOfNames] = [flags.has("Z") ? "\0" : "\n", flags.has("l") || flags.has("L")];
+  const isOfNames = flags.has("l") || flags.has("L");
   const signs = flags.has("F") || flags.has("P") ? {} : flags.has("E") ? EDGES : BASIC;
   const known = (pattern) => pattern.replace(/\\([^])/g, (all, letter) => signs[letter] ?? all);
   if ((flags.has("r") || flags.has("R")) && names.length === 0) names.push(""); // this folder
+  if (names.length === 1 && (await isFile(names[0], context))) ["r", "R"].forEach((flag) => flags.delete(flag)); // its name is not told
   if (flags.has("H")) names.push(...(names.length === 0 ? ["-"] : []), "/dev/null"); // with several files, grep names the one with a match
+  const isNamed = !flags.has("h") && (flags.has("r") || flags.has("R") || names.length > 1);
   const kept = [...flags].filter((flag) => !"aHIsUZ~G".includes(flag)).map((flag) => `-${flag}`);
   const sought = patterns.length > 0 ? ["-e", patterns.map(known).join("\n")] : [];
   const found = await context.origCommand([...kept, ...words, ...sought, "--", ...names]);
@@ -40,17 +42,28 @@ async function search(args, context) {
   }
   if (flags.has("s")) found.stderr = "";
   if (flags.has("I")) found.stdout = found.stdout.replace(/^[^\n]*\0[^\n]*\n/gm, ""); // lines of no text
-  if (ends === "\0") found.stdout = isOfNames ? found.stdout.replaceAll("\n", ends) : found.stdout.replace(/^([^:\n]*):/gm, `$1${ends}`);
+  if (flags.has("Z") && isOfNames) found.stdout = found.stdout.replaceAll("\n", "\0");
+  else if (flags.has("Z") && isNamed) found.stdout = withZeros(found.stdout);
   return found;
 }
+
+const isFile = (name, { fs, cwd }) => fs.stat(fs.resolvePath(cwd, name)).then((found) => found.isFile, () => false);
+
+/** Lines whose names end with a zero byte. */
+const withZeros = (lines) => lines.replace(/^([^:\n]*):/gm, "$1\0");
 
 /** `egrep` and `fgrep`. */
 const kin = (name, flag) =>
   defineCommand(name, (args, { exec, cwd, stdin, signal }) => exec("grep", { cwd, stdin, stdinKind: "bytes", signal, args: [flag, ...args] }));
 
-/** Passes over options of `rg` about colours and the like. */
-const rg = defineCommand("rg", (args, context) =>
-  context.origCommand(args.filter((word, at) =>
-    !/^--$|^--(no-config|no-messages|line-buffered|colou?r|encoding)\b/.test(word) && !/^--(colou?r|encoding)$/.test(args[at - 1]))));
+/** `rg`, which passes over options about colours and the like; with `-0`, it names each file. */
+const rg = defineCommand("rg", async (args, context) => {
+  const has = (letters, long) => args.some((word) => new RegExp(`^-[^-efgtTmABCMjErd]*[${letters}]|^--(${long})$`).test(word));
+  const hasZeros = has("0", "null") && !has("lI", "files.*|no-filename"); // which it can with names alone
+  const kept = args.filter((word, at) =>
+    !/^--$|^--(no-config|no-messages|line-buffered|colou?r|encoding)\b/.test(word) && !/^--(colou?r|encoding)$/.test(args[at - 1]));
+  const found = await context.origCommand(hasZeros ? ["-H", ...kept] : kept);
+  return hasZeros ? { ...found, stdout: withZeros(found.stdout) } : found;
+});
 
 export const SEARCH = [command("grep", search, 2), kin("egrep", "-E"), kin("fgrep", "-F"), rg];

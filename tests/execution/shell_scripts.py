@@ -286,9 +286,11 @@ SCRIPTS = {
     """mkdir -p d/e .h; touch d/e/x.py d/.y .h/z.py; shopt -s globstar; echo **/*.py; echo **/
     echo d/**; echo ./**/e/x.py d/**/no; printf 'b\\na\\nc\\n' > f; { head -1; sort; } < f
     egrep -e a -e b f; cat f | grep -H c; grep -lZ a f c.txt | tr '\\0' '|'; grep -- -1 f
+    mkdir g; cp f g; { grep -Zn a f; grep -rn a f; grep -rZ a g; } | tr '\\0' '|'
+    { rg -HnF0 -e a -- g; rg -l0 a g; } | tr '\\0' '|'; echo
     tail -c1 f; printf 'a\\0b' | head -zn1 | tail -c +1 | wc -c; yes '' | head -3 | wc -l""": (
         "d/e/x.py\nd/ d/e/\nd/ d/e d/e/x.py\n./d/e/x.py d/**/no\nb\na\nc\nb\na\n"
-        "(standard input):c\nf|\n2\n3\n"
+        "(standard input):c\nf|2:a\n2:a\ng/f|a\ng/f|2:a\ng/f|\n\n2\n3\n"
     ),
     r"""j() { jq -c "$1" <<< '{"a": [{"n": 1, "b": "x"}, {"n": 2}], "c": 3, "d": 4}'; }
     j 'del(.a, .c)'; j '(.a[] | select(.n > 1).b) = "\u00e9\b"'
