@@ -184,6 +184,7 @@ CALLS = {
     "print(sp.run([sys.executable, '-c', 'print(1)'], stdout=sp.PIPE).stdout)": "b'1\\n'\n",
     "print(sp.run(['cat'], input='x', text=True, capture_output=True).stdout)": "x\n",
     "print(sp.run('pwd', shell=True, cwd='/tmp', env={}).returncode)": "/tmp\n0\n",
+    "sp.run('ls e[n]v', shell=True, cwd='/usr/bin/')": "env\n",
     "p = sp.Popen('cat', stdin=-1, stdout=-1)\nprint(p.communicate(b'in'))": "(b'in', None)\n",
     "print(sp.run('exit 2', shell=True).returncode, os.system('exit 1'))": "2 256\n",
     "print(os.popen('echo hi').read())": "hi\n\n",

@@ -22,6 +22,9 @@ from wasm_kernel_agent.shell_commands import (
 )
 from wasm_kernel_agent.shell_options import Kept
 
+_OF_THE_SHELL = frozenset(("/bin", "/usr/bin"))
+"""Folders that are there for commands alone."""
+
 
 class _Output(io.RawIOBase):
     """A pipe from a command, which runs when the pipe is read if it has waited for its input."""
@@ -71,7 +74,7 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
             args = [executable, *([] if isinstance(args, str | bytes | os.PathLike) else args[1:])]
         self._script = command_of(args, shell=shell)
         self._place: dict[str, Any] = {"folder": os.fsdecode(cwd) if cwd else None, "env": env}
-        if cwd:
+        if cwd and os.path.normpath(os.fsdecode(cwd)) not in _OF_THE_SHELL:
             os.scandir(cwd).close()  # an error says that the folder is not there
         self.stdin = self.stdout = self.stderr = None
         for name, target in self._targets.items():
