@@ -10,7 +10,7 @@ if __name__ == "__main__":
     from wasm_kernel.frontends.jupyter.ports import listen
 
     ports = listen(sys.argv[1:])  # first: a client is about to connect
-    from wasm_kernel.frontends.jupyter.launcher import launch
+    from wasm_kernel.frontends.jupyter.launcher import KernelLaunch, launch
 
     forker = launch(ports)  # returns only if this process must be the kernel
 
@@ -22,6 +22,5 @@ if __name__ == "__main__":
     with without("ssl"):  # asyncio imports it if it can; this process opens no connections
         import asyncio  # noqa: F401
     from wasm_kernel.frontends.jupyter.app import main
-    from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch
 
     main(launch=KernelLaunch(forker, ports))

@@ -35,8 +35,8 @@ from wasm_kernel.folders.places import has_warnings
 from wasm_kernel.folders.private import opening_in
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker
-from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch
 from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS, KernelHome
+from wasm_kernel.frontends.jupyter.launcher import KernelLaunch
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.kernels.config_files import ConfiguredApp

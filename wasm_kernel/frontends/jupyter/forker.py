@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from wasm_kernel.frontends.jupyter import launcher
-from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch
 from wasm_kernel.frontends.jupyter.ports import CHANNELS, Ports
 from wasm_kernel.linux import shared_heap
 from wasm_kernel.linux.broker import check_alone
@@ -66,7 +65,7 @@ _HANDSHAKE_SECONDS = 10.0
 _MOST = 16 * 1024 * 1024  # bytes of a request: Linux allows no more for arguments and variables
 
 
-class ForkedLaunch(KernelLaunch):
+class ForkedLaunch(launcher.KernelLaunch):
     """The launch of a process that was forked for a launcher, to be its kernel.
 
     `line` is a line to the `forker`, a process, for this kernel's workers.

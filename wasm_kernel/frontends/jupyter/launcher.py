@@ -26,11 +26,13 @@ import sys
 from _blake2 import blake2b
 from contextlib import suppress
 
+from wasm_kernel.frontends.jupyter.ports import Ports
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import asyncio
     from typing import NoReturn
 
-    from wasm_kernel.frontends.jupyter.ports import Ports
     from wasm_kernel.service.fork_process import ForkProcess
 
 FORKER = "wasm_kernel.frontends.jupyter.forker"
@@ -210,6 +212,28 @@ def _integer(raw: bytes) -> int:
 
 
 # -- a kernel
+
+
+class KernelLaunch:
+    """The way in which a kernel's process was started: here, by Jupyter or a person.
+
+    Attributes:
+        nursery: The process that this kernel's workers are forked from, such as the forker; None if
+            there was no room for one.
+        ports: The ports on which it already listens.
+    """
+
+    def __init__(self, nursery: ForkProcess | None = None, ports: Ports | None = None) -> None:
+        self.nursery = nursery
+        self.ports = ports or Ports()
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ends this process when the one that owns it is gone. Call it on the main thread."""
+        parent = int(os.environ.get(_PARENT) or 0)  # set if Jupyter asks for that
+        if parent > 1:  # process 1 never ends, and orphans become its children
+            from ipykernel.parentpoller import ParentPollerUnix
+
+            ParentPollerUnix(parent_pid=parent).start()  # type: ignore[no-untyped-call]
 
 
 def launch(ports: Ports) -> ForkProcess | None:
