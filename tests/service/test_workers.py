@@ -152,6 +152,10 @@ def test_a_program_says_what_it_waits_for_while_the_guest_is_compiled(
             "preparing Python for this machine, once: some seconds, or a minute on a busy machine"
         )
         assert caplog.messages.count(sentence) == 1
+        caplog.clear()
+        monkeypatch.setattr(fork_server, "_PREPARE", "# {language} {flavour}")  # all was prepared
+        fork_server._prepare(RuntimeType.PYTHON, [UNCHECKED], told.append)
+        assert not caplog.messages
         return
     lines = stream.getvalue().split("\r")
     assert lines[1] == "[wasm-kernel] preparing Python for this machine, once"

@@ -470,7 +470,7 @@ class _Waiting:
     """A context manager that tells the program's user what the program waits for.
 
     On a terminal it is one line of standard error, which says how much longer it takes and goes
-    at the end of the block; elsewhere it is one warning in the log.
+    at the end of the block; elsewhere it is one warning in the log, with the first progress.
     """
 
     def __init__(self, what: str) -> None:
@@ -479,9 +479,8 @@ class _Waiting:
         self._width = 0
 
     def __enter__(self) -> Self:
-        if self._terminal is None:
-            _LOG.warning("%s: some seconds, or a minute on a busy machine", self._what)
-        self.tell(self._what)
+        if self._terminal is not None:
+            self.tell(self._what)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -490,11 +489,12 @@ class _Waiting:
 
     def tell(self, text: str) -> None:
         """Shows the progress."""
+        if self._terminal is None and not self._width:
+            _LOG.warning("%s: some seconds, or a minute on a busy machine", self._what)
         self._write(f"[wasm-kernel] {text}"[: get_terminal_size().columns - 1])
 
     def _write(self, line: str) -> None:
         if self._terminal is not None:
             with contextlib.suppress(OSError, ValueError):  # the terminal is gone, or closed
-                self._terminal.write(f"\r{line:<{self._width}}")
-                self._terminal.flush()
-            self._width = len(line)
+                print(f"\r{line:<{self._width}}", end="", file=self._terminal, flush=True)
+        self._width = len(line)
