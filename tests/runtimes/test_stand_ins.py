@@ -11,7 +11,13 @@ import rpds
 from wasm_kernel_agent.stand_ins import _ssl as our_ssl
 from wasm_kernel_agent.stand_ins import jiter
 from wasm_kernel_agent.stand_ins import rpds as ours
-from wasm_kernel_agent.unavailable import PACKAGES, STAND_INS, advice_on_packages
+from wasm_kernel_agent.unavailable import (
+    PACKAGES,
+    STAND_INS,
+    advice_on_import_error,
+    advice_on_module,
+    advice_on_packages,
+)
 
 KINDS = ("OP_", "SSL_ERROR_", "VERIFY_", "PROTOCOL_", "PROTO_", "CERT_")
 DIFFERENT = {"OP_ALL", "OP_NO_SSLv2", "PROTO_MAXIMUM_SUPPORTED", "PROTO_MINIMUM_SUPPORTED"}
@@ -94,6 +100,15 @@ def test_json_that_is_not_json_is_refused() -> None:
 )
 def test_what_pip_can_not_install_has_a_stand_in(text: str, module: str) -> None:
     assert advice_on_packages(text) == f" In place of {module}: {STAND_INS[module]}."
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [("docx", "%pip install python-docx"), ("google", "in Google's Colab only")],
+)
+def test_a_module_of_another_package_than_its_name_says(module: str, words: str) -> None:
+    assert words in advice_on_module(module)
+    assert words not in advice_on_import_error(f"install {module}.x for this")
 
 
 def test_nothing_is_said_of_others() -> None:

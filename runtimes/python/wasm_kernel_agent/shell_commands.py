@@ -151,7 +151,7 @@ def _advice(said: Mapping[str, Any]) -> str:
 def missing_command(name: str) -> FileNotFoundError:
     """Returns the error of `subprocess` about a command, or a script's path, that is not there."""
     error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-    if "/" not in name:
+    if "/" not in name or name.startswith("/usr/"):
         error.add_note(f"[wasm-kernel] {_INSTEAD.get(name, _NO_PROGRAM)}")
     return error
 

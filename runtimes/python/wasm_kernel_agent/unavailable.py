@@ -71,11 +71,16 @@ PACKAGES = {  # modules whose package has another name
     "MySQLdb": "mysqlclient",
     "bs4": "beautifulsoup4",
     "cv2": "opencv-python",
+    "docx": "python-docx",
     "dotenv": "python-dotenv",
+    "fpdf": "fpdf2",
     "git": "GitPython",
     "grpc": "grpcio",
+    "imblearn": "imbalanced-learn",
     "jwt": "PyJWT",
+    "pptx": "python-pptx",
     "skimage": "scikit-image",
+    "slugify": "python-slugify",
     "umap": "umap-learn",
     "vl_convert": "vl-convert-python",
     "websocket": "websocket-client",
@@ -102,6 +107,11 @@ _OPEN_DOCUMENT = (
     "OpenDocument (.ods) can't be read or written here: odfpy has no wheel, so %pip can't bring it "
     "in. Save the file as .xlsx outside, which pandas.read_excel and to_excel take."
 )
+_GOOGLE = (
+    "google.colab is in Google's Colab only. Here cells read the files beside the notebook by "
+    "their names, and %session_publish copies results there. Google's packages have names of "
+    "their own, such as protobuf."
+)
 _NO_FONTS = (
     "Pillow can't read fonts here. ImageFont.load_default() without a size is its small built-in "
     "font; matplotlib's figure.text draws in other sizes and fonts."
@@ -122,6 +132,8 @@ _WORD = re.compile(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*")
 
 def advice_on_module(name: str) -> str:
     """Returns advice about a module that is not there."""
+    if name == "google":
+        return _GOOGLE
     if name in _SENTENCES:
         return _SENTENCES[name]
     if name in STAND_INS:
