@@ -103,13 +103,13 @@ class Network:
 
     async def secure(self, number: int, name: str) -> None:
         """Makes a connection a secure one."""
-        await self._found(number).secure(name)
+        await self._connection(number).secure(name)
 
     async def send(self, number: int, received: int, data: bytes) -> None:
         """Sends bytes of a request; `received` counts the answers' bytes that the client has."""
         if len(data) > PIECE_BYTES:
             raise ValueError(f"a piece has at most {PIECE_BYTES:,} bytes")
-        await self._found(number).send(received, data)
+        await self._connection(number).send(received, data)
 
     async def receive(
         self, number: int, received: int, seconds: float, data: bytes = b""
@@ -119,7 +119,7 @@ class Network:
             await self.send(number, received, data)
         wait = max(0.0, min(seconds, RECEIVE_SECONDS))
         try:
-            return await self._found(number).receive(received, PIECE_BYTES, wait)
+            return await self._connection(number).receive(received, PIECE_BYTES, wait)
         except ConnectionResetError:
             if not data:
                 raise
@@ -136,7 +136,7 @@ class Network:
         for number in [*self._connections]:
             await self.close(number)
 
-    def _found(self, number: int) -> Connection:
+    def _connection(self, number: int) -> Connection:
         if (found := self._connections.get(number)) is None:
             raise ConnectionResetError("the connection is closed")
         return found

@@ -73,7 +73,7 @@ class WidgetGate:
             return self._closed(message)
         if message.comm_id in self._controls:
             return self._all_states(message, removals)
-        return self._said(message, removals)
+        return self._clean_message(message, removals)
 
     def _opened(self, message: CommMessage, removals: Removals) -> CommMessage | None:
         if message.target_name != WIDGETS or not ID.match(message.comm_id):
@@ -115,7 +115,7 @@ class WidgetGate:
         # also for a comm that the page opened and the guest has no target for: the page has to know
         return CommMessage("close", message.comm_id) if known or ID.match(message.comm_id) else None
 
-    def _said(self, message: CommMessage, removals: Removals) -> CommMessage | None:
+    def _clean_message(self, message: CommMessage, removals: Removals) -> CommMessage | None:
         data = message.data
         method = data.get("method")
         if method == "custom":

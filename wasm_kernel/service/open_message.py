@@ -163,7 +163,7 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
         return OpenChanges(*(getattr(self, name) for name in OpenChanges.__struct_fields__))
 
     @property
-    def again(self) -> "Open":
+    def for_next_worker(self) -> "Open":
         """The message for the next worker, which goes on where the first one ended."""
         changes = {"resume": "always", "quiet": True, "notices": (), "count": 1, "told": False}
         if self.folders is not None:  # others may have come

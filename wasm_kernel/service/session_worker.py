@@ -328,7 +328,7 @@ class SessionWorker:
                     forks = self._calls.forks
                 line.serve(report, size, forks + self.function_calls.requests_a_cell)
             case _:
-                pending = self._found(report.call) or self._offers.get(report.call)
+                pending = self._pending_call(report.call) or self._offers.get(report.call)
                 if pending is None:
                     line.count(size)
                 elif (answer := pending.handle(report, size)) is not None:
@@ -339,7 +339,7 @@ class SessionWorker:
         """The number of the worker's last call; later ones wait for the next worker."""
         return self._calls.last_of_worker if self._leaving is None else self._leaving.last_call
 
-    def _found(self, number: int) -> PendingCall | None:
+    def _pending_call(self, number: int) -> PendingCall | None:
         """Returns a call of the worker by its number; None if it has no such call."""
         with self._changed:
             return self._calls.calls.get(number) if number <= self._last else None
@@ -348,13 +348,13 @@ class SessionWorker:
         if isinstance(report, messages.Failed) and report.call == 0:
             raise messages.error_of(report)
         self.usage.cpu_seconds = self.usage.ended_seconds + line.worker.cpu_seconds
-        if (pending := self._found(report.call)) is None:
+        if (pending := self._pending_call(report.call)) is None:
             raise FrameError("it answers a call that was not made")
         end = pending.outcome(report)  # a bad answer loses this call with the worker
         if isinstance(report, messages.Ended):
             budget = self.opened.policy["fuel_budget"]
             self.usage.add(report.figures, budget, is_cell=pending.is_cell)
-            self.opened = self.opened.again
+            self.opened = self.opened.for_next_worker
         line.renew()
         if pending.is_cell:
             self._offers.end()

@@ -170,7 +170,7 @@ class WorkerDesk:
         """Serves requests until the other process is gone; then ends the workers."""
         try:
             first = self._forked()
-            if (opened := self._told()) is not None:
+            if (opened := self._receive_session()) is not None:
                 self._hand_over(first, opened)
             while opened is not None and (packet := self._line.recv(PACKET)):
                 request = msgspec.json.decode(packet, type=WorkerRequest | WorkerEnd)
@@ -189,7 +189,7 @@ class WorkerDesk:
             time.sleep(_LEAVE_SECONDS)
             self._end_last()
 
-    def _told(self) -> Open | None:
+    def _receive_session(self) -> Open | None:
         """Receives the session, from a process that is not confined yet; None if it has ended."""
         _, files, _, _ = socket.recv_fds(self._line, PACKET, 1)
         if not files:

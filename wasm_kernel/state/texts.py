@@ -115,7 +115,7 @@ def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
 
 def restorable(names: Collection[str]) -> str:
     """Returns the quiet notice of named states of earlier runs."""
-    first, listed = next(iter(names)), _some([*names])
+    first, listed = next(iter(names)), _first_names([*names])
     return _notice(
         f"Named checkpoints of earlier runs: {listed}. `%restore {first}` brings the variables "
         "back as they were there; `%checkpoints` lists them all."
@@ -261,7 +261,7 @@ def tell_restored(found: RestoredFiles, write: Callable[[str, str], None]) -> No
     """Writes which files were restored and which could not be, or which stay as they are."""
     if found.left is not None:
         if names := [ascii(covered_by(path) or path)[1:-1] for path in found.left]:
-            write("stdout", f"Files in /app stay as they are: {_some(names)}.{TAKE_BACK}\n")
+            write("stdout", f"Files in /app stay as they are: {_first_names(names)}.{TAKE_BACK}\n")
         return
     groups = (
         ("brought back", [path for path in found.back if not covered_by(path)]),
@@ -270,7 +270,7 @@ def tell_restored(found: RestoredFiles, write: Callable[[str, str], None]) -> No
         ("of the notebook's folder hidden again", list(filter(None, map(covered_by, found.back)))),
     )
     done = [
-        f"{len(paths)} {what} ({_some([ascii(path)[1:-1] for path in paths])})"
+        f"{len(paths)} {what} ({_first_names([ascii(path)[1:-1] for path in paths])})"
         for what, paths in groups
         if paths
     ]
@@ -285,7 +285,7 @@ def reasons(found: RestoredFiles) -> dict[str, str]:
 
 
 def _each(files: Mapping[str, NotKept]) -> str:
-    return _some([f"{ascii(path)[1:-1]} ({_reason(why)})" for path, why in files.items()])
+    return _first_names([f"{ascii(path)[1:-1]} ({_reason(why)})" for path, why in files.items()])
 
 
 def _reason(problem: NotKept) -> str:
@@ -293,5 +293,5 @@ def _reason(problem: NotKept) -> str:
     return f"{_REASONS[problem.why]}{size}"
 
 
-def _some(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     return ", ".join(first_of(names, _NAMED))

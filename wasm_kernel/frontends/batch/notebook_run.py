@@ -241,9 +241,9 @@ class NotebookRun:
         if found.left:
             where = _KEPT_IN.format(id=self._session.id) if settings.lasts else _GONE
             why = next(iter(found.left.values()))
-            self._add_note(f"{where}: {_some([*found.left])} ({why})")
+            self._add_note(f"{where}: {_first_names([*found.left])} ({why})")
         if found.packed:
-            self._add_note(f"{results.OTHERS} has {_some(found.packed)}")
+            self._add_note(f"{results.OTHERS} has {_first_names(found.packed)}")
         return not found.left
 
     def _tell_wait(self, text: str) -> None:
@@ -448,7 +448,7 @@ def compared(
     return replace(outcome, verdict="error", reason=_DIFFERS, cell=cell, difference=found)
 
 
-def _some(files: Sequence[str]) -> str:
+def _first_names(files: Sequence[str]) -> str:
     """Returns the names of the first files, and the number of the others."""
     return ", ".join(first_of([plain(each, _NAME_MOST) for each in files], _NAMED_MOST))
 

@@ -249,7 +249,7 @@ def _open(options: argparse.Namespace) -> None:
 
     from wasm_kernel.frontends.cli.kernelspecs import offered
 
-    found = _found(options)
+    found = _overview(options)
     if found.in_use:
         raise SessionInUse(
             "This session is open in a kernel or a program. Nothing was opened. Shut that down "
@@ -282,7 +282,7 @@ def _bind(options: argparse.Namespace) -> None:
     from wasm_kernel.frontends.cli.kernelspecs import empty_notebook
     from wasm_kernel.sessions.notebooks import bind
 
-    found, path = _found(options), Path(options.notebook)
+    found, path = _overview(options), Path(options.notebook)
     made = path.suffix == ".ipynb" and not os.path.lexists(path)
     parent = found.parent_notebook
     cells = _cells_of(parent) if made and parent is not None else ""
@@ -311,7 +311,7 @@ def _cells_of(notebook: Path) -> str:
     return ""
 
 
-def _found(options: argparse.Namespace) -> Overview:
+def _overview(options: argparse.Namespace) -> Overview:
     """The wanted session in the sessions' folder, or, if none is named, in others used before."""
     for place in (options.root.named, *options.elsewhere):
         with suppress(FileNotFoundError):

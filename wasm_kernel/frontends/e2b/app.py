@@ -89,7 +89,7 @@ class SandboxApi:
             if refusal.limit:
                 self._clients.metrics.refused(refusal.limit)
             plane = operation.plane if operation is not None else Plane.CONTROL
-            await _told(plane, refusal)(scope, receive, send)
+            await _refusal_response(plane, refusal)(scope, receive, send)
 
     def _operation(self, scope: Scope) -> tuple[Operation, dict[str, Any]]:
         for route, operation in self._routes:
@@ -223,7 +223,7 @@ def _refusal_of(problem: Exception) -> Refusal | None:
     return Refusal(status, words, limit) if status else None
 
 
-def _told(plane: Plane, refusal: Refusal) -> Response:
+def _refusal_response(plane: Plane, refusal: Refusal) -> Response:
     """Returns a refusal as an answer in the form that the clients of a plane read."""
     status, words, headers = refusal.status, str(refusal), dict(refusal.headers)
     if refusal.limit and refusal.limit != "requests":

@@ -336,12 +336,12 @@ def _stay(link: _socket.socket, kernel: int) -> NoReturn:
     while True:
         ready = {descriptor for descriptor, _ in poll.poll()}
         if link.fileno() in ready:
-            status = _told(link)
+            status = _exit_report(link)
             if status:
                 break
             poll.unregister(link.fileno())  # the forker is gone, and can't report the kernel's end
         elif kernel in ready:
-            status = _told(link)
+            status = _exit_report(link)
             break
         elif ready:
             select.select([kernel], [], [], _SECONDS)  # an ending client has often shut it down
@@ -349,7 +349,7 @@ def _stay(link: _socket.socket, kernel: int) -> NoReturn:
     _end_as(int.from_bytes(status, "big", signed=True) if status else 1)
 
 
-def _told(link: _socket.socket) -> bytes:
+def _exit_report(link: _socket.socket) -> bytes:
     """The forker's report of the kernel's exit status; empty if the forker is gone."""
     try:
         return link.recv(_INTEGER)

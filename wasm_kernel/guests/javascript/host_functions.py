@@ -207,7 +207,7 @@ class AgentCalls:
             "write": lambda a, data: files.write(a[0], data, append=a[1], new=a[2]),
             "truncate": lambda a, data: files.truncate(a[0], int(a[1])),
             "list": lambda a, data: files.list(a[0]),
-            "status": lambda a, data: _told(
+            "status": lambda a, data: _status_fields(
                 do.status(at(a[0]), Follow.ALWAYS if a[1] else Follow.BEFORE_SLASH)
             ),
             "times": lambda a, data: do.set_times(
@@ -255,7 +255,7 @@ def _encoded(text: bytes, form: str) -> bytes:
         return words.encode("utf-8", "surrogatepass")
 
 
-def _told(status: os.stat_result) -> Mapping[str, Any]:
+def _status_fields(status: os.stat_result) -> Mapping[str, Any]:
     """Returns a status with times in milliseconds, as JavaScript counts them."""
     return {
         "kind": _KINDS.get(stat.S_IFMT(status.st_mode), "other"),
