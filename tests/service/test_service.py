@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import shutil
@@ -39,6 +40,14 @@ from wasm_kernel.sessions.session import Session
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 
 SMALL = ExecutionPolicy(memory_bytes=512 * MIB)
+
+
+def pass_days(monkeypatch: pytest.MonkeyPatch, *, set_ahead: int = 86_400) -> None:
+    """Lets a day pass between two looks for expired sessions; sets the system's clock ahead."""
+    days = itertools.count(0, 86_400)
+    later = SimpleNamespace(time=lambda: time.time() + set_ahead, monotonic=days.__next__)
+    for module in (expiry, removal):
+        monkeypatch.setattr(module, "time", later)
 
 
 def test_the_registry_knows_what_a_session_uses(service: Service) -> None:
@@ -150,6 +159,7 @@ def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(
         really(*args)
 
     monkeypatch.setattr(removal, "remove_links", slowly)
+    pass_days(monkeypatch, set_ahead=0)
     service = starting(limits=ServiceLimits(idle_seconds=1000, expire_seconds=3000))
     sandbox = service.create()
     says(sandbox, "x = 1")
@@ -331,9 +341,7 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     first.close()
     later = starting(limits=ServiceLimits(expire_seconds=1000))
     kept = later.get(later.create().session_id)
-    tomorrow = SimpleNamespace(time=lambda: time.time() + 86_400, monotonic=time.monotonic)
-    for module in (expiry, removal):
-        monkeypatch.setattr(module, "time", tomorrow)
+    pass_days(monkeypatch)
     wait_for(lambda: not (left.exists() or killed.exists()))
     wait_for(lambda: not kept.workspace.exists())  # the kept session has expired by now, too
     assert kernels.workspace.exists()
@@ -344,6 +352,20 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     wait_for(lambda: not used.workspace.exists())
 
 
+def test_a_system_clock_that_is_set_ahead_deletes_no_session(
+    starting: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, it deleted each one, however shortly before the session was used."""
+    service = starting(limits=ServiceLimits(expire_seconds=1000))
+    sandbox = service.create()
+    says(sandbox, "x = 1")
+    really = time.time
+    monkeypatch.setattr(time, "time", lambda: really() + 86_400)
+    wait_for(lambda: sandbox.worker.state == "asleep")
+    time.sleep(2.5)  # two rounds
+    assert says(sandbox, "print(x)") == "1"
+
+
 def test_sessions_with_the_same_files_expire_together(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,9 +374,7 @@ def test_sessions_with_the_same_files_expire_together(
     main = service.create()
     sharing, lone = service.create(files_of=main.session_id), service.create()
     sharing.worker.last_used += 86_400
-    tomorrow = SimpleNamespace(time=lambda: time.time() + 86_400, monotonic=time.monotonic)
-    for module in (expiry, removal):
-        monkeypatch.setattr(module, "time", tomorrow)
+    pass_days(monkeypatch)
     wait_for(lambda: not lone.workspace.exists())
     assert main.workspace.exists()  # another session uses these files
     sharing.worker.last_used -= 86_400

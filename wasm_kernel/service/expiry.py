@@ -60,6 +60,8 @@ class Expiry:
         self._rule = Rule(seconds, self._last_use, begins=self._close)
         self._why = _EXPIRED.format(seconds=seconds)
         self._scanned = -math.inf
+        # when each session's last use was first seen: the system's own clock may be set
+        self._seen: dict[tuple[SessionWorker, float], float] = {}
         self._sharing: dict[str, list[SessionWorker]] = {}  # by the folder of their files
         self._due: dict[str, float] = {}  # when another service's session is next read
 
@@ -67,8 +69,10 @@ class Expiry:
         """Deletes the sessions that have expired by now."""
         if not self._root.path.is_dir():
             return
-        workers = [each.sandbox.worker for each in self._registry.entries()]
-        old = [each for each in workers if self._rule.is_due(time.time() - each.last_used)]
+        workers, now = [each.sandbox.worker for each in self._registry.entries()], time.monotonic()
+        uses = [(each, each.last_used) for each in workers]
+        self._seen = {use: self._seen.get(use, now) for use in uses}
+        old = [each for (each, _), seen in self._seen.items() if self._rule.is_due(now - seen)]
         names = [each.opened.session_id for each in old]
         self._sharing = {}
         for each in workers if old else ():
