@@ -41,6 +41,13 @@ def test_what_no_message_can_carry_is_replaced_or_refused(sandbox: Sandbox) -> N
         sandbox.fork(0)
 
 
+def test_an_output_is_shown_changed_and_cleared(sandbox: Sandbox) -> None:
+    shown = sandbox.execute("h = display('a', display_id=True); h.update('b')")
+    assert [output.data["text/plain"] for output in shown.outputs] == ["'b'"]
+    cleared = "from IPython.display import clear_output; display('a'); clear_output()"
+    assert sandbox.execute(cleared).outputs == ()
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -220,10 +220,10 @@ class _CommClose(_CommMsg, frozen=True, tag="comm_close"):
 
 _KINDS: dict[type, CommKind] = {_CommOpen: "open", _CommMsg: "msg", _CommClose: "close"}
 
-Output = Stream | Display | ClearOutput | Result | Error
 CommFrame = CommMessage | CommTarget | CommNext | CommDone
 _CommWords = _CommOpen | _CommMsg | _CommClose | CommTarget | CommNext | CommDone
 RichOutput = Display | UpdateDisplay | ClearOutput | Result | Error
+Output = Stream | RichOutput
 _Asked = Next | Input | Limit | CommandLine | FunctionFrame | Terminate | Immortal | Done
 Frame = RichOutput | _Asked | CommFrame
 
