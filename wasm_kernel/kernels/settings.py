@@ -327,16 +327,13 @@ def _trait(field: Field[Any], description: str) -> TraitType[Any, Any]:
     return cast(TraitType[Any, Any], kind(field.default, allow_none=optional, **options))
 
 
-def _policy_traits() -> dict[str, TraitType[Any, Any]]:
-    meanings = field_meanings()
-    limits = [each for each in fields(ExecutionPolicy) if each.name in POLICY_FIELDS]
-    return {each.name: _trait(each, meanings.get(each.name, "")) for each in limits}
-
-
 # Named WasmKernel, as traitlets names a section of the configuration by its class. It is not a part
 # of the kernel class itself, whose import takes long, so that the guest can start before it.
 _settings: Any = type(SessionSettings)
-KernelSettings: type[SessionSettings] = _settings(SECTION, (SessionSettings,), _policy_traits())
+_limits, _meanings = fields(ExecutionPolicy), field_meanings()
+_named_limits = [each for each in _limits if each.name in POLICY_FIELDS]
+_traits = {each.name: _trait(each, _meanings.get(each.name, "")) for each in _named_limits}
+KernelSettings: type[SessionSettings] = _settings(SECTION, (SessionSettings,), _traits)
 
 
 def check_names(config: Config) -> None:

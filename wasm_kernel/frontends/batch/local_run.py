@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
@@ -82,14 +83,14 @@ def jobs_of(jobs: int | None) -> int:
     return count
 
 
+@dataclass
 class _Batch:
     """One run of many notebooks."""
 
-    def __init__(self, settings: RunSettings, progress: Progress, config: Config) -> None:
-        self._settings = settings
-        self._progress = progress
-        self._config = config
-        self._stopping = asyncio.Event()
+    settings: RunSettings
+    progress: Progress
+    config: Config
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def run_beside(self, sources: Sequence[Source], jobs: int) -> list[Outcome]:
         """Runs all notebooks on another thread, as this one has a running event loop."""
@@ -99,7 +100,7 @@ class _Batch:
             try:
                 return ran.result()
             except KeyboardInterrupt:
-                loop.call_soon_threadsafe(self._stopping.set)
+                loop.call_soon_threadsafe(self.stopping.set)
                 return ran.result()
 
     async def run(self, sources: Sequence[Source], jobs: int) -> list[Outcome]:
@@ -108,9 +109,9 @@ class _Batch:
         is_main = threading.current_thread() is threading.main_thread()
         signals = (signal.SIGINT, signal.SIGTERM) if is_main else ()
         for number in signals:
-            loop.add_signal_handler(number, self._stopping.set)
+            loop.add_signal_handler(number, self.stopping.set)
         free = asyncio.Semaphore(jobs)
-        begin_upkeep(settings_of(self._config, {}), self._settings.root)
+        begin_upkeep(settings_of(self.config, {}), self.settings.root)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._one(source, free)) for source in sources]
@@ -123,14 +124,12 @@ class _Batch:
 
     async def _one(self, source: Source, free: asyncio.Semaphore) -> Outcome:
         async with free:
-            if self._stopping.is_set():
+            if self.stopping.is_set():
                 outcome = Outcome(source.name, "cancelled", "The run was cancelled before it.")
             else:
-                run = NotebookRun(
-                    source, self._settings, self._config, self._progress, self._stopping
-                )
+                run = NotebookRun(source, self.settings, self.config, self.progress, self.stopping)
                 outcome = await run.run()
-            self._progress.ended(outcome)
+            self.progress.ended(outcome)
             return outcome
 
 

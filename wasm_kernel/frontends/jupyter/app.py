@@ -37,6 +37,7 @@ from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker
 from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS, KernelHome
 from wasm_kernel.frontends.jupyter.launcher import KernelLaunch
+from wasm_kernel.frontends.jupyter.ports import CHANNELS
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.kernels.config_files import ConfiguredApp
@@ -316,7 +317,6 @@ class WasmKernelApp(ConfiguredApp):
         from zmq.eventloop.zmqstream import ZMQStream
 
         from wasm_kernel.frontends.jupyter.channels import ShellChannel
-        from wasm_kernel.frontends.jupyter.connection import ports_of
         from wasm_kernel.frontends.jupyter.kernel import WasmKernel
         from wasm_kernel.frontends.jupyter.page import Page
 
@@ -335,7 +335,8 @@ class WasmKernelApp(ConfiguredApp):
             stdin_socket=sockets.stdin,
             log=self.log,
         )
-        kernel.record_ports(ports_of(connection))
+        names = [f"{each}_port" for each in CHANNELS]
+        kernel.record_ports({name: getattr(connection, name) for name in names})
         return kernel
 
     def _loop(self, kernel: WasmKernel, sockets: KernelSockets, confinement: Confinement) -> None:

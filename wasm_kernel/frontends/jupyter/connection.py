@@ -15,6 +15,7 @@ import stat
 import threading
 import time
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,6 @@ def _unpack(data: bytes) -> Any:
         return msgspec.json.decode(data)
     except ValueError:
         return json_unpacker(data)
-
-
-def ports_of(connection: KernelConnection) -> dict[str, int]:
-    """The ports by name, for the reply to `connect_request`."""
-    names = ("shell", "iopub", "stdin", "hb", "control")
-    return {f"{name}_port": getattr(connection, f"{name}_port") for name in names}
 
 
 # -- the sockets
@@ -217,9 +212,10 @@ class KernelSockets:
     def _bind(self, socket: zmq.Socket[Any], port: int) -> int:
         transport, ip = self._connection.transport, self._connection.ip
         if transport == "ipc":
-            number = port if port > 0 else _free_number(ip)
-            socket.bind(f"ipc://{ip}-{number}")
-            return number
+            if port <= 0:
+                port = next(each for each in count(1) if not Path(f"{ip}-{each}").exists())
+            socket.bind(f"ipc://{ip}-{port}")
+            return port
         if port <= 0:
             return int(socket.bind_to_random_port(f"tcp://{ip}", max_tries=_TRIES))
         if (descriptor := self._ports.pop(ip, port)) is not None:
@@ -240,10 +236,3 @@ def _echo(beats: zmq.Socket[Any]) -> None:
     with suppress(zmq.ContextTerminated):
         zmq.proxy(beats, beats)
     beats.close()
-
-
-def _free_number(stem: str) -> int:
-    for number in range(1, _TRIES * _TRIES):
-        if not Path(f"{stem}-{number}").exists():
-            return number
-    raise OSError(errno.EADDRINUSE, "no free number for an ipc socket")

@@ -89,11 +89,7 @@ async def run_cell(
         session.running.remove(cell)
         session.used = time.time()
     result = cell.result()
-    _remember(session, code, result)
-    return result
-
-
-def _remember(session: AgentSession, code: str, result: SandboxResult) -> None:
     outcome = "ok" if result.success else result.error.ename if result.error else "failed"
     session.remember(count_of(result.reply) or 0, code, outcome[:100], result.duration)
     session.seen = variables.read(result.reply, session.seen)
+    return result

@@ -60,7 +60,10 @@ class RequestLimiter:
         client = client_name(known, scope)
         lease = self._limits.lease(client)
         try:
-            self._limits.count(self._counted_as(client, headers, known))
+            connection = headers.get(SESSION_HEADER, "")
+            # clients without tokens may share an address: a known connection counts by itself
+            is_own = not known and connection in self._connections.get(client, ())
+            self._limits.count(f"{client}, {connection}" if is_own else client)
             if scope["method"] == "POST" and (known or tokens is None):
                 receive = _again(await self._read(lease, Request(scope, receive)), receive)
             sent = [each for each in scope["headers"] if each[0] != _RESUMED]
@@ -72,15 +75,6 @@ class RequestLimiter:
             await answer(scope, receive, send)
         finally:
             lease.end()
-
-    def _counted_as(self, client: str, headers: Headers, known: str) -> str:
-        """Returns the name under which the rate of a request is counted.
-
-        Clients without tokens may share an address, so a known connection is counted by itself.
-        """
-        connection = headers.get(SESSION_HEADER, "")
-        is_own = not known and connection in self._connections.get(client, ())
-        return f"{client}, {connection}" if is_own else client
 
     @staticmethod
     async def _read(lease: MemoryLease, request: Request) -> bytes:
