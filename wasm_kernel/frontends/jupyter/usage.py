@@ -54,17 +54,14 @@ class KernelUsage:
         if self._process is None:
             self._process = psutil.Process()
         memory, guests = self._process.memory_full_info(), self._sandbox.process_usage()
+        now, (before, used) = time.monotonic(), self._before
+        self._before = (now, guests.cpu_seconds)
+        percent = 100 * max(0.0, guests.cpu_seconds - used) / max(now - before, 1e-3)
         found = {
-            "kernel_cpu": self._process.cpu_percent() + self._percent(guests.cpu_seconds),
+            "kernel_cpu": self._process.cpu_percent() + percent,
             "kernel_memory": getattr(memory, "pss", memory.rss) + guests.memory_bytes,
             "host_virtual_memory": dict(psutil.virtual_memory()._asdict()),
         }
-        percent = psutil.cpu_percent()
+        host = psutil.cpu_percent()
         # the first value is meaningless, and ipykernel leaves it out as well
-        return found | ({"host_cpu_percent": percent} if percent else {})
-
-    def _percent(self, seconds: float) -> float:
-        """Returns the guest's use of one processor since the last call."""
-        now, (before, used) = time.monotonic(), self._before
-        self._before = (now, seconds)
-        return 100 * max(0.0, seconds - used) / max(now - before, 1e-3)
+        return found | ({"host_cpu_percent": host} if host else {})
