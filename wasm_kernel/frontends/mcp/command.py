@@ -7,10 +7,9 @@ import gc
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -236,21 +235,15 @@ def _opening(
         words = f"must be a folder that you can write to ({problem.strerror}: {str(root)!r})"
         raise PolicyError("--workspace", words) from None
     fork_process.start_early()
-    opening: Future[Service] = Future()
     if options.keep:
         sys.stderr.write(f"wasm-kernel: sessions stay in {root}\n")
 
-    def run() -> None:
+    def run() -> Service:
         from wasm_kernel.service.service import Service
 
-        try:
-            service = Service(root, limits=limits, policy=policy, functions=options.functions)
-            opening.set_result(service)
-        except BaseException as problem:
-            opening.set_exception(problem)
+        return Service(root, limits=limits, policy=policy, functions=options.functions)
 
-    threading.Thread(target=run, name="opening", daemon=True).start()
-    return opening
+    return ThreadPoolExecutor(1, "opening").submit(run)
 
 
 def _check_mounts(policy: ExecutionPolicy, root: Path) -> None:
