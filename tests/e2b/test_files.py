@@ -98,7 +98,7 @@ def test_the_files_of_tmp_are_those_of_cells(sandbox: SandboxOf) -> None:
     assert {each["path"] for each in rows} == {"/tmp/a", "/tmp/a/b.txt", "/tmp/c"}
     assert sandbox.files("Move", source="/tmp/c", destination="c").status == 200
     assert sandbox.files("Remove", path="/tmp").status == 400
-    for _ in range(2):  # as in E2B, what is not there is removed
+    for _ in range(2):  # as in E2B, removing a missing file succeeds
         assert sandbox.files("Remove", path="/tmp/a").status == 200
     assert sandbox.value("os.listdir('/tmp'), os.listdir('.')") == "([], ['c'])"
 

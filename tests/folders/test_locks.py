@@ -110,7 +110,7 @@ def lock_of(tmp_path: Path) -> Iterator[Callable[[], HistoryLock]]:
 def test_a_history_is_kept_for_its_kernel(
     lock_of: Callable[[], HistoryLock], private: Folder
 ) -> None:
-    """Also between the end of one worker and the start of the next."""
+    """It is also kept between the end of one worker and the start of the next."""
     owner, second_kernel = OwnerLock(private), OwnerLock(private)
     assert owner.acquire()
     assert owner.acquire()

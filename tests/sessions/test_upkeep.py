@@ -327,7 +327,7 @@ def notebook(tmp_path: Path) -> Path:
 
 
 def bound(root: Path, name: str, notebook: Path) -> None:
-    """Records that a session belongs to a notebook, which exists then."""
+    """Makes a notebook, and records that a session belongs to it."""
     notebook.write_text("{}")
     bind(SessionsRoot(root), name, notebook)
 

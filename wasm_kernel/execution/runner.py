@@ -240,7 +240,7 @@ class GuestRunner(TurnHost):
     def keep_later(self, turn: Turn, cell: int, ran: Callable[[], Ran]) -> None:
         """Lets `keep` commit a turn's changes to memory, as those of the cell with this number.
 
-        `ran` returns how the cell ran, when `keep` commits it.
+        `keep` calls `ran`, which returns how the cell ran.
         """
         self.unkept = int(turn.cell.store_history)
         commit = partial(

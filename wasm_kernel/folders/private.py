@@ -70,7 +70,7 @@ class Owner(Struct, frozen=True):
     """The workspace that a private folder belongs to: a name in a root, by its real path.
 
     The marks are those of the workspace, its root, and the folder `above` the root. Outside of
-    sessions, all are the workspace's, and it is no `session`.
+    sessions, all are the workspace's, and `session` is false.
     """
 
     root: str

@@ -87,7 +87,7 @@ class WorkerLine:
         self.is_hearing, self._silence = False, None
         report = messages.read_report(data)
         if isinstance(report, messages.Pong) and self._expect(-1) < 0:
-            raise FrameError("it was not asked whether it is well")
+            raise FrameError("it answered a ping that was not sent")
         return report, len(data)
 
     def answer(self, message: Struct) -> None:

@@ -31,8 +31,8 @@ Follow = Enum("Follow", "ALWAYS BEFORE_SLASH NEVER")
 class Outside(GuestOSError):
     """A path leaves its preopened folder.
 
-    `path` is the path below the guest's `/` that leads on; None if links or an open folder led
-    here, so that walking on could go round for ever, or the folder may have been moved.
+    `path` is the rest of the way, as a path below the guest's `/`. It is None after links, where
+    the walk might never end, and after an open folder, which may have been moved.
     """
 
     def __init__(self, path: str | None = None) -> None:

@@ -265,7 +265,7 @@ def _shown(outputs: Iterable[Output]) -> list[Output]:
 
 
 def _says_something(value: object) -> bool:
-    """Returns whether a value is more than the name of an object that has another form."""
+    """Returns whether a text is more than a name such as `<Figure size 640x480>`."""
     if not isinstance(value, str) or len(value) > _NO_TEXT_CHARACTERS:
         return True
     return not _NO_TEXT.fullmatch(value.strip())
