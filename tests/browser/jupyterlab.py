@@ -45,7 +45,9 @@ GO = "go"
 NATIVE = ROOT / "build" / "gallery-venv" / "bin" / "python"
 """An environment with ipykernel and the gallery's imports; `make soak` makes it."""
 
-_SETTINGS = {
+_SETTINGS: Mapping[str, Mapping[str, object]] = {
+    # two saves at once end in JupyterLab's question which of them to keep
+    "docmanager-extension/plugin": {"autosave": False},
     "notebook-extension/tracker": {"windowingMode": "none", "maxNumberOutputs": 10_000},
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }

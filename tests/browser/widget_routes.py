@@ -55,10 +55,10 @@ display(cover, icon, far, style, layout, picture, film)
 """
 
 
-def widget_cells(payloads: Iterable[Payload], every: int, address: str) -> Iterator[str]:
-    """The source of cells for every n-th payload; images and files to fetch are at `address`."""
+def widget_cells(payloads: Iterable[Payload], some: slice, address: str) -> Iterator[str]:
+    """The source of cells for some of the payloads; images and files to fetch are at `address`."""
     rows = [[p.name, p.data["text/html"]] for p in payloads if "text/html" in p.data]
-    yield f"{BEGIN}\npayloads = json.loads({json.dumps(json.dumps(rows[::every]))})"
+    yield f"{BEGIN}\npayloads = json.loads({json.dumps(json.dumps(rows[some]))})"
     for route in ROUTES.values():
         yield f"for name, html in payloads:\n    {route}"
     yield LOOKS.replace("URL", address)
