@@ -132,7 +132,7 @@ def test_some_of_them_run_and_fetch_and_cover_nothing(
 
 
 class Attack:
-    """A notebook of payloads that take some routes, each every n-th time, and `some` in widgets."""
+    """A notebook of payloads that take some routes, and of widgets with `some` payloads."""
 
     def __init__(self, server: Server, canary: Canary, routes: dict[str, int], some: slice) -> None:
         payloads = armed(canary)
@@ -143,7 +143,8 @@ class Attack:
             cell for name, part in routes.items() for cell in cells(payloads[::part], [name])
         ]
         sources += widget_cells(payloads, some, canary.address)
-        self.notebook = server.notebook("attack", sources)
+        # a kernel of its own, as it tells the states of all widgets that it ever had
+        self.notebook = server.notebook(f"attack-{some.start}-{some.step}", sources)
 
     def harmless(self, lab: Lab, again: Callable[[], None]) -> None:
         """Checks that the outputs do nothing, also in a notebook that is opened again.
