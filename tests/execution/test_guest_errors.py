@@ -143,6 +143,21 @@ def test_a_traceback_ends_with_the_error_and_not_with_a_hint(module_sandbox: Bas
     assert shown(module_sandbox.execute(code)).splitlines()[-1].startswith("RecursionError")
 
 
+def test_compiled_code_calls_itself_through_python_hundreds_of_times(
+    module_sandbox: BaseSandbox,
+) -> None:
+    """On WASI CPython takes it that its stack has 128 KiB; a memoised function is common."""
+    code = """
+import functools, json
+@functools.cache
+def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+print(fib(500) % 1000)
+"""
+    assert module_sandbox.execute(code).stdout == "125\n"
+    deep = module_sandbox.execute("json.loads('[' * 100_000 + ']' * 100_000)")
+    assert shown(deep).splitlines()[-1].startswith("RecursionError")
+
+
 def test_a_recursion_that_is_too_deep_looks_for_no_file(module_sandbox: BaseSandbox) -> None:
     """A look at the files of all modules, for each of a thousand frames, took a second."""
     code = """

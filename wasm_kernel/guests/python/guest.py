@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -307,6 +308,13 @@ _IMMORTAL = 5 << 28  # _Py_IMMORTAL_INITIAL_REFCNT
 _PLAUSIBLE = 1 << 24
 
 
+# On WASI CPython lets compiled code have 128 KiB of stack; the guest is linked with 16 MiB. So a
+# function behind `lru_cache` called itself some 250 times, elsewhere 1,000 times. With more than
+# `STACK`, wasm's own stack of 8 MiB, which no error of Python guards, would end first.
+STACK = 384 * 1024
+_STACK_TOP, _STACK_OF_WASI, _STACK_MARGIN = 16 * 1024 * 1024, 128 * 1024, 8 * 1024
+
+
 class PythonImageBuilder:
     """Builds a base image with code of any flavour, on a guest thread since it runs guests.
 
@@ -340,6 +348,7 @@ class PythonImageBuilder:
             if not (ended and booting.booted):
                 raise ImageError(_UNPREPARED.format(said=booting.said[-2000:]))
             make_immortal(guest.instance.memory, booting.immortal)
+            deepen_stack(guest.instance.memory)
             size, build = guest.instance.memory.size, os.urandom(8).hex()
             cache.write(name, lambda path: image.save(guest.instance, path))
             extra = msgspec.to_builtins(addresses, str_keys=True)
@@ -452,3 +461,17 @@ def make_immortal(memory: GuestMemory, addresses: Iterable[int]) -> None:
     for at in addresses:
         if at % 8 == 0 and at // 4 < len(words) and 0 < words[at // 4] < _PLAUSIBLE:
             words[at // 4] = _IMMORTAL
+
+
+def deepen_stack(memory: GuestMemory) -> None:
+    """Moves the limits of the stack, below which the interpreter raises `RecursionError`."""
+    whole, limits = memory.read(0, memory.size), _stack_limits(_STACK_OF_WASI)
+    if whole.count(limits) != 1:
+        raise ImageError("the limits of the stack were not found in the guest")
+    memory.write(whole.find(limits), _stack_limits(STACK))
+
+
+def _stack_limits(size: int) -> bytes:
+    """The beginning of a thread's stack, and its soft and hard limits, in `PyThreadState`."""
+    end = _STACK_TOP - size
+    return struct.pack("<3I", _STACK_TOP, end + 2 * _STACK_MARGIN, end + _STACK_MARGIN)

@@ -35,6 +35,7 @@ from wasm_kernel.guests.python.guest import (
     ARGV,
     BOOT,
     ENV,
+    STACK,
     HostChannel,
     PythonAddresses,
     PythonGuest,
@@ -122,7 +123,7 @@ class PythonLanguage(GuestLanguage):
 
     @property
     def _made_of(self) -> str:
-        made_with = (image.FORMAT, BOOT, sorted(ENV.items()))
+        made_with = (image.FORMAT, BOOT, sorted(ENV.items()), STACK)
         return f"{self.files.key} {made_with}"
 
     def _prepared_for(self, flavour: Flavour) -> PreparedFiles[PythonAddresses]:
