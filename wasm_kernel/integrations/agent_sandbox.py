@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from wasm_kernel import HostFunction, Sandbox, SandboxResult, create_sandbox
 from wasm_kernel.integrations.guest_commands import GuestCommands
@@ -194,6 +194,22 @@ class AgentSandbox:
     def close(self) -> None:
         """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""
         self._ending.close()
+
+
+class SandboxOwner:
+    """An interface that has an `AgentSandbox`: use it as a `with` block, or close it."""
+
+    _agent: AgentSandbox
+
+    def close(self) -> None:
+        """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""
+        self._agent.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _sent(value: Any) -> tuple[str, Any]:

@@ -8,13 +8,13 @@ from typing import Any
 from camel.interpreters import BaseInterpreter, InterpreterError
 
 from wasm_kernel import HostFunction, Sandbox
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox, SandboxOwner
 from wasm_kernel.integrations.results import error_text, shown_text
 
 _TYPES = ["python", "py", "py3", "python3"]
 
 
-class SandboxInterpreter(BaseInterpreter):
+class SandboxInterpreter(SandboxOwner, BaseInterpreter):
     """Runs code in a sandbox, where variables last from run to run. Close it.
 
     `sandbox` and `options` are those of `AgentSandbox`.
@@ -56,7 +56,3 @@ class SandboxInterpreter(BaseInterpreter):
     def execute_command(self, command: str) -> str:
         """Raises `InterpreterError`: no command of the machine runs here."""
         raise InterpreterError("commands do not run here; write Python")
-
-    def close(self) -> None:
-        """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""
-        self._agent.close()

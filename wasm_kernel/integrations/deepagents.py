@@ -14,7 +14,7 @@ from deepagents.backends.protocol import (
 from deepagents.backends.sandbox import BaseSandbox
 
 from wasm_kernel import Sandbox
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox, SandboxOwner
 from wasm_kernel.integrations.guest_commands import TooLarge
 
 _ERRORS: dict[type[Exception], FileOperationError] = {
@@ -25,7 +25,7 @@ _ERRORS: dict[type[Exception], FileOperationError] = {
 _TIMED_OUT = 124  # the exit status of the command `timeout`
 
 
-class SandboxBackend(BaseSandbox):
+class SandboxBackend(SandboxOwner, BaseSandbox):
     """A sandbox for an agent's commands and files: `create_deep_agent(backend=SandboxBackend())`.
 
     Commands run in `/app`. Use it as a `with` block, or close it.
@@ -76,13 +76,3 @@ class SandboxBackend(BaseSandbox):
             return FileDownloadResponse(path, self._commands.read(path))
         except (OSError, TooLarge) as problem:
             return FileDownloadResponse(path, None, _ERRORS.get(type(problem), "invalid_path"))
-
-    def close(self) -> None:
-        """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""
-        self._agent.close()
-
-    def __enter__(self) -> SandboxBackend:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wasm_kernel import Sandbox, SandboxResult
-from wasm_kernel.integrations.agent_sandbox import AgentSandbox
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox, SandboxOwner
 from wasm_kernel.integrations.results import error_text, shown_text
 
 _LEFT_OUT = "\n[... {count:,} characters are left out; print less, or write to a file ...]\n"
@@ -13,7 +13,7 @@ _FIGURE = "[a figure was shown, which this tool can't pass on; savefig keeps it 
 _NOTHING = "[the code ran, and printed nothing]"
 
 
-class PythonTool:
+class PythonTool(SandboxOwner):
     """A sandbox with functions that run Python, for a framework to show to its model.
 
     Pass `run_python`, or in a framework of coroutines `arun_python`. Any thread may call them;
@@ -52,16 +52,6 @@ class PythonTool:
             code: The code to run.
         """
         return text_for_models(await self._agent.arun(code), self._characters)
-
-    def __enter__(self) -> PythonTool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""
-        self._agent.close()
 
 
 def text_for_models(result: SandboxResult, characters: int) -> str:
