@@ -20,7 +20,7 @@ from pathlib import PurePosixPath
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
 
-from wasm_kernel_agent import threads, waits
+from wasm_kernel_agent import threads
 from wasm_kernel_agent.host import note
 
 _SLICE = 0.05  # seconds of sleep between two looks for messages
@@ -95,17 +95,15 @@ class _SleepingSelector:
             raise KeyboardInterrupt
         if timeout == 0 and time.monotonic() - self.looked_at < _SLICE:
             return []
-        if timeout != 0 and threads.let_others_run(None, timeout):
-            return []
-        if timeout and threads.is_in_thread():
-            threads.run_until(self._is_ready, min(timeout, _SLICE))
+        if timeout != 0 and threads.is_in_thread():
+            is_timed = timeout is not None or self.calls.is_open
+            threads.wait(self._is_ready, min(timeout or _SLICE, _SLICE) if is_timed else None)
             self._serve_messages()
             return []
-        is_alone = threads.is_in_thread() or not (self.messages.is_open or self.calls.is_open)
-        if timeout is None and not threads.run_until(self._is_ready, None if is_alone else 0):
-            if threads.is_in_thread():
-                threads.refuse_to_wait()
-            if is_alone:
+        is_alone = not (self.messages.is_open or self.calls.is_open)
+        if timeout is None:
+            has_ended = threads.run_until(self._is_ready, None if is_alone else 0)
+            if is_alone and not has_ended:
                 raise NothingToWaitFor
         if timeout == 0:
             time.sleep(0)  # lets threads run, even if a task is always ready
@@ -267,9 +265,6 @@ def install() -> None:
     for name in ("SelectorEventLoop", "EventLoop"):
         setattr(asyncio, name, GuestLoop)
     asyncio.set_event_loop(GuestLoop())
-    loop: Any = base_events.BaseEventLoop
-    inner = loop.run_forever, loop._run_once, _SleepingSelector.select
-    waits.add(GuestLoop.run_forever, lambda of: of.has_due_callback, *inner)
 
 
 def serve_while_waiting(messages: MessageSource) -> None:

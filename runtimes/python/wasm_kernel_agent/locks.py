@@ -1,4 +1,4 @@
-"""Locks and conditions that let other threads run while something waits for them."""
+"""Locks that let other threads run while something waits for them."""
 
 from __future__ import annotations
 
@@ -7,40 +7,19 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from wasm_kernel_agent import threads, waits
+from wasm_kernel_agent import threads
 
 _make_lock = _thread.allocate_lock
 
 
 def install() -> None:
-    """Replaces the locks and conditions of `threading`."""
-    threading.Condition.wait = _wait_for_notice  # type: ignore[method-assign]
+    """Replaces the locks of `threading`."""
     _Lock.__module__, _Lock.__qualname__, _Lock.__name__ = "_thread", "lock", "lock"
     module: Any = _thread
     module.allocate_lock = module.allocate = module.LockType = module.lock = _Lock
     module = threading
     module.Lock = module._allocate_lock = _Lock
     module._CRLock = None  # CPython's own asks for the guest's one thread
-    waits.add(_Lock.acquire, None, _wait_for_notice)
-
-
-def _wait_for_notice(self: threading.Condition, timeout: float | None = None) -> bool:
-    """Waits for a notice of another thread, or for `timeout` seconds; False if none came."""
-    __tracebackhide__ = True
-    condition: Any = self
-    if not condition._is_owned():
-        raise RuntimeError("cannot wait on un-acquired lock")
-    waiter = _make_lock()
-    waiter.acquire()
-    condition._waiters.append(waiter)
-    state, is_noticed = condition._release_save(), False
-    try:
-        is_noticed = threads.wait(lambda: waiter.acquire(False), timeout, is_for_notice=True)
-    finally:
-        condition._acquire_restore(state)
-        if not is_noticed and waiter in condition._waiters:
-            condition._waiters.remove(waiter)
-    return is_noticed
 
 
 class _Lock:

@@ -1,10 +1,9 @@
 """Threads in turns: a started thread runs while the cell, or another thread, waits.
 
-The guest has one thread. A started thread runs until it waits for something: by `sleep`, `join`, a
-taken lock, an event, a queue or a future. There it leaves its functions, if it can enter them again
-(`parked_frames.py`), and others go on. If it can't, the others run on top of it, and it goes on
-once they have ended or wait. An operating system could run the threads in the same order. A thread
-that needs another order gets an error.
+The guest has one thread. A started thread runs as a generator (`thread_code.py`): until it waits,
+by `sleep`, `join`, a taken lock, an event, a queue or a future, or has had its turn in a `while`
+loop. There it yields, and others go on. Where it can't be left, the others run on top of it, and it
+goes on once they have ended or wait. A thread that needs another order gets an error.
 """
 
 from __future__ import annotations
@@ -13,22 +12,26 @@ import _thread
 import _threading_local
 import asyncio
 import contextvars
-import functools
 import itertools
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NoReturn
 
-from wasm_kernel_agent import parked_frames, waits
+from wasm_kernel_agent import thread_code
 from wasm_kernel_agent.host import note
 
 NO_OTHER_THREAD = (
     "this would wait for ever: only another thread could end the wait, and the sandbox has none "
     "that can go on. Wait with a timeout, or use asyncio, whose tasks can wait for each other."
+)
+_TOO_LATE = (
+    "this thread waits where it can't be left: in a generator, or in a function that compiled code "
+    "calls. The sandbox has no threads side by side, and others could have gone on for 30 seconds."
 )
 _SAID = (
     "the sandbox has no threads side by side: a started thread runs while the cell waits, as in "
@@ -40,47 +43,46 @@ _LEFT = (
 )
 _NAMED_MOST = 5
 _LOOP_SECONDS = 5.0  # the wait after a cell for a thread in a loop that may have no end
+_SHORT: tuple[Any, ...] = (  # functions that never wait long, so that no thread leaves them
+    *(threading.Condition.__exit__, threading.Condition.notify, threading.Condition.notify_all),
+    *(threading.Semaphore.release, threading.Event.set, queue.Queue.task_done),
+    *(Future.set_running_or_notify_cancel, Future.set_result, Future.set_exception),
+)
+_LATE_SECONDS = 30.0  # in which a thread that can't be left holds up code that could go on
 _LEAST_PAUSE = 1e-4  # lets others run even in sleep(0), as an operating system does
+_TURN_SECONDS = 0.01  # of a thread in a `while` loop
 _waiting: list[_Handle] = []
 _running: list[_Handle] = []
 _waits: list[_Wait] = []  # of code below the running threads on the stack
-_sleeps: list[tuple[int, int]] = []  # the last places where the cell has slept
 _pause = time.sleep
 _make_lock = _thread.allocate_lock
-_is_set = threading.Event.is_set
 _active: dict[int, Any] = vars(threading)["_active"]
 _ident_of_guest = threading.get_ident
 _idents = itertools.count(1)
 _said: set[str] = set()
+_NO_LOOP = None, (None, None)
 
 
 class _Ended(BaseException):
     """Ends a daemon thread that waits for something which can't come any more."""
 
 
-class _Parked(BaseException):
-    """Leaves the functions of a thread that waits, and enters them again later."""
-
-
 class _Wait:
-    """A wait of a cell or a thread for an event. An event that has happened counts from then on."""
+    """A wait of a cell or a thread for an event."""
 
-    def __init__(self, is_over: Callable[[], bool], timeout: float | None = None) -> None:
-        self._look, self._is_over = is_over, False
+    def __init__(self, has_happened: Callable[[], Any], timeout: float | None = None) -> None:
+        self.has_happened = has_happened
         self.end = None
         if timeout is not None:
             seconds = float(max(timeout, 0))
             _make_lock().acquire(True, seconds)  # it raises the errors of CPython's own waits
             self.end = time.monotonic() + seconds
-
-    def has_happened(self) -> bool:
-        """Returns whether the event has happened."""
-        self._is_over = self._is_over or bool(self._look())
-        return self._is_over
+        self.over_since = 0.0
 
     def is_over(self) -> bool:
         """Returns whether the event has happened, or the wait's time is over."""
-        return self.has_happened() or (self.end is not None and time.monotonic() >= self.end)
+        is_late = self.end is not None and time.monotonic() >= self.end
+        return bool(self.has_happened()) or is_late
 
 
 class _Handle:
@@ -91,46 +93,35 @@ class _Handle:
         self.ident = threading.main_thread().ident + next(_idents)  # type: ignore[operator]
         # a class of the cell may have properties that fail
         self.is_daemon, self.name = bool(thread._daemonic), str(thread._name)
-        self.call = _call_of(thread)
-        self.places: list[parked_frames.Place] = []
-        self.wait: _Wait | None = None  # of a thread that has left its functions
-        self.is_late = False  # its wait's time is over, which the function must still find out
-        self.has_begun = self.has_met_end = self.is_told = self.was_asked = self._is_done = False
-        self.is_timer = _is_timer(thread)
-        if self.is_timer:
-            self.has_finished = functools.partial(waits.look, _is_set, thread.finished)
-            self.wait = _Wait(self.has_finished, thread.interval)
-        self.called = (thread.function if self.is_timer else thread._target) or thread.run
-        module = getattr(parked_frames.plain_function(self.called), "__module__", None)
+        self.is_timer = isinstance(thread, threading.Timer)
+        called = thread.function if self.is_timer else thread._target or type(thread)
+        module = getattr(called, "__module__", None)
         self.is_of_cell = module in ("__main__", "wasm_kernel_agent.pools")
+        self.has_begun = self.has_looped = self.is_told = self.was_asked = self._is_done = False
+        self.turn_ends = 0.0
+        self.wait: _Wait | None = None
+        self._state = _NO_LOOP
+        self._frames = thread_code.in_context(thread._context, _run, thread)
 
     def is_ready(self) -> bool:
         """Returns whether the thread can go on."""
         return self.wait is None or self.wait.is_over()
 
     def is_looping(self) -> bool:
-        """Returns whether the thread sleeps in a loop that may have no end."""
-        if self.wait is None or self.wait.end is None or self.wait.has_happened():
-            return False
-        return any(each.is_in_loop for each in self.places)
+        """Returns whether the thread waits for time after a `while` loop's turn."""
+        return self.has_looped and self.wait is not None and self.wait.end is not None
 
     def is_done(self) -> bool:
         """Returns whether the thread has ended."""
         return self._is_done and self not in _running
 
-    def may_begin_in_sleep(self) -> bool:
-        """Returns whether all of the thread's loops let others run."""
-        function = parked_frames.plain_function(self.called)
-        owner = getattr(self.called, "__self__", None)
-        is_python = hasattr(function, "__code__")
-        return self.has_begun or not is_python or parked_frames.lets_others_run(function, owner)
-
     def keeps_cell(self, seconds: float) -> bool:
         """Returns whether the cell still waits for the thread, some `seconds` after its end."""
-        if self.is_daemon or (self.is_timer and not self.has_finished()):
+        if self.is_ready():
+            return not self.is_daemon
+        if self.is_daemon or self.is_timer:
             return False
-        is_left = seconds > _LOOP_SECONDS and self.is_looping()
-        return self.is_ready() or not (self.is_told or is_left)
+        return not (self.is_told or (seconds > _LOOP_SECONDS and self.is_looping()))
 
     def join(self, timeout: float | None = None) -> None:
         """Waits for the thread's end."""
@@ -139,77 +130,49 @@ class _Handle:
             wait(self.is_done, timeout)
 
     def run(self) -> None:
-        """Runs the thread to its end, or to a wait where it can leave its functions."""
+        """Runs the thread to its end, or until others may go on."""
         if self.is_of_cell and _SAID not in _said:
             _said.add(_SAID)
             note(_SAID)
         _waiting.remove(self)
-        self.is_late = self.wait is not None and not self.wait.has_happened()
-        if self.places and self.places[-1].is_after_wait:
-            self.is_late = False
-        self.wait, self.has_begun, self._is_done = None, True, True
+        self.has_begun = self._is_done = True
+        self.turn_ends = time.monotonic() + _TURN_SECONDS
         loop = asyncio._get_running_loop()
-        task = _swap_task(loop, None)
+        task, state = _swap_task(loop, None), _swap_state(self._state)
         try:
             _running.append(self)
-            asyncio._set_running_loop(None)
-            self.thread._context.run(parked_frames.enter, self.call, self.places)
-        except KeyboardInterrupt:
-            raise
-        except _Parked:
-            self._is_done = False
-            _waiting.append(self)
-        except BaseException as problem:
-            if not _is_end(problem):
-                problem.__traceback__ = _without_ours(problem.__traceback__)
-                self.thread._invoke_excepthook(self.thread)
+            for wait in self._frames:
+                self.wait, self._is_done = wait, False
+                _waiting.append(self)
+                break
         finally:
-            asyncio._set_running_loop(loop)
+            self._state = _swap_state(state)
             _swap_task(loop, task)
             _running.remove(self)
             if self._is_done:
                 _active.pop(self.ident, None)
 
-    def park(self, is_over: Callable[[], bool] | None, timeout: float | None) -> None:
-        """Leaves the thread's functions until a wait is over, if it can enter them again.
 
-        Without `is_over` the thread waits for a notice.
-        """
-        found = waits.find()
-        if found is None:
-            return
-        function, has_happened = found
-        look = is_over or has_happened
-        places = parked_frames.find_places(function, is_sleep=is_over is _never)
-        if look is not None and places is not None:
-            self.places, self.wait = places, _Wait(look, timeout)
-            raise _Parked
-
-    def take_late(self) -> bool:
-        """Returns whether the wait that the thread has entered again has timed out."""
-        is_late, self.is_late = self.is_late, False
-        found = waits.find() if is_late else None
-        if found is not None and "endtime" in found[0].f_locals:
-            found[0].f_locals["endtime"] = 0.0
-        return is_late
+def _run(thread: Any) -> None:
+    """Runs the functions of a thread."""
+    try:
+        thread.run()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:
+        if not _is_end(problem):
+            problem.__traceback__ = _without_ours(problem.__traceback__)
+            thread._invoke_excepthook(thread)
 
 
-def _call_of(thread: Any) -> Callable[[], Any]:
-    """Returns a call of the thread's function that can be made a second time."""
-    run: Callable[[], Any] = thread.run
-    if getattr(run, "__func__", None) is threading.Thread.run and thread._target is not None:
-        return functools.partial(thread._target, *thread._args, **thread._kwargs)
-    return run
-
-
-def _is_timer(thread: Any) -> bool:
-    return (
-        isinstance(thread, threading.Timer)
-        and type(thread).run is threading.Timer.run
-        and type(thread.finished) is threading.Event
-        and isinstance(thread.interval, int | float)
-        and thread.interval <= threading.TIMEOUT_MAX
-    )
+def _is_turn_over() -> bool:
+    """Returns whether a thread, before the next turn of a `while` loop, lets others go on."""
+    thread = _running[-1]
+    thread.has_looped = True
+    if time.monotonic() < thread.turn_ends:
+        return False
+    thread.turn_ends = time.monotonic() + _TURN_SECONDS
+    return any(each.is_over() for each in _waits) or any(each.is_ready() for each in _waiting)
 
 
 def _is_end(problem: BaseException | None) -> bool:
@@ -220,7 +183,7 @@ def _is_end(problem: BaseException | None) -> bool:
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    ours = _Handle.run.__code__.co_filename, parked_frames.enter.__code__.co_filename
+    ours = __file__, thread_code.__file__
     while trace is not None and trace.tb_frame.f_code.co_filename in ours:
         trace = trace.tb_next
     return trace
@@ -230,6 +193,14 @@ def _swap_task(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
     """Makes a task the current one of a running loop; returns the one before."""
     swap: Any = getattr(asyncio.tasks, "_swap_current_task", None)  # not in the host's Python 3.11
     return swap(loop, task) if loop is not None else None
+
+
+def _swap_state(state: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Sets the running loop and the hooks of asynchronous generators; returns those before."""
+    before = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
+    asyncio._set_running_loop(state[0])
+    sys.set_asyncgen_hooks(*state[1])
+    return before
 
 
 def is_in_thread() -> bool:
@@ -243,54 +214,50 @@ def run_until(
     *,
     among: Callable[[_Handle], bool] = lambda _: True,
 ) -> bool:
-    """Runs started threads until a wait is over; returns whether its event has happened.
-
-    Daemons, which may never wait, begin after others.
-    """
+    """Runs started threads until a wait is over; returns whether its event has happened."""
     below, wait = _waits.copy() if _running else [], _Wait(is_over, timeout)
-    number = len(below)
     _waits.append(wait)
     try:
         while not wait.is_over():
-            below = [each for each in below if not each.is_over()]
-            is_late = len(below) < number  # code below on the stack waits for this to end
-            if is_late and _running[-1].is_daemon:
-                _end_daemon()
+            if late := [each for each in below if each.is_over()]:
+                _end_late(late)
             chosen = [each for each in _waiting if among(each)]
-            if is_late and timeout is None:
+            if late and timeout is None:
                 chosen = [each for each in chosen if not (each.is_daemon and each.is_looping())]
             if ready := [each for each in chosen if each.is_ready()]:
-                _run(ready, wait)
+                _run_each(ready, wait)
                 continue
-            timed = (each for each in (*below, wait, *(each.wait for each in chosen)) if each)
+            timed = {wait, *below, *(each.wait for each in chosen if each.wait)}.difference(late)
             if not (ends := [each.end for each in timed if each.end is not None]):
                 break
             _pause(max(min(ends) - time.monotonic(), 0))
     finally:
         _waits.remove(wait)
-    return wait.has_happened()
+    return bool(wait.has_happened())
 
 
-def _run(ready: list[_Handle], wait: _Wait) -> None:
+def _end_late(late: list[_Wait]) -> None:
+    """Ends a wait where a thread can't be left, if others wait for it that could go on."""
+    for each in late:
+        each.over_since = each.over_since or time.monotonic()
+    if _running[-1].is_daemon:
+        raise _Ended
+    if time.monotonic() - min(each.over_since for each in late) > _LATE_SECONDS:
+        raise RuntimeError(_TOO_LATE)
+
+
+def _run_each(ready: list[_Handle], wait: _Wait) -> None:
     """Runs threads until a wait is over, in the order in which they became ready."""
-
-    def order(each: _Handle) -> tuple[bool, float]:
-        return each.is_daemon and not each.has_begun, (each.wait and each.wait.end) or 0.0
-
-    for each in sorted(ready, key=order):
+    for each in sorted(ready, key=lambda each: (each.wait and each.wait.end) or 0.0):
         if each in _waiting and each.is_ready():
             each.run()
         if wait.is_over():
             break
 
 
-def wait(
-    is_over: Callable[[], bool], timeout: float | None, *, is_for_notice: bool = False
-) -> bool:
+def wait(is_over: Callable[[], bool], timeout: float | None) -> bool:
     """Waits until `is_over`, or for `timeout` seconds; returns whether it is over."""
     __tracebackhide__ = True
-    if let_others_run(None if is_for_notice else is_over, timeout):
-        return False
     if run_until(is_over, timeout):
         return True
     if timeout is None:
@@ -298,40 +265,19 @@ def wait(
     return False
 
 
-def let_others_run(is_over: Callable[[], bool] | None, timeout: float | None) -> bool:
-    """Leaves the functions of a thread that waits, if possible.
-
-    Returns:
-        Whether the thread has entered this wait again, and it has timed out.
-    """
-    if not _running:
-        return False
-    if timeout is not None and _running[-1].take_late():
-        return True
-    _running[-1].park(is_over, timeout)
-    return False
+def _wait_aside(is_over: Callable[[], bool], timeout: float | None) -> Generator[_Wait, None, bool]:
+    if not is_over():
+        yield _Wait(is_over, timeout)
+    return is_over()
 
 
 def sleep(seconds: float, /) -> None:
     """Waits, while other threads run."""
     __tracebackhide__ = True
-    if not (seconds >= 0 and (_running or _waiting)):
+    if seconds >= 0 and (_running or _waiting):
+        wait(_never, max(seconds, _LEAST_PAUSE))
+    else:
         _pause(seconds)
-    elif not _running:
-        caller = sys._getframe(1)
-        _sleeps.append((id(caller), caller.f_lineno))
-        del _sleeps[:-3]
-        is_loop = _sleeps.count(_sleeps[-1]) == 3
-        run_until(
-            _never,
-            max(seconds, _LEAST_PAUSE),
-            among=lambda each: is_loop or each.may_begin_in_sleep(),
-        )
-    elif not let_others_run(_never, seconds):
-        if _running[-1].is_daemon:
-            run_until(_never, seconds)
-        else:
-            _pause(seconds)
 
 
 def _never() -> bool:
@@ -342,16 +288,8 @@ def refuse_to_wait() -> NoReturn:
     """Ends a wait without an end: a daemon thread ends, other code gets `RuntimeError`."""
     __tracebackhide__ = True
     if _running and _running[-1].is_daemon:
-        _end_daemon()
+        raise _Ended
     raise RuntimeError(NO_OTHER_THREAD)
-
-
-def _end_daemon() -> NoReturn:
-    """Ends the running thread, also if its code catches all exceptions."""
-    if _running[-1].has_met_end:
-        parked_frames.raise_outside_of_handlers(sys._getframe(1), _Ended)
-    _running[-1].has_met_end = True
-    raise _Ended
 
 
 def get_ident() -> int:
@@ -360,9 +298,10 @@ def get_ident() -> int:
 
 
 def begin_cell() -> None:
-    """Forgets threads that ran when memory was restored, and whose frames are gone."""
+    """Forgets functions, and threads that ran when memory was restored: their frames are gone."""
     _running.clear()
     _waits.clear()
+    thread_code.begin_cell()
 
 
 def end_cell(*, runs: bool) -> None:
@@ -401,8 +340,7 @@ def install() -> None:
     module.local = _threading_local.local  # it asks for the current thread
     sleep.__module__ = "time"
     time.sleep = sleep  # type: ignore[assignment]
-    waits.install()
-    waits.add(sleep, None, wait, let_others_run, *(_Handle.join, _Handle.park, _Handle.take_late))
+    thread_code.install({wait: _wait_aside} | {each: each for each in _SHORT}, _is_turn_over)
 
 
 def _start(self: Any) -> None:
