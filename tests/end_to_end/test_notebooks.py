@@ -214,7 +214,7 @@ FILES = {
     "outside": r"(.* not there\n){6}",
     "link": "FileNotFoundError",
     "network": "the sandbox has no network",
-    "process": "Put the data into the workspace folder",
+    "process": "Bring the data in as a file",
 }
 TRAVEL = {
     "visit": "visit number 1",

@@ -343,7 +343,7 @@ def test_folders_and_archives_are_programs(shell: BaseSandbox) -> None:
 
 
 def test_a_program_that_is_not_there_is_not_found(shell: BaseSandbox) -> None:
-    for command, advice in (("ffmpeg", "No program of the machine runs"), ("git", "Put the data")):
+    for command, advice in (("ffmpeg", "No program of the machine runs"), ("git", "Bring the data")):
         failed = shell.execute(f"import subprocess\nsubprocess.run([{command!r}, 'x'])").error
         assert failed is not None and failed.ename == "FileNotFoundError"
         lines = "\n".join(failed.traceback)
@@ -352,7 +352,7 @@ def test_a_program_that_is_not_there_is_not_found(shell: BaseSandbox) -> None:
     ran = said(shell, f"p = subprocess.run({script})\nprint(p.returncode, p.stdout)")
     assert ran.stdout == "127 b'before\\n'\n"
     told = said(shell, "!git status; gcc x.c")
-    assert "git: Put the data into the workspace folder" in told.stderr
+    assert "git: Bring the data in as a file" in told.stderr
     assert "gcc: command not found" in told.stderr
 
 
