@@ -12,12 +12,12 @@ from nbclient import NotebookClient
 from tests.end_to_end.real_kernel import RealKernel
 
 CELLS = """
-from IPython.display import FileLink
+from IPython.display import FileLink, FileLinks
 import pandas as pd
 pd.DataFrame({"a": [1]}).to_csv("r.csv", index=False); open("x.py", "w").write("x = 1")
 display(FileLink("r.csv"), FileLink("own.csv"))
 %session_publish r.csv
-display(FileLink("r.csv"), FileLink("x.py"))
+display(FileLink("r.csv"), FileLink("x.py"), FileLinks("."))
 """
 
 
@@ -34,9 +34,10 @@ def folder(tmp_path: Path, installed_kernelspec: Path) -> Path:
 def test_a_cell_publishes_and_links(folder: Path) -> None:
     with RealKernel(cwd=folder, notebook=folder / "orders.ipynb") as book:
         shown = book.run(CELLS)
-        before, own, published, after, script = shown.data("text/html")
+        before, own, published, after, script, listing = shown.data("text/html")
         assert "`%session_publish r.csv` copies it beside the notebook" in before
-        assert "<a" not in before + script
+        assert "<a" not in before + script + listing
+        assert "own.csv" in listing and "r.csv" in listing and "can't" not in listing
         assert '<a href="own.csv"' in own
         assert '<a href="orders.files/r.csv"' in published
         assert '<a href="orders.files/r.csv"' in after

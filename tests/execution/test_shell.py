@@ -343,7 +343,10 @@ def test_folders_and_archives_are_programs(shell: BaseSandbox) -> None:
 
 
 def test_a_program_that_is_not_there_is_not_found(shell: BaseSandbox) -> None:
-    for command, advice in (("ffmpeg", "No program of the machine runs"), ("git", "Bring the data")):
+    for command, advice in (
+        ("ffmpeg", "No program of the machine runs"),
+        ("git", "Bring the data"),
+    ):
         failed = shell.execute(f"import subprocess\nsubprocess.run([{command!r}, 'x'])").error
         assert failed is not None and failed.ename == "FileNotFoundError"
         lines = "\n".join(failed.traceback)

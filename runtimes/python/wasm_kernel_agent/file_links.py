@@ -56,6 +56,8 @@ def install(link_of: LinkOf) -> None:
     def as_html(self: Any) -> str:
         if self.url_prefix or not Path(self.path).exists():
             return str(original(self))
+        if Path(self.path).is_dir():  # `FileLinks`, which would link to each file in the session
+            return f"<pre>{escape(repr(self))}</pre>"
         link, problem = _found(self.path, link_of)
         shown = as_link(link) if link else escape(problem)
         return f"{self.result_html_prefix}{shown}{self.result_html_suffix}"
