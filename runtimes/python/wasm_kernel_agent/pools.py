@@ -36,9 +36,17 @@ def install() -> None:
     """Makes the executors of `concurrent.futures` run in threads, also those of processes."""
     module: Any = concurrent.futures.thread
     module._worker = _work
+    ThreadPoolExecutor.__exit__ = _end_block  # type: ignore[method-assign]
     for module in (concurrent.futures, concurrent.futures.process):
         module.ProcessPoolExecutor = ProcessPoolExecutor
     ProcessPoolExecutor.__module__ = "concurrent.futures.process"
+
+
+def _end_block(self: ThreadPoolExecutor, kind: Any, *_: object) -> None:
+    """Waits for the calls of a pool, unless an interrupt ends them."""
+    __tracebackhide__ = True
+    is_interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+    self.shutdown(wait=not is_interrupted, cancel_futures=is_interrupted)
 
 
 def _work(executor: Any, context: Any, calls: Any) -> None:

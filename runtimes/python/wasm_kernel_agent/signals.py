@@ -11,7 +11,7 @@ code that was interrupted. The exception may live until a later turn, where it h
 
 If an import of one of the guest's own packages is interrupted, the package stays unusable: its
 compiled modules can't be imported a second time. So an interrupt waits until such an import has
-ended, which takes some seconds.
+ended, which takes some seconds. It also waits for code of locks, which would stay taken.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ import builtins
 import errno
 import getpass as getpass_module
 import importlib
-import operator
 import os
 import signal
 import sys
 import warnings
-import weakref
 from collections.abc import Callable
 from pathlib import PurePosixPath
 from types import FrameType
@@ -35,17 +33,16 @@ from typing import Any, ClassVar
 
 from IPython.core.error import StdinNotImplementedError
 
+from wasm_kernel_agent import interrupts, locks
 from wasm_kernel_agent.event_loop import postpone_interrupt, take_postponed_interrupt
 from wasm_kernel_agent.host import Channel, flush
 
 _IMPORTING: Any = vars(importlib)["_bootstrap"]._load_unlocked.__code__
 _FOLDERS = (PurePosixPath(os.__file__).parent, PurePosixPath(__file__).parents[1])
 _OWN = (*(f"{folder}/" for folder in _FOLDERS), "built-in")  # beginnings of modules' origins
-_WAITING = "an interrupt that waits"
 _ENDING = {"SIGTERM", "SIGKILL", "SIGHUP", "SIGQUIT", "SIGABRT"}
 _set, _get = _signal.signal, _signal.getsignal  # five uses a cell: `signal`'s look up enumerations
 _SIGINT = int(signal.SIGINT)
-_pend = operator.methodcaller("pend")
 _REFUSED_INPUT = "raw_input was called, but this frontend does not support input requests."
 _REFUSED_GETPASS = "getpass was called, but this frontend does not support input requests."
 _END_OF_FILE = "\x04"
@@ -56,12 +53,10 @@ def _raise(_: int, frame: FrameType | None) -> None:
     __tracebackhide__ = True
     if postpone_interrupt(frame):
         return
-    importing = _import_under_way(frame)
-    if importing is None:
+    unfinished = _import_under_way(frame) or locks.code_under_way(frame)
+    if unfinished is None:
         raise _Interrupt
-    marker = _Marker()
-    _Interrupt.waiting = _Reminder(marker, _pend)
-    importing.f_locals[_WAITING] = marker  # the marker goes with the frame
+    interrupts.hold(unfinished)
 
 
 def _import_under_way(frame: FrameType | None) -> FrameType | None:
@@ -85,12 +80,10 @@ class _Interrupt(KeyboardInterrupt):
 
     Attributes:
         turn: Tells the running turn from all others.
-        waiting: Makes an interrupt pending that waits for the end of an import.
         came: The turn in which this interrupt came.
     """
 
     turn: ClassVar[object] = None
-    waiting: ClassVar[_Reminder | None] = None
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -118,19 +111,6 @@ for _type in (_Interrupt, _KeptInterrupt):
     _type.__module__ = KeyboardInterrupt.__module__
 
 
-class _Marker:
-    """An object that `Signals` hands to Python, which frees it at once."""
-
-
-class _Reminder(weakref.ref[_Marker]):
-    """Makes SIGINT pending when its object is freed. All in C, so that it is raised only after
-    that.
-    """
-
-    __slots__ = ()
-    pend = staticmethod(_thread.interrupt_main)
-
-
 class Signals:
     """The handlers of SIGINT, and `os.kill`. Owned by the agent.
 
@@ -139,13 +119,14 @@ class Signals:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._reminder: _Reminder | None = None
+        self._reminder: interrupts.Reminder | None = None
         self._ignored = sys.unraisablehook
         self.noted = False
 
     def begin_turn(self) -> None:
         """Forgets the interrupts of earlier turns, and notes those that come."""
-        _Interrupt.turn, _Interrupt.waiting = object(), None
+        _Interrupt.turn = object()
+        interrupts.forget()
         self.noted = False
         self.note_interrupts()
 
@@ -180,7 +161,7 @@ class Signals:
             raise KeyboardInterrupt
         return value
 
-    def _keep_interrupt(self, problem: Any) -> _Marker | None:
+    def _keep_interrupt(self, problem: Any) -> interrupts.Marker | None:
         """Makes an interrupt pending again: Python's hook for exceptions in destructors."""
         if not issubclass(problem.exc_type, KeyboardInterrupt):
             self._ignored(problem)
@@ -189,8 +170,8 @@ class Signals:
             if problem.exc_value.is_for_nobody:
                 return None
             problem.exc_value.__class__ = _KeptInterrupt  # type: ignore[assignment]
-        marker = _Marker()
-        self._reminder = _Reminder(marker, _pend)
+        marker = interrupts.Marker()  # Python frees it at once
+        self._reminder = interrupts.Reminder(marker, interrupts.pend)
         return marker  # a SIGINT now would be ignored like the first
 
     def install(self) -> None:

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NoReturn
 
-from wasm_kernel_agent import thread_code
+from wasm_kernel_agent import interrupts, thread_code
 from wasm_kernel_agent.host import note
 
 NO_OTHER_THREAD = (
@@ -219,6 +219,8 @@ def run_until(
     _waits.append(wait)
     try:
         while not wait.is_over():
+            if interrupts.take():
+                raise KeyboardInterrupt
             if late := [each for each in below if each.is_over()]:
                 _end_late(late)
             chosen = [each for each in _waiting if among(each)]
