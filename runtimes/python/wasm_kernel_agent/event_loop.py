@@ -3,8 +3,8 @@
 The guest has one thread and no descriptors to poll. Timers and ready callbacks are all that can
 ever happen, so waiting is `time.sleep`, in slices that an interrupt ends.
 
-An interrupt that meets asyncio's own code is postponed until the loop waits, a moment later
-(`postpone_interrupt`). Elsewhere in there it would leave a loop that seems to run, or lose a
+An interrupt that meets asyncio's own code is held until the loop waits, a moment later
+(`run_under_way`). Elsewhere in there it would leave a loop that seems to run, or lose a
 callback. The rule goes by file: this one may hold nothing but the loop and what runs it.
 """
 
@@ -20,7 +20,7 @@ from pathlib import PurePosixPath
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
 
-from wasm_kernel_agent import threads
+from wasm_kernel_agent import interrupts, threads
 from wasm_kernel_agent.host import note
 
 _SLICE = 0.05  # seconds of sleep between two looks for messages
@@ -91,7 +91,7 @@ class _SleepingSelector:
     def select(self, timeout: float | None) -> list[Any]:
         """Waits `timeout` seconds, or until a callback is ready. Serves messages in between."""
         __tracebackhide__ = True
-        if take_postponed_interrupt():
+        if interrupts.take():
             raise KeyboardInterrupt
         if timeout == 0 and time.monotonic() - self.looked_at < _SLICE:
             return []
@@ -117,7 +117,7 @@ class _SleepingSelector:
                 break
             self._pause(min(left, _SLICE))
             self._serve_messages()
-            if take_postponed_interrupt():  # it came while this loop looked for work
+            if interrupts.take():  # it came while this loop looked for work
                 raise KeyboardInterrupt
         return []
 
@@ -204,33 +204,22 @@ class GuestLoop(base_events.BaseEventLoop):
 
 _LIBRARY = str(PurePosixPath(asyncio.run.__code__.co_filename).parents[1])
 _OWN = str(PurePosixPath(asyncio.run.__code__.co_filename).parent)
-_postponed: list[bool] = []
 
 
-def take_postponed_interrupt() -> bool:
-    """Returns whether an interrupt was postponed since the last call; the caller raises it now."""
-    if not _postponed:
-        return False  # an interrupt that comes right here waits for the next call
-    _postponed.clear()
-    return True
+def run_under_way(frame: FrameType | None) -> FrameType | None:
+    """Returns the frame of the run of a loop, if its own code runs in `frame`.
 
-
-def postpone_interrupt(frame: FrameType | None) -> bool:
-    """Postpones an interrupt in `frame` until the loop waits, if necessary. Returns whether it did.
-
-    That is necessary if the running code is asyncio's or this module's, for a loop that runs. Other
-    code can be interrupted at once, whatever called it.
+    That is asyncio's code, or this module's. Other code can be interrupted at once, whatever called
+    it.
     """
     at = frame
     while at is not None and _is_library(at.f_code) and not _is_the_loops(at.f_code):
         at = at.f_back
     if at is None or not _is_the_loops(at.f_code) or at.f_code in _INTERRUPTIBLE:
-        return False
+        return None
     while at is not None and at.f_code not in _RUNNING:
         at = at.f_back
-    if at is not None:
-        _postponed.append(True)
-    return at is not None
+    return at
 
 
 def _is_library(code: CodeType) -> bool:

@@ -32,7 +32,7 @@ _held: Reminder | None = None
 
 def hold(frame: FrameType) -> None:
     """Makes the interrupt pending once more when `frame` ends."""
-    global _held
+    global _held  # noqa: PLW0603
     marker = Marker()
     _held = Reminder(marker, pend)
     frame.f_locals[_NAME] = marker  # the marker goes with the frame
@@ -40,7 +40,7 @@ def hold(frame: FrameType) -> None:
 
 def take() -> bool:
     """Returns whether an interrupt is held; the caller raises it now."""
-    global _held
+    global _held  # noqa: PLW0603
     held, _held = _held, None
     return held is not None and held() is not None
 

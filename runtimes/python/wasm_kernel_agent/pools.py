@@ -36,7 +36,8 @@ def install() -> None:
     """Makes the executors of `concurrent.futures` run in threads, also those of processes."""
     module: Any = concurrent.futures.thread
     module._worker = _work
-    ThreadPoolExecutor.__exit__ = _end_block  # type: ignore[method-assign]
+    pool: Any = ThreadPoolExecutor
+    pool.__exit__ = _end_block
     for module in (concurrent.futures, concurrent.futures.process):
         module.ProcessPoolExecutor = ProcessPoolExecutor
     ProcessPoolExecutor.__module__ = "concurrent.futures.process"

@@ -33,8 +33,7 @@ from typing import Any, ClassVar
 
 from IPython.core.error import StdinNotImplementedError
 
-from wasm_kernel_agent import interrupts, locks
-from wasm_kernel_agent.event_loop import postpone_interrupt, take_postponed_interrupt
+from wasm_kernel_agent import event_loop, interrupts, locks
 from wasm_kernel_agent.host import Channel, flush
 
 _IMPORTING: Any = vars(importlib)["_bootstrap"]._load_unlocked.__code__
@@ -51,9 +50,8 @@ _END_OF_FILE = "\x04"
 def _raise(_: int, frame: FrameType | None) -> None:
     """The handler while a cell or a query runs."""
     __tracebackhide__ = True
-    if postpone_interrupt(frame):
-        return
-    unfinished = _import_under_way(frame) or locks.code_under_way(frame)
+    unfinished = event_loop.run_under_way(frame) or _import_under_way(frame)
+    unfinished = unfinished or locks.code_under_way(frame)
     if unfinished is None:
         raise _Interrupt
     interrupts.hold(unfinished)
@@ -144,7 +142,6 @@ class Signals:
             KeyboardInterrupt: `work` was interrupted and let it pass, or never began.
         """
         __tracebackhide__ = True
-        take_postponed_interrupt()  # an interrupt left by an earlier turn ends nothing
         if self.noted:
             self.noted = False
             raise KeyboardInterrupt
@@ -157,8 +154,6 @@ class Signals:
         except KeyboardInterrupt:
             self.note_interrupts()
             raise
-        if take_postponed_interrupt():
-            raise KeyboardInterrupt
         return value
 
     def _keep_interrupt(self, problem: Any) -> interrupts.Marker | None:

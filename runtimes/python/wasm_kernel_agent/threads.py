@@ -219,8 +219,6 @@ def run_until(
     _waits.append(wait)
     try:
         while not wait.is_over():
-            if interrupts.take():
-                raise KeyboardInterrupt
             if late := [each for each in below if each.is_over()]:
                 _end_late(late)
             chosen = [each for each in _waiting if among(each)]
@@ -228,11 +226,15 @@ def run_until(
                 chosen = [each for each in chosen if not (each.is_daemon and each.is_looping())]
             if ready := [each for each in chosen if each.is_ready()]:
                 _run_each(ready, wait)
-                continue
             timed = {wait, *below, *(each.wait for each in chosen if each.wait)}.difference(late)
-            if not (ends := [each.end for each in timed if each.end is not None]):
+            ends = [each.end for each in timed if each.end is not None]
+            if not (ready or ends):
                 break
-            _pause(max(min(ends) - time.monotonic(), 0))
+            left = 0.0 if ready else min(ends) - time.monotonic()
+            if interrupts.take():  # last, as one may come in any call before
+                raise KeyboardInterrupt
+            if left > 0:
+                _pause(left)
     finally:
         _waits.remove(wait)
     return bool(wait.has_happened())
