@@ -27,10 +27,15 @@ KINDS = {
     ),
     "run": "asyncio.run(asyncio.sleep(0.002))\nasyncio.run(asyncio.sleep(0))",
     "numpy": "import numpy as np\na = np.ones((60, 60))\nfor i in range(50): a @ a",
+    "pool": "with Pool(2) as pool: list(pool.map(time.sleep, [0.001] * 8))",
+    "threads": "for _ in range(4): await asyncio.to_thread(time.sleep, 0.001)",
     "input": "input('?')",
     "print": "for i in range(400): print(i, 'x' * 20)",
     "import": "import sys\nsys.modules.pop('cProfile', None); import cProfile, profile\n%time 1",
 }
+BEGINNING = (
+    "import asyncio, time; from concurrent.futures import ThreadPoolExecutor as Pool; kept = 7"
+)
 ENDS = {"KeyboardInterrupt", "CancelledError"}
 LATEST = 0.016  # seconds after which an interrupt comes
 
@@ -53,7 +58,7 @@ class Asked(NoListener):
 def interrupt_many(sandbox: Sandbox, rounds: Iterable[int], seed: int) -> dict[str, int]:
     """Interrupts a cell in each round; the next must run. Returns how often each end came."""
     dice, ends = random.Random(seed), dict.fromkeys(["ended", *ENDS], 0)
-    assert sandbox.execute("import asyncio; kept = 7").success
+    assert sandbox.execute(BEGINNING).success
     listener = Asked(sandbox)
     for number in rounds:
         kind = dice.choice(list(KINDS))

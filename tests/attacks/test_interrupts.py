@@ -235,11 +235,33 @@ def test_f8_code_that_runs_beneath_a_loop_is_interrupted_at_once(victim: Victim)
         "import asyncio\nasync def f():\n  while True: pass\nasyncio.run(f())",
         "import asyncio\nasync def f():\n  while True: await asyncio.sleep(0)\nawait f()",
         "import asyncio, time\nawait asyncio.to_thread(time.sleep, 3600)",
+        (
+            "from concurrent.futures import ThreadPoolExecutor as Pool\nimport time\n"
+            "with Pool(2) as pool: list(pool.map(time.sleep, [3600] * 2))"
+        ),
         "import asyncio, json\nasync def f():\n  while True: json.loads('[1]')\nawait f()",
         "import asyncio\nawait asyncio.gather(*[asyncio.sleep(3600) for i in range(99)])",
         "import asyncio\nasync with asyncio.TaskGroup() as g: g.create_task(asyncio.sleep(3600))",
     ):
         ends_interrupted(victim, code)
+
+
+IN_LOCKS = """
+import signal, threading
+steps = []
+source = "def take():\\n  signal.raise_signal(signal.SIGINT)\\n  steps.append('taken')"
+exec(compile(source, threading.Condition.wait.__code__.co_filename, 'exec'))
+try:
+    take()
+    for number in range(9): pass
+    steps.append('went on')
+except KeyboardInterrupt: print(steps)
+"""
+
+
+def test_f8_an_interrupt_leaves_no_lock_half_taken(victim: Victim) -> None:
+    """Code of `threading` runs to its end first. Before, a lock could stay taken for ever."""
+    assert victim.says(IN_LOCKS) == "['taken']"
 
 
 DROPPED = """
