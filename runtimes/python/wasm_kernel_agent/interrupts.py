@@ -40,7 +40,7 @@ def hold(frame: FrameType) -> None:
 
 def take() -> bool:
     """Returns whether an interrupt is held; the caller raises it now."""
-    global _held  # noqa: PLW0603
+    global _held
     held, _held = _held, None
     return held is not None and held() is not None
 
