@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from time import monotonic  # a cell may replace the module's, to test its own code
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -76,12 +77,12 @@ class _Wait:
         if timeout is not None:
             seconds = float(max(timeout, 0))
             _make_lock().acquire(True, seconds)  # it raises the errors of CPython's own waits
-            self.end = time.monotonic() + seconds
+            self.end = monotonic() + seconds
         self.over_since = 0.0
 
     def is_over(self) -> bool:
         """Returns whether the event has happened, or the wait's time is over."""
-        is_late = self.end is not None and time.monotonic() >= self.end
+        is_late = self.end is not None and monotonic() >= self.end
         return bool(self.has_happened()) or is_late
 
 
@@ -136,7 +137,7 @@ class _Handle:
             note(_SAID)
         _waiting.remove(self)
         self.has_begun = self._is_done = True
-        self.turn_ends = time.monotonic() + _TURN_SECONDS
+        self.turn_ends = monotonic() + _TURN_SECONDS
         loop = asyncio._get_running_loop()
         task, state = _swap_task(loop, None), _swap_state(self._state)
         try:
@@ -169,9 +170,9 @@ def _is_turn_over() -> bool:
     """Returns whether a thread, before the next turn of a `while` loop, lets others go on."""
     thread = _running[-1]
     thread.has_looped = True
-    if time.monotonic() < thread.turn_ends:
+    if monotonic() < thread.turn_ends:
         return False
-    thread.turn_ends = time.monotonic() + _TURN_SECONDS
+    thread.turn_ends = monotonic() + _TURN_SECONDS
     return any(each.is_over() for each in _waits) or any(each.is_ready() for each in _waiting)
 
 
@@ -230,7 +231,7 @@ def run_until(
             ends = [each.end for each in timed if each.end is not None]
             if not (ready or ends):
                 break
-            left = 0.0 if ready else min(ends) - time.monotonic()
+            left = 0.0 if ready else min(ends) - monotonic()
             if interrupts.take():  # last, as one may come in any call before
                 raise KeyboardInterrupt
             if left > 0:
@@ -243,10 +244,10 @@ def run_until(
 def _end_late(late: list[_Wait]) -> None:
     """Ends a wait where a thread can't be left, if others wait for it that could go on."""
     for each in late:
-        each.over_since = each.over_since or time.monotonic()
+        each.over_since = each.over_since or monotonic()
     if _running[-1].is_daemon:
         raise _Ended
-    if time.monotonic() - min(each.over_since for each in late) > _LATE_SECONDS:
+    if monotonic() - min(each.over_since for each in late) > _LATE_SECONDS:
         raise RuntimeError(_TOO_LATE)
 
 
@@ -313,10 +314,10 @@ def end_cell(*, runs: bool) -> None:
 
     Without `runs`, all threads are left to later cells.
     """
-    began = time.monotonic()
+    began = monotonic()
 
     def keeps(each: _Handle) -> bool:
-        return each.keeps_cell(time.monotonic() - began)
+        return each.keeps_cell(monotonic() - began)
 
     untold = [each for each in _waiting if not each.is_told]
     try:
