@@ -170,6 +170,22 @@ def test_a_removal_that_was_cut_short_is_finished_by_the_next(
     assert not aside.exists()
 
 
+def test_a_removal_that_another_process_finishes_at_once_leaves_no_private_folder(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, rename = private_of(workspace), os.rename
+
+    def finished(source: str, target: str, **folders: int) -> None:
+        rename(source, target, **folders)
+        if source == ID:
+            with Folder.open(tmp_path) as root:
+                assert removal.finish_removals(root) == {}
+
+    monkeypatch.setattr(os, "rename", finished)
+    delete_session_workspace(ID, tmp_path)
+    assert not private.exists()
+
+
 def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_cut_short(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

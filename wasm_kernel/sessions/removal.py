@@ -254,7 +254,8 @@ def _set_aside(root: Folder, name: str, workspace: Folder) -> str:
         if problem.errno not in (errno.EXDEV, errno.EBUSY):
             raise
         return name  # a folder of a container's own layers, or a mounted one, can't be renamed
-    if not root.has(aside, workspace.fd):  # a process without the lock moved it
+    # unless another process has finished the removal already, one without the lock moved it
+    if not root.has(aside, workspace.fd) and os.fstat(workspace.fd).st_nlink:
         take_name(root.fd, aside, name)
         raise _gone(name)
     return aside
