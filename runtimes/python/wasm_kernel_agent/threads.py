@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from time import monotonic  # a cell may replace the module's, to test its own code
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 from wasm_kernel_agent import interrupts, thread_code
 from wasm_kernel_agent.host import note
@@ -261,12 +261,15 @@ def _run_each(ready: list[_Handle], wait: _Wait) -> None:
 
 
 def wait(is_over: Callable[[], bool], timeout: float | None) -> bool:
-    """Waits until `is_over`, or for `timeout` seconds; returns whether it is over."""
+    """Waits until `is_over`, or for `timeout` seconds; returns whether it is over.
+
+    A wait that would have no end ends a daemon thread; other code gets `RuntimeError`.
+    """
     __tracebackhide__ = True
     if run_until(is_over, timeout):
         return True
     if timeout is None:
-        refuse_to_wait()
+        raise _Ended if _running and _running[-1].is_daemon else RuntimeError(NO_OTHER_THREAD)
     return False
 
 
@@ -287,14 +290,6 @@ def sleep(seconds: float, /) -> None:
 
 def _never() -> bool:
     return False
-
-
-def refuse_to_wait() -> NoReturn:
-    """Ends a wait without an end: a daemon thread ends, other code gets `RuntimeError`."""
-    __tracebackhide__ = True
-    if _running and _running[-1].is_daemon:
-        raise _Ended
-    raise RuntimeError(NO_OTHER_THREAD)
 
 
 def get_ident() -> int:
