@@ -374,8 +374,14 @@ def made():
     for n in range(2):
         stop.wait(0.01)
         yield n
+class Meter(threading.Thread):
+    def run(self):
+        for n in range(3): self.update(n)
+    def update(self, n):
+        time.sleep(0.4)
+        seen.append((self.name, n))
 def drain(): print([*made()], sorted(made(), key=lambda n: stop.wait(0.01) or -n))
-threads = [threading.Thread(target=count, args=("a", 0.4)), threading.Thread(target=drain)]
+threads = [Meter(name="a"), threading.Thread(target=drain)]
 for each in threads: each.start()
 time.sleep(0.2)
 threads += [threading.Thread(target=count, args=("b", 0.4))]

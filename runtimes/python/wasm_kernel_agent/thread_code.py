@@ -33,7 +33,7 @@ _LONGEST = 0x3000  # bytes of code, which grow to eight times as many at most
 _MOST_CODES = 2000  # which are kept for later cells
 _FUNCTIONS = set(dir(builtins))  # which never wait
 _METHODS = {name for each in (list, dict, set, str, bytes, deque) for name in dir(each)}
-_METHODS -= {"get", "join"}  # those of queues and threads
+_METHODS -= {"get", "join"}  # in the library; those of queues and threads wait
 _COMPILED = frozenset({type(len), type(str.join), type(object.__init__), type})
 _is_one_of_many = itertools.cycle([*[False] * 255, True]).__next__  # a quick count of turns
 
@@ -168,9 +168,13 @@ class _Code:
     def _loads_function(self, instruction: Any) -> bool:
         kind, name = instruction.opname, instruction.argval
         if kind == "LOAD_GLOBAL":  # a function that calls itself alone may not wait
-            return "NULL" in instruction.argrepr and name not in {*_FUNCTIONS, self._code.co_name}
+            return "NULL" in instruction.argrepr and name not in {
+                *_FUNCTIONS,
+                self._code.co_qualname,
+            }
         if kind == "LOAD_ATTR":
-            return "NULL" in instruction.argrepr and name not in _METHODS
+            is_plain = name in _METHODS and self._is_library
+            return "NULL" in instruction.argrepr and not is_plain
         return kind in ("PUSH_NULL", "LOAD_SPECIAL", "LOAD_SUPER_ATTR")
 
     def _is_end_of_while(self, instruction: Any) -> bool:
