@@ -17,9 +17,17 @@ import dis
 import functools
 import inspect
 import itertools
+import opcode
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from types import BuiltinMethodType, CodeType, FunctionType, MethodType
+from types import (
+    BuiltinMethodType,
+    CodeType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 _Instruction = tuple[str, int]
@@ -34,7 +42,7 @@ _MOST_CODES = 2000  # which are kept for later cells
 _FUNCTIONS = set(dir(builtins))  # which never wait
 _METHODS = {name for each in (list, dict, set, str, bytes, deque) for name in dir(each)}
 _METHODS -= {"get", "join"}  # in the library; those of queues and threads wait
-_COMPILED = frozenset({type(len), type(str.join), type(object.__init__), type})
+_SUBSCRIPT = [name for name, _ in vars(opcode)["_nb_ops"]].index("NB_SUBSCR")
 _is_one_of_many = itertools.cycle([*[False] * 255, True]).__next__  # a quick count of turns
 
 _waits: dict[Any, Callable[..., Generator[Any]]] = {}
@@ -81,6 +89,19 @@ def called(function: Any) -> Any:
     if kind is functools.partial:
         return functools.partial(found, *function.args, **function.keywords)
     return MethodType(found, function.__self__ if kind is MethodType else function)
+
+
+def _called_at(place: list[Any], function: Any) -> Any:
+    """Returns as `called` does; notes at its `place` a function that is called as it is."""
+    found = called(function)
+    if found is function:
+        kind = type(function)
+        is_plain = kind is FunctionType and not function.__closure__
+        if is_plain or kind is MethodDescriptorType or kind is type:
+            place[0] = function  # which holds no values of a cell
+        elif kind is BuiltinMethodType and type(function.__self__) is ModuleType:
+            place[0] = function
+    return found
 
 
 def in_context(
@@ -190,14 +211,15 @@ class _Code:
             *[("SEND", 4), ("YIELD_VALUE", 1), ("RESUME", 2), ("JUMP_BACKWARD_NO_INTERRUPT", 6)],
             ("END_SEND", 0),
         ]
+        place: list[Any] = [None]  # the last function here that is called as it is
         asks = [
-            *[self._load(called), ("PUSH_NULL", 0), ("COPY", size + 3), ("CALL", 1)],
-            *[("COPY", 1), ("COPY", size + 3), ("IS_OP", 0)],
+            *[self._load(functools.partial(_called_at, place)), ("PUSH_NULL", 0)],
+            *[("COPY", size + 3), ("CALL", 1), ("COPY", 1), ("COPY", size + 3), ("IS_OP", 0)],
             ("POP_JUMP_IF_TRUE", _units(yields) + _JUMP),
         ]
         looks = [
-            *[self._load(type), ("PUSH_NULL", 0), ("COPY", size + 3), ("CALL", 1)],
-            *[self._load(_COMPILED), ("CONTAINS_OP", 0)],
+            *[self._load(place), ("LOAD_SMALL_INT", 0), ("BINARY_OP", _SUBSCRIPT)],
+            *[("COPY", size + 2), ("IS_OP", 0)],
             ("POP_JUMP_IF_TRUE", _units(asks + yields) + _JUMP + 1),
         ]
         end = call.offset + _units(direct) * _UNIT
