@@ -20,33 +20,33 @@ import itertools
 import opcode
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from types import (
-    BuiltinMethodType,
-    CodeType,
-    FunctionType,
-    MethodDescriptorType,
-    MethodType,
-    ModuleType,
-)
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType
 from typing import Any
 
 _Instruction = tuple[str, int]
 _OTHER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _OPERANDS = {"CALL": 1, "CALL_KW": 2, "CALL_FUNCTION_EX": 3}  # above the function; and arguments
 _LIBRARY = inspect.ismodule.__code__.co_filename.removesuffix("inspect.py")
+_LEFT = tuple(  # what waits in the library, or calls functions that may
+    _LIBRARY + name
+    for name in (
+        *("asyncio/", "concurrent/", "contextlib.py", "functools.py", "joblib/", "logging/"),
+        *("multiprocessing/", "queue.py", "sched.py", "threading.py", "tqdm/", "unittest/"),
+    )
+)
 _CACHES = vars(dis)["_inline_cache_entries"]
 _UNIT = 2  # bytes of an instruction, and of each cache behind it
 _JUMP = 2  # units of a jump, which leads over 0xFFFF units
 _LONGEST = 0x3000  # bytes of code, which grow to eight times as many at most
 _MOST_CODES = 2000  # which are kept for later cells
-_FUNCTIONS = set(dir(builtins))  # which never wait
 _METHODS = {name for each in (list, dict, set, str, bytes, deque) for name in dir(each)}
 _METHODS -= {"get", "join"}  # in the library; those of queues and threads wait
-_SUBSCRIPT = [name for name, _ in vars(opcode)["_nb_ops"]].index("NB_SUBSCR")
+_OPERATIONS = {name: number for number, (name, _) in enumerate(vars(opcode)["_nb_ops"])}
 _is_one_of_many = itertools.cycle([*[False] * 255, True]).__next__  # a quick count of turns
 
 _waits: dict[Any, Callable[..., Generator[Any]]] = {}
 _codes: dict[int, tuple[CodeType, CodeType | None]] = {}  # by the identity of the first
+_places: list[list[Any]] = []
 
 
 def install(
@@ -62,11 +62,16 @@ def install(
     _Code.is_turn_over = staticmethod(is_turn_over)
 
 
-def begin_cell() -> None:
-    """Forgets functions, which a cell may replace or change."""
+def forget_functions() -> None:
+    """Forgets functions, which a later cell may drop, replace or change."""
     _of_module.cache_clear()
+    for place in _places:
+        place[0] = None
+    for number in [number for number, (_, made) in _codes.items() if made is None]:
+        del _codes[number]
     if len(_codes) > _MOST_CODES:
         _codes.clear()
+        _places.clear()
 
 
 def called(function: Any) -> Any:
@@ -95,12 +100,7 @@ def _called_at(place: list[Any], function: Any) -> Any:
     """Returns as `called` does; notes at its `place` a function that is called as it is."""
     found = called(function)
     if found is function:
-        kind = type(function)
-        is_plain = kind is FunctionType and not function.__closure__
-        if is_plain or kind is MethodDescriptorType or kind is type:
-            place[0] = function  # which holds no values of a cell
-        elif kind is BuiltinMethodType and type(function.__self__) is ModuleType:
-            place[0] = function
+        place[0] = function
     return found
 
 
@@ -133,7 +133,8 @@ def _of_module(function: Any) -> Any:
 def _generator_function(function: Any) -> Any:
     code = function.__code__
     if id(code) not in _codes:
-        _codes[id(code)] = code, _Code(code).as_generator()
+        _codes[id(code)] = code, None  # a function that calls itself alone does not wait
+        _codes[id(code)] = code, _generator_code(code, function.__globals__)
     found = _codes[id(code)][1]
     if found is None:
         return function
@@ -143,15 +144,32 @@ def _generator_function(function: Any) -> Any:
     return made
 
 
+def _generator_code(code: CodeType, names: dict[str, Any]) -> CodeType | None:
+    """Returns the code of a generator, or None if it is not to be left."""
+    is_library = code.co_filename.startswith(_LIBRARY)
+    if is_library and not code.co_filename.startswith(_LEFT):
+        return None
+    if code.co_flags & _OTHER or len(code.co_code) > _LONGEST:
+        return None
+    made = _Code(code, names, is_library=is_library)
+    return made.as_generator() if made.may_be_left() else None
+
+
+def _may_wait(function: Any) -> bool:
+    if type(function) is FunctionType:
+        return function in _waits or _generator_function(function) is not function
+    return type(function) not in (BuiltinMethodType, type)
+
+
 class _Code:
     """The code of a function, to which instructions are added."""
 
     is_turn_over: Callable[[], bool]  # of the thread that runs
 
-    def __init__(self, code: CodeType) -> None:
-        self._code = code
+    def __init__(self, code: CodeType, names: dict[str, Any], *, is_library: bool) -> None:
+        self._code, self._names = code, names
         # the library has locks that were made before ours, and end the guest if they are waited for
-        self._is_library = code.co_filename.startswith(_LIBRARY)
+        self._is_library = is_library
         self._instructions = [*dis.get_instructions(code)]
         self._bytes = bytearray(code.co_code)
         self._constants = [*code.co_consts]
@@ -161,10 +179,8 @@ class _Code:
         lines = [line for line, *_ in self._positions if line is not None]
         self._line = lines[-1] if lines else code.co_firstlineno
 
-    def as_generator(self) -> CodeType | None:
-        """Returns the code of a generator, or None if it could not be left."""
-        if self._code.co_flags & _OTHER or len(self._bytes) > _LONGEST or not self._may_be_left():
-            return None
+    def as_generator(self) -> CodeType:
+        """Returns the code of a generator."""
         for each in self._instructions:
             if each.opname in _OPERANDS:
                 self._leave_at(each)
@@ -180,7 +196,7 @@ class _Code:
             co_flags=self._code.co_flags | inspect.CO_GENERATOR,
         )
 
-    def _may_be_left(self) -> bool:
+    def may_be_left(self) -> bool:
         """Returns whether the function has a `while` loop, or calls functions that may wait."""
         return any(
             self._is_end_of_while(each) or self._loads_function(each) for each in self._instructions
@@ -188,11 +204,9 @@ class _Code:
 
     def _loads_function(self, instruction: Any) -> bool:
         kind, name = instruction.opname, instruction.argval
-        if kind == "LOAD_GLOBAL":  # a function that calls itself alone may not wait
-            return "NULL" in instruction.argrepr and name not in {
-                *_FUNCTIONS,
-                self._code.co_qualname,
-            }
+        if kind == "LOAD_GLOBAL":
+            found = self._names.get(name, vars(builtins).get(name))
+            return "NULL" in instruction.argrepr and _may_wait(found)
         if kind == "LOAD_ATTR":
             is_plain = name in _METHODS and self._is_library
             return "NULL" in instruction.argrepr and not is_plain
@@ -212,13 +226,14 @@ class _Code:
             ("END_SEND", 0),
         ]
         place: list[Any] = [None]  # the last function here that is called as it is
+        _places.append(place)
         asks = [
             *[self._load(functools.partial(_called_at, place)), ("PUSH_NULL", 0)],
             *[("COPY", size + 3), ("CALL", 1), ("COPY", 1), ("COPY", size + 3), ("IS_OP", 0)],
             ("POP_JUMP_IF_TRUE", _units(yields) + _JUMP),
         ]
         looks = [
-            *[self._load(place), ("LOAD_SMALL_INT", 0), ("BINARY_OP", _SUBSCRIPT)],
+            *[self._load(place), ("LOAD_SMALL_INT", 0), ("BINARY_OP", _OPERATIONS["NB_SUBSCR"])],
             *[("COPY", size + 2), ("IS_OP", 0)],
             ("POP_JUMP_IF_TRUE", _units(asks + yields) + _JUMP + 1),
         ]

@@ -301,7 +301,6 @@ def begin_cell() -> None:
     """Forgets functions, and threads that ran when memory was restored: their frames are gone."""
     _running.clear()
     _waits.clear()
-    thread_code.begin_cell()
 
 
 def end_cell(*, runs: bool) -> None:
@@ -321,6 +320,7 @@ def end_cell(*, runs: bool) -> None:
     finally:  # an interrupt may end the run
         for each in _waiting:
             each.is_told = True
+        thread_code.forget_functions()
     left = [each for each in untold if each in _waiting and each.is_of_cell]
     left = [each for each in left if not each.has_begun or (each.wait and each.wait.end)]
     if left:
