@@ -232,7 +232,7 @@ def test_a_backend_that_needs_a_window_or_a_script_gives_way_to_inline(figures: 
 REFUSED = {
     "%%perl\nprint 1": "has no processes",
     "%%script perl\nprint 1": "bash, sh and python alone",
-    "!wget http://example.org": "workspace folder",
+    "!wget http://example.org": "Bring the data in as a file",
     "!nvidia-smi": "no graphics processor",
     "%conda install x": "%pip install",
     "%edit": "no editor",
