@@ -24,7 +24,7 @@ UNKNOWN = re.compile(r"^bash: (\S+): (?:command not found$|Parse error)", re.MUL
 _PYTHON = "A file of Python runs by python FILE: the shell reads any file as a script of its own."
 
 _PACKAGES = "To bring in pure-Python packages, use %pip install NAME."
-_NETWORK = "Bring the data in as a file. Scripts reach no hosts; Python reaches those that are allowed."
+_NETWORK = "Bring the data in as a file. Only Python reaches hosts, and only allowed ones."
 _NO_PROGRAM = "No program of the machine runs in the sandbox."
 _INSTEAD = {
     **dict.fromkeys(("conda", "mamba", "uv", "apt", "apt-get", "sudo"), _PACKAGES),
