@@ -125,8 +125,10 @@ _CALLS = """
 # a request is handled, and the handler says how far it is
 (folder / "secret").write_text("known outside")
 print(broker.call(Read(str(folder / "secret")), Text, Task()))
-# a cancelled call does not cancel the next one
-tried(lambda: broker.call(Wait(), EmptyReply, Task(lambda: True)))
+# a cancelled call does not cancel the next one; its handler may never begin
+class Quiet(Task):
+    def report(self, text): pass
+tried(lambda: broker.call(Wait(), EmptyReply, Quiet(lambda: True)))
 begun = time.monotonic()
 tried(lambda: broker.call(Wait(), EmptyReply, Task(lambda: time.monotonic() > begun + 0.3)))
 print(time.monotonic() - begun >= 0.3)
@@ -161,7 +163,7 @@ tried(lambda: broker.call(Read(""), Text))
 def test_calls_are_answered_cancelled_or_refused(tmp_path: Path) -> None:
     assert said_by(_SPAWNED + _CALLS, tmp_path) == [
         *("reading", "Text(text='known outside')"),
-        *("waiting", "Cancelled", "waiting", "Cancelled", "True"),
+        *("Cancelled", "waiting", "Cancelled", "True"),
         *("It rained. Nothing was changed.", "internal error; the kernel's log says more"),
         *("there is no handler for this request", *["this request can't be read"] * 3),
         *("1", "131072", "3000000", "its answer is too long"),
