@@ -56,6 +56,7 @@ TOLD_SECONDS = 14 * DAY
 _ROUND_SECONDS, _OVERDUE_SECONDS = 300.0, 3600.0
 _FIRST_SECONDS, _SOON_SECONDS = 60.0, 5.0  # after a kernel's start
 AGAIN_SECONDS = DAY  # between two warnings
+_TICK_SECONDS = 0.01  # the most by which the time of a file that is written now is behind
 _RECORDS_BYTES = 64 * 1024 * 1024
 _NAMED_MOST = 5
 _LOG = logging.getLogger("wasm_kernel")
@@ -233,7 +234,7 @@ class Upkeep:
             found.records[key] = replace(record, notebook="", due=0.0, told=0.0)
             return
         now = time.time()
-        due = record.due or now
+        due = record.due or now - _TICK_SECONDS
         told = record.told or (told if told >= due else 0.0)
         found.records[key] = replace(record, notebook=notebook, due=due, told=told)
         if told and now - told >= TOLD_SECONDS and found.remove(record, self._age_seconds):
