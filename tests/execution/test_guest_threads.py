@@ -26,6 +26,15 @@ try: t[0].start()
 except RuntimeError as problem: print(problem)
 print(found, threading.current_thread() is threading.main_thread())
 """,
+    "calls many functions deep": """
+import threading, time
+exec("".join(f"def f{n}(x): return f{n + 1}(x) + 1\\n" for n in range(300)))
+def f300(x): return x
+def g300(x): time.sleep(0.001); return x
+exec("".join(f"def g{n}(x): return g{n + 1}(x) + 1\\n" for n in range(300)))
+threads = [threading.Thread(target=lambda f=f: print(f(1))) for f in (f0, g0)]
+for each in threads: each.start(); each.join()
+""",
     "a consumer before its producer": """
 import queue, threading
 q = queue.Queue(maxsize=2)

@@ -305,7 +305,7 @@ _SUMS: dict[type[ast.AST], Callable[[Decimal, Decimal, int], Decimal | bool]] = 
 _DIGITS = 1000  # the most of a result
 _NO_SUMS: dict[type[Exception], str] = {
     ZeroDivisionError: "division by zero",
-    ArithmeticError: f"the result has more than {_DIGITS:,} digits, or there is none",
+    ArithmeticError: f"the result has more than {_DIGITS:,} digits, or does not exist",
     SyntaxError: "syntax error",
     **dict.fromkeys((MemoryError, RecursionError), "it is too deep"),
     **dict.fromkeys((LookupError, ValueError), "it is not known here"),

@@ -38,6 +38,7 @@ _CACHES = vars(dis)["_inline_cache_entries"]
 _UNIT = 2  # bytes of an instruction, and of each cache behind it
 _JUMP = 2  # units of a jump, which leads over 0xFFFF units
 _LONGEST = 0x3000  # bytes of code, which grow to eight times as many at most
+_DEEPEST = 20  # functions that call each other, and are followed
 _MOST_CODES = 2000  # which are kept for later cells
 _METHODS = {name for each in (list, dict, set, str, bytes, deque) for name in dir(each)}
 _METHODS -= {"get", "join"}  # in the library; those of queues and threads wait
@@ -75,7 +76,10 @@ def forget_functions() -> None:
 
 
 def called(function: Any) -> Any:
-    """Returns the function of generators that a thread calls, or `function` if there is none."""
+    """Returns the function of generators that a thread calls in place of `function`.
+
+    That is `function` itself if it is not to be left.
+    """
     kind = type(function)
     if kind is FunctionType:
         return _generator_function(function) if function.__closure__ else _of_module(function)
@@ -130,11 +134,11 @@ def _of_module(function: Any) -> Any:
     return _waits.get(function) or _generator_function(function)
 
 
-def _generator_function(function: Any) -> Any:
+def _generator_function(function: Any, depth: int = 0) -> Any:
     code = function.__code__
     if id(code) not in _codes:
         _codes[id(code)] = code, None  # a function that calls itself alone does not wait
-        _codes[id(code)] = code, _generator_code(code, function.__globals__)
+        _codes[id(code)] = code, _generator_code(code, function.__globals__, depth)
     found = _codes[id(code)][1]
     if found is None:
         return function
@@ -144,21 +148,25 @@ def _generator_function(function: Any) -> Any:
     return made
 
 
-def _generator_code(code: CodeType, names: dict[str, Any]) -> CodeType | None:
+def _generator_code(code: CodeType, names: dict[str, Any], depth: int) -> CodeType | None:
     """Returns the code of a generator, or None if it is not to be left."""
     is_library = code.co_filename.startswith(_LIBRARY)
     if is_library and not code.co_filename.startswith(_LEFT):
         return None
     if code.co_flags & _OTHER or len(code.co_code) > _LONGEST:
         return None
-    made = _Code(code, names, is_library=is_library)
+    made = _Code(code, names, depth, is_library=is_library)
     return made.as_generator() if made.may_be_left() else None
 
 
-def _may_wait(function: Any) -> bool:
-    if type(function) is FunctionType:
-        return function in _waits or _generator_function(function) is not function
-    return type(function) not in (BuiltinMethodType, type)
+def _may_wait(function: Any, names: dict[str, Any], depth: int) -> bool:
+    """Returns whether a function may wait; so may one of another module, or many calls away."""
+    if type(function) is not FunctionType:
+        return type(function) not in (BuiltinMethodType, type)
+    is_near = function.__globals__ is names or function.__code__.co_filename.startswith(_LIBRARY)
+    if function in _waits or depth == _DEEPEST or not is_near:
+        return True
+    return _generator_function(function, depth + 1) is not function
 
 
 class _Code:
@@ -166,8 +174,10 @@ class _Code:
 
     is_turn_over: Callable[[], bool]  # of the thread that runs
 
-    def __init__(self, code: CodeType, names: dict[str, Any], *, is_library: bool) -> None:
-        self._code, self._names = code, names
+    def __init__(
+        self, code: CodeType, names: dict[str, Any], depth: int, *, is_library: bool
+    ) -> None:
+        self._code, self._names, self._depth = code, names, depth
         # the library has locks that were made before ours, and end the guest if they are waited for
         self._is_library = is_library
         self._instructions = [*dis.get_instructions(code)]
@@ -206,7 +216,7 @@ class _Code:
         kind, name = instruction.opname, instruction.argval
         if kind == "LOAD_GLOBAL":
             found = self._names.get(name, vars(builtins).get(name))
-            return "NULL" in instruction.argrepr and _may_wait(found)
+            return "NULL" in instruction.argrepr and _may_wait(found, self._names, self._depth)
         if kind == "LOAD_ATTR":
             is_plain = name in _METHODS and self._is_library
             return "NULL" in instruction.argrepr and not is_plain

@@ -119,7 +119,7 @@ def install(
 def uninstall(place: KernelspecPlace | None, name: str = NAME) -> Path:
     """Removes a kernelspec of ours from `place`, or from the place where Jupyter finds it first.
 
-    Raises `WasmKernelError` if there is none, it belongs to another kernel, or can't be removed.
+    Raises `WasmKernelError` if no kernelspec exists, it is another kernel's, or can't be removed.
     """
     if place is None:
         try:
@@ -148,7 +148,7 @@ def installed() -> list[InstalledKernelspec]:
 
 
 def offered() -> InstalledKernelspec:
-    """Returns our kernelspec for a new console or notebook; `WasmKernelError` if there is none."""
+    """Returns our kernelspec for a new console or notebook; `WasmKernelError` without one."""
     found = installed()
     if not found:
         raise WasmKernelError(
