@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.faces import PATIENCE, says, wait_for
+from tests.faces import PATIENCE, error_of, says, wait_for
 from tests.service.offered import Door, Meeting, Order, Sandboxes, Streams, echo, fails, put_off
-from wasm_kernel import ExecutionPolicy, HostFunction, SandboxLogger
+from wasm_kernel import ExecutionPolicy, HostFunction, Sandbox, SandboxLogger
 from wasm_kernel.errors import GuestClosed
 from wasm_kernel.guests.protocol import CallFunction, FinishedCalls
 from wasm_kernel.linux.task import QUIET
@@ -167,6 +167,15 @@ def test_an_interrupt_ends_the_wait_and_keeps_the_variables(offering: Sandboxes)
     door.opened.set()
 
 
+def ends_interrupted(sandbox: Sandbox, code: str, begun: threading.Event) -> None:
+    """Checks that an interrupt ends a cell once its call has begun."""
+    begun.clear()
+    future = sandbox.submit(code)
+    assert begun.wait(PATIENCE)
+    sandbox.interrupt()
+    assert error_of(future.result(PATIENCE)).startswith("KeyboardInterrupt")
+
+
 @pytest.mark.parametrize("runtime", ["python", "javascript"])
 def test_an_interrupt_ends_an_awaited_call_however_early_it_comes(
     offering: Sandboxes, runtime: str
@@ -180,12 +189,7 @@ def test_an_interrupt_ends_an_awaited_call_however_early_it_comes(
 
     sandbox = offering(endless, runtime=runtime)
     for _ in range(8):
-        begun.clear()
-        future: Future[SandboxResult] = sandbox.submit("await endless()")
-        assert begun.wait(PATIENCE)
-        sandbox.interrupt()
-        error = future.result(PATIENCE).error
-        assert error is not None and error.ename == "KeyboardInterrupt"
+        ends_interrupted(sandbox, "await endless()", begun)
 
 
 @pytest.mark.parametrize("call", ["await nap()", "nap_plainly()"])
@@ -205,14 +209,7 @@ def test_javascript_that_catches_errors_ends_at_an_interrupt(
 
     sandbox = offering(nap, nap_plainly, runtime="javascript")
     for _ in range(3):
-        begun.clear()
-        future: Future[SandboxResult] = sandbox.submit(
-            f"for (;;) {{ try {{ {call} }} catch {{ }} }}"
-        )
-        assert begun.wait(PATIENCE)
-        sandbox.interrupt()
-        error = future.result(PATIENCE).error
-        assert error is not None and error.ename == "KeyboardInterrupt"
+        ends_interrupted(sandbox, f"for (;;) {{ try {{ {call} }} catch {{ }} }}", begun)
         assert says(sandbox, "console.log('on')") == "on"
 
 
