@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from tests.faces import full_disk, open_files
+from tests.faces import full_disk, open_files, wait_for
 from wasm_kernel import ForkError
 from wasm_kernel.linux.files import FileCopier
 
@@ -132,6 +132,7 @@ def test_a_reseeding_that_never_ends_costs_the_fork_alone(fresh_victim_of: Makin
     )
     (fork,) = parent.sandbox.fork()
     cell = fork.submit("1")
+    wait_for(lambda: fork.process_usage().cpu_seconds > 1, "the reseeding")
     parent.lives()
     assert not cell.done()
     fork.close()

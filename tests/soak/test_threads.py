@@ -1,7 +1,7 @@
-"""Random programs with threads, which print in a guest what they print in CPython, or are refused.
+"""Random programs with threads print the same in a guest as in CPython, or are refused.
 
-Workers run random statements at once, with waits of all kinds in them. What a worker notes depends
-on its own statements alone, so that CPython prints the same each time.
+Workers run random statements at once, with waits of all kinds in them. A worker's notes depend on
+its own statements alone, so that CPython prints the same each time.
 """
 
 from __future__ import annotations
