@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wasm_kernel.execution.interfaces import InputInterrupted, NoListener
-from wasm_kernel.guests.protocol import Error, Output, Stream
+from wasm_kernel.guests.protocol import ErrorOutput, Output, Stream
 from wasm_kernel.result import CommMessage
 
 
@@ -37,4 +37,4 @@ class Page(NoListener):
 
     @property
     def errors(self) -> list[str]:
-        return [part.ename for part in self.heard if isinstance(part, Error)]
+        return [part.ename for part in self.heard if isinstance(part, ErrorOutput)]

@@ -191,7 +191,7 @@ export class Response extends Body {
 }
 
 /** A connection of one request; its answer is read piece by piece. */
-class Wire {
+class FetchConnection {
   #calls = networkCalls();
   #number;
   #data = new Uint8Array();
@@ -286,7 +286,7 @@ async function answerTo(url, method, headers, body, signal) {
   const lines = [`${method} ${url.pathname}${url.search} HTTP/1.1`, `Host: ${url.host}`];
   for (const [name, value] of headers) if (!OURS.includes(name)) lines.push(`${name}: ${value}`);
   if (body !== undefined || /^(?:POST|PUT|PATCH)$/.test(method)) lines.push(`Content-Length: ${body?.length ?? 0}`);
-  const wire = new Wire(signal);
+  const wire = new FetchConnection(signal);
   try {
     await wire.open(url);
     await wire.send(joined([Uint8Array.from(`${lines.join("\r\n")}\r\n\r\n`, (each) => each.charCodeAt(0)), body ?? []]));

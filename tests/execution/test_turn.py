@@ -109,7 +109,7 @@ def test_frames_beyond_a_million_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_output_says_what_it_is() -> None:
     kept = CellOutput(wanted=True)
     shown = (protocol.Display({}), protocol.UpdateDisplay({}), protocol.ClearOutput())
-    for output in (*shown, protocol.Result(1, {}), protocol.Error("E", "v", ())):
+    for output in (*shown, protocol.Result(1, {}), protocol.ErrorOutput("E", "v", ())):
         kept.add(output)
     kinds = [output.kind for output in kept.outputs]
     assert kinds == ["display", "update", "clear", "result", "error"]

@@ -39,7 +39,7 @@ GOOD: list[tuple[dict[str, Any], protocol.Frame]] = [
     ),
     (
         {"op": "error", "ename": "E", "evalue": "v", "traceback": ["a", "b"]},
-        protocol.Error("E", "v", ("a", "b")),
+        protocol.ErrorOutput("E", "v", ("a", "b")),
     ),
     ({"op": "input", "prompt": "> ", "password": True}, protocol.Input("> ", True)),
     ({"op": "limit", "fuel": 10, "seconds": 2}, protocol.Limit(10, 2.0)),

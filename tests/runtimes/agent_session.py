@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 from wasm_kernel_agent.agent import Agent
-from wasm_kernel_agent.host import Channel
+from wasm_kernel_agent.host import FrameChannel
 
 ANSWERS: dict[str, dict[str, Any]] = {"input": {"value": "a line"}}
 
@@ -55,7 +55,7 @@ class Session:
     """An agent whose host is this process."""
 
     def __init__(self) -> None:
-        self.agent = Agent(Channel(self.answer), in_guest=False)
+        self.agent = Agent(FrameChannel(self.answer), in_guest=False)
         self.waiting: list[dict[str, Any]] = []
         self.queued: list[dict[str, Any]] = []
         self.frames: list[dict[str, Any]] = []

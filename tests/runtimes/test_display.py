@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from wasm_kernel_agent.display import Outbox
-from wasm_kernel_agent.host import Channel, FrameTooLarge
+from wasm_kernel_agent.host import FrameChannel, FrameTooLarge
 
 Serve = Callable[..., list[Any]]
 
@@ -70,10 +70,10 @@ def test_a_result_that_is_too_large_becomes_a_note(serve: Serve) -> None:
 def test_a_frame_over_the_limit_is_not_sent() -> None:
     sent: list[bytes] = []
     with pytest.raises(FrameTooLarge, match="64 MiB"):
-        Channel(lambda data: sent.append(data) or b"").send({"op": "x" * (1 << 26)})  # type: ignore[func-returns-value]
+        FrameChannel(lambda data: sent.append(data) or b"").send({"op": "x" * (1 << 26)})  # type: ignore[func-returns-value]
     assert not sent
 
 
 def test_a_refusal_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    Outbox(Channel(lambda data: b'{"refused":"too much"}')).send({"op": "clear_output"})
+    Outbox(FrameChannel(lambda data: b'{"refused":"too much"}')).send({"op": "clear_output"})
     assert capsys.readouterr().err == "[wasm-kernel] the output was refused: too much\n"

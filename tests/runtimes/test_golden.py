@@ -16,11 +16,11 @@ import pytest
 from IPython.core.error import StdinNotImplementedError
 from wasm_kernel_agent.comms import CommServer, GuestComm, GuestCommManager
 from wasm_kernel_agent.display import Outbox
-from wasm_kernel_agent.host import Channel, run_host_command
-from wasm_kernel_agent.host_functions import HostFunctions, _AwaitedCalls
+from wasm_kernel_agent.host import FrameChannel, run_host_command
+from wasm_kernel_agent.host_functions import OfferedFunctions, _AwaitedCalls
 from wasm_kernel_agent.magics.basics import parse_limits
 from wasm_kernel_agent.notebook_face import KernelFace
-from wasm_kernel_agent.signals import Signals, Stdin
+from wasm_kernel_agent.signals import SignalHandlers, Stdin
 
 GOLDEN = Path(__file__).resolve().parents[2] / "runtimes" / "golden"
 ANSWER = b"{}"
@@ -30,19 +30,19 @@ def golden(name: str) -> bytes:
     return (GOLDEN / f"{name}.json").read_bytes().strip()
 
 
-def clean_exit(channel: Channel) -> None:
+def clean_exit(channel: FrameChannel) -> None:
     with pytest.raises(SystemExit):
-        Signals(channel).kill(os.getpid(), signal.SIGTERM)
+        SignalHandlers(channel).kill(os.getpid(), signal.SIGTERM)
 
 
-def ask(channel: Channel) -> None:
+def ask(channel: FrameChannel) -> None:
     stdin = Stdin(channel)
     stdin.allowed = True
     with pytest.raises(StdinNotImplementedError):
         stdin.input("name? ")
 
 
-def command(channel: Channel) -> None:
+def command(channel: FrameChannel) -> None:
     shell = SimpleNamespace(agent=SimpleNamespace(channel=channel))
     assert run_host_command(shell, "prune_sessions", "--older-than 24h") is None
 
@@ -59,8 +59,8 @@ STATE = {"state": {"value": "é", "max": float("inf")}, "buffer_paths": [["a"]]}
 UPDATE = {"method": "update", "state": {"value": 3}}
 
 
-def talk(kind: str, **fields: Any) -> Callable[[Channel], None]:
-    def say(channel: Channel) -> None:
+def talk(kind: str, **fields: Any) -> Callable[[FrameChannel], None]:
+    def say(channel: FrameChannel) -> None:
         one = GuestComm(comm_id="c1", primary=False, target_name="jupyter.widget")
         one._closed = True
         one.send_frame = channel.send
@@ -69,31 +69,31 @@ def talk(kind: str, **fields: Any) -> Callable[[Channel], None]:
     return say
 
 
-def function(channel: Channel, **kind: bool) -> Callable[..., Any]:
+def function(channel: FrameChannel, **kind: bool) -> Callable[..., Any]:
     """Makes a function of the host, in place of all earlier ones."""
     either, by_name = {"name": "args", "kind": 2}, {"name": "kwargs", "kind": 4}
-    HostFunctions(channel).offer([{"name": "look_up", "parameters": [either, by_name], **kind}])
+    OfferedFunctions(channel).offer([{"name": "look_up", "parameters": [either, by_name], **kind}])
     made: Callable[..., Any] = vars(builtins).pop("look_up")
     return made
 
 
-def call_later(channel: Channel) -> None:
+def call_later(channel: FrameChannel) -> None:
     """Begins to await a function of the host."""
     made = function(channel, is_async=True)
     with contextlib.suppress(KeyError):  # the answer has no number
         made(1, b"\x89PNG"[:4], high=float("inf"), big=2**70).send(None)
 
 
-def read_stream(channel: Channel) -> None:
+def read_stream(channel: FrameChannel) -> None:
     """Reads a stream of the host that has no items."""
 
     def call(data: bytes) -> bytes:
         return b'{"stream":7}' if json.loads(data)["op"] == "call" else channel._call(data)
 
-    assert [*function(Channel(call), is_stream=True)()] == []
+    assert [*function(FrameChannel(call), is_stream=True)()] == []
 
 
-def leave_stream(channel: Channel) -> None:
+def leave_stream(channel: FrameChannel) -> None:
     """Takes one item of a stream of the host."""
 
     def call(data: bytes) -> bytes:
@@ -101,12 +101,12 @@ def leave_stream(channel: Channel) -> None:
         op = json.loads(data)["op"]
         return answers[op] if op in answers else channel._call(data)
 
-    stream = function(Channel(call), is_stream=True)()
+    stream = function(FrameChannel(call), is_stream=True)()
     assert next(stream) == 1
     stream.close()
 
 
-def await_calls(channel: Channel) -> None:
+def await_calls(channel: FrameChannel) -> None:
     """Waits for the awaited calls of the host."""
     _AwaitedCalls(channel).wait(0.05)
 
@@ -122,23 +122,23 @@ class Shell:
         self.parent_header = parent
 
 
-def hear(op: str) -> Callable[[Channel], None]:
+def hear(op: str) -> Callable[[FrameChannel], None]:
     """Hand the agent a message; return its frames of this op."""
 
-    def listen(channel: Channel) -> None:
+    def listen(channel: FrameChannel) -> None:
         def call(data: bytes) -> bytes:
             if json.loads(data)["op"] == op:
                 channel._call(data)
             return b'{"message":' + golden("request_comm") + b"}"
 
         shell: Any = Shell()
-        CommServer(shell, Signals(channel), Stdin(channel), Channel(call)).serve_next()
+        CommServer(shell, SignalHandlers(channel), Stdin(channel), FrameChannel(call)).serve_next()
 
     return listen
 
 
 OPENED = {"target_name": "jupyter.widget", "target_module": None}
-WRITES: dict[str, Callable[[Channel], Any]] = {
+WRITES: dict[str, Callable[[FrameChannel], Any]] = {
     "frame_next": lambda channel: channel.send({"op": "next"}),
     "frame_display": lambda channel: Outbox(channel).send_bundle(
         "display", IMAGE, {"image/png": {"width": 2}}, transient={"display_id": "a"}
@@ -195,14 +195,14 @@ def test_the_agent_writes_the_golden_frame(name: str) -> None:
         sent.append(data)
         return golden("answer_refused") if name == "frame_input" else golden("answer_taken")
 
-    WRITES[name](Channel(call))
+    WRITES[name](FrameChannel(call))
     assert sent == [golden(name)]
 
 
 @pytest.fixture
 def stdin_answered() -> Iterator[Callable[[str], str]]:
     def answered(name: str) -> str:
-        stdin = Stdin(Channel(lambda data: golden(name)))
+        stdin = Stdin(FrameChannel(lambda data: golden(name)))
         stdin.allowed = True
         return stdin.input("? ")
 

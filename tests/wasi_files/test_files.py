@@ -16,7 +16,7 @@ from tests.engine.tiny import APP, OTHER, ROOT, Guest
 from wasm_kernel.engine import abi
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder, closing_fd
-from wasm_kernel.linux.walks import Entry
+from wasm_kernel.linux.walks import WalkEntry
 from wasm_kernel.wasi_files import changes
 from wasm_kernel.wasi_files.preopens import Preopen, visible
 
@@ -248,7 +248,7 @@ def test_a_file_that_vanishes_does_not_end_the_search_for_other_names(
     (guest.app / "folder").mkdir()
     (guest.app / "folder" / "b").hardlink_to(guest.app / "a")
 
-    def vanishing(preopen: Preopen) -> Iterator[Entry]:
+    def vanishing(preopen: Preopen) -> Iterator[WalkEntry]:
         for entry in visible(preopen):
             (guest.app / "gone").unlink(missing_ok=True)
             yield entry

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from wasm_kernel.codecs.module import CodecError, CodecModule, Function
+from wasm_kernel.codecs.module import CodecInputError, CodecModule, Function
 from wasm_kernel.codecs.table import CODECS, Codec
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.compiler import Compiled
@@ -83,7 +83,7 @@ class CodecCalls:
             result = function(module, module.put(data), len(data), numbers)
             found = module.memory.view(result.at, result.length)
             return self._hand_over(_DONE, found, result.numbers)
-        except CodecError as problem:
+        except CodecInputError as problem:
             words = str(problem)
         except (GuestStopped, OutOfBounds, ValueError):
             words = module.imports.text

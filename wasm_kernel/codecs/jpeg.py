@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from typing import ClassVar
 
-from wasm_kernel.codecs.module import CodecError, CodecModule, CodecResult, Function, Imports
+from wasm_kernel.codecs.module import CodecInputError, CodecModule, CodecResult, Function, Imports
 from wasm_kernel.engine.host_calls import Handler, Import
 from wasm_kernel.engine.instance import Instance
 
@@ -50,7 +50,7 @@ def decode(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -
     width, height = -(-width // scale), -(-height // scale)
     row = width * _CHANNELS[pixels]
     if not 0 < row * height <= _MOST:
-        raise CodecError
+        raise CodecInputError
     place = codec.allocate(row * height)
     codec.call("tjDecompress2", decoder, at, length, place, width, row, height, pixels, 0)
     return CodecResult(place, row * height, (width, height))

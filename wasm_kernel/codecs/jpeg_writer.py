@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from wasm_kernel.codecs.module import CodecError, CodecModule, CodecResult, Function, Imports
+from wasm_kernel.codecs.module import CodecInputError, CodecModule, CodecResult, Function, Imports
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import GuestMemory, Handler, Import
 from wasm_kernel.engine.instance import Instance
@@ -241,7 +241,7 @@ def encode(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -
     codec.memory.write(place, encoder)
     codec.instance.call_in_table(_TABLE, _ENCODE, place)
     if codec.imports.result is None:
-        raise CodecError
+        raise CodecInputError
     return CodecResult(*codec.imports.result)
 
 

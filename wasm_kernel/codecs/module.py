@@ -25,7 +25,7 @@ _TEXT_MOST = 1000  # bytes of an error's text
 _BYTE = 1  # the alignment of what is put into the codec's memory
 
 
-class CodecError(Exception):
+class CodecInputError(Exception):
     """A codec refused its input; `str()` has the codec's words, empty if it gave none."""
 
 
@@ -109,7 +109,7 @@ class CodecModule:
         export, more = self.imports.allocator
         at = self.call(export, length, *more)
         if not at:
-            raise CodecError
+            raise CodecInputError
         return at
 
 

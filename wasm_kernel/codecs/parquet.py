@@ -13,7 +13,7 @@ from functools import partial
 from typing import ClassVar
 
 from wasm_kernel.codecs.module import (
-    CodecError,
+    CodecInputError,
     CodecModule,
     CodecResult,
     Function,
@@ -110,7 +110,7 @@ def _write(codec: CodecModule, at: int, length: int, **settings: int) -> CodecRe
 
 def _check(codec: CodecModule, failed: int) -> None:
     if failed:
-        raise CodecError(codec.imports.text)
+        raise CodecInputError(codec.imports.text)
 
 
 FUNCTIONS: Mapping[str, Function] = {"read": read, "write": write, "write_plain": write_plain}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from wasm_kernel.codecs.module import CodecError, CodecModule, CodecResult, Function, Imports
+from wasm_kernel.codecs.module import CodecInputError, CodecModule, CodecResult, Function, Imports
 
 _SIZE = struct.Struct("<2I")  # width, height
 
@@ -21,7 +21,7 @@ def decode(codec: CodecModule, at: int, length: int, _numbers: tuple[int, ...]) 
     size = codec.allocate(_SIZE.size)
     place = codec.call("WebPDecodeRGBA", at, length, size, size + 4)
     if not place:
-        raise CodecError
+        raise CodecInputError
     width, height = _SIZE.unpack(codec.memory.read(size, _SIZE.size))
     return CodecResult(place, 4 * width * height, (width, height))
 

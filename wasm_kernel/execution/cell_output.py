@@ -7,7 +7,7 @@ from pathlib import Path
 from wasm_kernel import result
 from wasm_kernel.errors import Door, GuestStopped, OutOfMemory
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.protocol import Error
+from wasm_kernel.guests.protocol import ErrorOutput
 from wasm_kernel.result import CellError, SandboxResult
 
 _NEVER_RAN = CellError("KeyboardInterrupt", "The cell was interrupted before it began.", ())
@@ -45,7 +45,7 @@ def _as_result(output: protocol.Output) -> result.Output:
             return result.Output(kind, output.data, output.metadata, output.transient)
         case protocol.Result():
             return result.Output("result", output.data, output.metadata)
-        case protocol.Error():
+        case protocol.ErrorOutput():
             return result.Output("error", {"ename": output.ename, "evalue": output.evalue})
     return result.Output("clear")
 
@@ -69,8 +69,8 @@ def never_ran(workspace: Path, session_id: str) -> SandboxResult:
     )
 
 
-def as_error(stopped: GuestStopped, door: Door) -> Error:
+def as_error(stopped: GuestStopped, door: Door) -> ErrorOutput:
     """Returns the loss of a guest as an error of the cell, in words for the user of a door."""
     name, text = type(stopped).__name__, stopped.text(door)
     trace = stopped.trace if isinstance(stopped, OutOfMemory) else ()
-    return Error(name, text, (*trace, f"\x1b[31m{name}\x1b[39m: {text}"))
+    return ErrorOutput(name, text, (*trace, f"\x1b[31m{name}\x1b[39m: {text}"))

@@ -12,7 +12,7 @@ from msgspec.structs import astuple, replace
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.streams import StreamLimit, limit_of
-from wasm_kernel.guests.protocol import Error, Output, memory_size
+from wasm_kernel.guests.protocol import ErrorOutput, Output, memory_size
 from wasm_kernel.policy import ExecutionPolicy
 
 SESSION = "session_output_bytes"
@@ -70,7 +70,7 @@ class CellAllowance:
 
         Both are empty if it may be shown; it is counted then.
         """
-        policy, error = self._policy, isinstance(output, Error)
+        policy, error = self._policy, isinstance(output, ErrorOutput)
         so_far = self._failed if error else self._shown
         outputs = ERRORS if error else policy.display_count
         total = ERROR_BYTES if error else policy.display_bytes

@@ -113,8 +113,8 @@ class Turn:
         self._began = time.monotonic()
         self.limits_met: set[str] = set()
         self.reply: Mapping[str, Any] | None = None
-        self.error: protocol.Error | None = None
-        self.held: protocol.Error | None = None
+        self.error: protocol.ErrorOutput | None = None
+        self.held: protocol.ErrorOutput | None = None
         self.stopped: GuestStopped | None = None
         self.seconds = 0.0
 
@@ -251,9 +251,14 @@ class Turn:
                 raise FrameError("only the base image may say so")
             case protocol.Terminate():
                 self.comms.listener.terminate()
-            case protocol.Error() if self._host.clock.reason is not None:
+            case protocol.ErrorOutput() if self._host.clock.reason is not None:
                 return {}  # its time is over, and the host shows its own error
-            case protocol.Display() | protocol.ClearOutput() | protocol.Result() | protocol.Error():
+            case (
+                protocol.Display()
+                | protocol.ClearOutput()
+                | protocol.Result()
+                | protocol.ErrorOutput()
+            ):
                 self.show(frame, size)
             case _:
                 return self._talk(frame, size)
@@ -300,10 +305,10 @@ class Turn:
         Raises `FrameError` if it is over a limit, or comes after the cell's end.
         """
         self._check_running()
-        if isinstance(output, protocol.Error):
+        if isinstance(output, protocol.ErrorOutput):
             self.error = output
         self._check_allowed(output, size)
-        if isinstance(output, protocol.Error) and output.memory:
+        if isinstance(output, protocol.ErrorOutput) and output.memory:
             self.held = output
             return
         self.comms.listener.emit(output)

@@ -21,7 +21,7 @@ from wasm_kernel.execution.interfaces import NO_CELL, Cell, Listener, NoListener
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn, left_unusable, what_remains
 from wasm_kernel.guests.base import CommandLine, ParsedCell
-from wasm_kernel.guests.protocol import Error, Stream
+from wasm_kernel.guests.protocol import ErrorOutput, Stream
 from wasm_kernel.result import CommMessage
 from wasm_kernel.state import texts
 
@@ -144,7 +144,7 @@ class GuestTurns:
         """Ends a cell that was interrupted before it ran."""
         if self._runner.clock.closed:
             raise GuestClosed
-        turn.show(Error("KeyboardInterrupt", "", ("KeyboardInterrupt",)), 0)
+        turn.show(ErrorOutput("KeyboardInterrupt", "", ("KeyboardInterrupt",)), 0)
         turn.end(self._runner.next_count, ename="KeyboardInterrupt")
 
     def _finish_cell(self, turn: Turn, *, ran: bool) -> None:

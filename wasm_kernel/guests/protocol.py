@@ -84,7 +84,7 @@ class Result(_Frame, frozen=True, tag="result"):
     metadata: Object = {}
 
 
-class Error(_Frame, frozen=True, tag="error"):
+class ErrorOutput(_Frame, frozen=True, tag="error"):
     """An error of the cell, with its traceback as the guest renders it.
 
     `memory` says that the guest was refused memory.
@@ -222,7 +222,7 @@ _KINDS: dict[type, CommKind] = {_CommOpen: "open", _CommMsg: "msg", _CommClose: 
 
 CommFrame = CommMessage | CommTarget | CommNext | CommDone
 _CommWords = _CommOpen | _CommMsg | _CommClose | CommTarget | CommNext | CommDone
-RichOutput = Display | UpdateDisplay | ClearOutput | Result | Error
+RichOutput = Display | UpdateDisplay | ClearOutput | Result | ErrorOutput
 Output = Stream | RichOutput
 _Asked = Next | Input | Limit | CommandLine | FunctionFrame | Terminate | Immortal | Done
 Frame = RichOutput | _Asked | CommFrame

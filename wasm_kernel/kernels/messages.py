@@ -22,7 +22,7 @@ from wasm_kernel.guests import base
 from wasm_kernel.guests.protocol import (
     ClearOutput,
     Display,
-    Error,
+    ErrorOutput,
     Output,
     Result,
     Stream,
@@ -48,13 +48,13 @@ _KINDS: Mapping[type, str] = {
     UpdateDisplay: "update_display_data",
     ClearOutput: "clear_output",
     Result: "execute_result",
-    Error: "error",
+    ErrorOutput: "error",
 }
 
 
 def of_output(output: Output) -> Message:
     """The type and content of the IOPub message that shows `output`."""
-    content = error_fields(output) if isinstance(output, Error) else asdict(output)
+    content = error_fields(output) if isinstance(output, ErrorOutput) else asdict(output)
     return _KINDS[type(output)], content
 
 
@@ -66,17 +66,17 @@ def of_comm(message: CommMessage) -> Message:
     return f"comm_{message.kind}", content
 
 
-def error_fields(error: Error | CellError) -> Content:
+def error_fields(error: ErrorOutput | CellError) -> Content:
     """The three fields of an error in Jupyter's messages."""
     return {"ename": error.ename, "evalue": error.evalue, "traceback": list(error.traceback)}
 
 
-def own_error(ename: str, sentence: str) -> Error:
+def own_error(ename: str, sentence: str) -> ErrorOutput:
     """An error of the kernel itself, in the form of a Python error."""
-    return Error(ename, sentence, (f"\x1b[31m{ename}\x1b[39m: {sentence}",))
+    return ErrorOutput(ename, sentence, (f"\x1b[31m{ename}\x1b[39m: {sentence}",))
 
 
-def of_problem(problem: Exception) -> Error:
+def of_problem(problem: Exception) -> ErrorOutput:
     """The error that tells the user why the kernel could not run a cell."""
     name = type(problem).__name__
     if isinstance(problem, WasmKernelError):
@@ -104,7 +104,7 @@ def execute_reply(result: SandboxResult, execution_count: int, cleaner: Cleaner)
     }
     if not result.success:
         error = result.error or CellError("Error", "The cell failed and did not say how.")
-        shown = clean_error(Error(error.ename, error.evalue, error.traceback))
+        shown = clean_error(ErrorOutput(error.ename, error.evalue, error.traceback))
         reply |= {"status": "error"} | error_fields(shown)
     return reply
 
@@ -121,7 +121,7 @@ def add_notes(reply: Content, notes: deque[str]) -> None:
     reply["payload"].append({"source": "page", "data": {"text/plain": text.rstrip()}, "start": 0})
 
 
-def error_reply(error: Error, execution_count: int) -> Content:
+def error_reply(error: ErrorOutput, execution_count: int) -> Content:
     """The reply to an `execute_request` that never reached the sandbox."""
     counted = {"status": "error", "execution_count": execution_count}
     return counted | {"user_expressions": {}, "payload": []} | error_fields(error)
@@ -133,7 +133,7 @@ def count_of(reply: Mapping[str, Any]) -> int | None:
     return count if _is_count(count) else None
 
 
-class _Shown(Struct, frozen=True, rename={"text": "text/plain"}):
+class _PlainText(Struct, frozen=True, rename={"text": "text/plain"}):
     text: str
 
 
@@ -143,7 +143,7 @@ class Expression(Struct, frozen=True):
     status: str
     ename: str = ""
     evalue: str = ""
-    data: _Shown = _Shown("")
+    data: _PlainText = _PlainText("")
 
     @classmethod
     def found(cls, reply: Mapping[str, Any], name: str) -> Expression:
@@ -165,7 +165,9 @@ def _expression(answer: Any, cleaner: Cleaner, should_stop: ShouldStop) -> Conte
     if isinstance(answer, dict) and answer.get("status") == "ok":
         return {"status": "ok"} | _shown(answer, cleaner, should_stop)
     fields = _object(answer)
-    error = Error(_text(fields, "ename"), _text(fields, "evalue"), _lines(fields, "traceback"))
+    error = ErrorOutput(
+        _text(fields, "ename"), _text(fields, "evalue"), _lines(fields, "traceback")
+    )
     return {"status": "error"} | error_fields(clean_error(error))
 
 
@@ -289,10 +291,10 @@ _WHY = {
 }
 
 
-def clean_error(error: Error) -> Error:
+def clean_error(error: ErrorOutput) -> ErrorOutput:
     """The error, with terminal control but colours removed from name, text and traceback."""
     clean = terminal.clean
-    return Error(clean(error.ename), clean(error.evalue), tuple(map(clean, error.traceback)))
+    return ErrorOutput(clean(error.ename), clean(error.evalue), tuple(map(clean, error.traceback)))
 
 
 def clean_output(
@@ -303,7 +305,7 @@ def clean_output(
     Streams pass: they come in pieces, which `terminal.StreamCleaner` cleans. Parts that are not
     checked when `should_stop` is true are left out.
     """
-    if isinstance(output, Error):
+    if isinstance(output, ErrorOutput):
         return clean_error(output), ()
     if not isinstance(output, Display | Result):
         return output, ()

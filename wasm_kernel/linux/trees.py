@@ -79,7 +79,7 @@ class _Copying:
         self._target, self._there, self._copier = target, there, copier
         self._twins: dict[Inode, str] = {}  # the paths of files with several names
 
-    def copy(self, entry: walks.Entry, path: str) -> None:
+    def copy(self, entry: walks.WalkEntry, path: str) -> None:
         """Copies one entry; a folder comes after all that it holds."""
         with _reading():
             found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
@@ -109,7 +109,7 @@ class _Copying:
             case _:
                 raise _Unreadable("it is neither a file nor a folder")
 
-    def _file(self, entry: walks.Entry, path: str, above: int) -> None:
+    def _file(self, entry: walks.WalkEntry, path: str, above: int) -> None:
         with _reading():
             opened = os.open(entry.name, READ, dir_fd=entry.folder)
         with closing_fd(opened) as source:
@@ -160,7 +160,7 @@ class TreeSummary(Struct):
     longest: int = 0
 
 
-def summarize(entries: Iterable[walks.Entry], hidden: HiddenTest) -> TreeSummary:
+def summarize(entries: Iterable[walks.WalkEntry], hidden: HiddenTest) -> TreeSummary:
     """Sums up the entries of an open folder at all depths, which `walks.entries` yields.
 
     Raises `PermissionError` if one is a `hidden` folder, which may not be moved.

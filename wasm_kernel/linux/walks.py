@@ -203,7 +203,7 @@ class Lookup(Closing):
         self._walk.close()
 
 
-class Entry(Struct, frozen=True):
+class WalkEntry(Struct, frozen=True):
     """An entry of a folder, valid until the walk's next entry.
 
     `here` is the walk, in the entry's folder; a link to a folder is not a folder.
@@ -241,7 +241,7 @@ class Entry(Struct, frozen=True):
 
 def entries(
     folder: int, *, force: bool = False, hidden: HiddenTest | None = None, most: int | None = None
-) -> Iterator[Entry]:
+) -> Iterator[WalkEntry]:
     """Yields everything below a folder; the entries of a folder come before the folder itself.
 
     Args:
@@ -259,22 +259,22 @@ def entries(
                 try:
                     inside = _entered(here, name, force=force)
                 except NotADirectoryError:  # another process replaced the folder
-                    yield Entry(here, name, False)
+                    yield WalkEntry(here, name, False)
                     continue
                 if inside:
                     todo.append((yield from _files(here, hidden, left)))
                 else:
-                    yield Entry(here, name, True)
+                    yield WalkEntry(here, name, True)
             elif here.depth:
                 todo.pop()
-                yield Entry(here, here.leave(), True)
+                yield WalkEntry(here, here.leave(), True)
             else:
                 return
 
 
 def _files(
     here: FolderWalk, hidden: HiddenTest | None, left: Iterable[None]
-) -> Generator[Entry, None, list[str]]:
+) -> Generator[WalkEntry, None, list[str]]:
     """Yields the entries of the walk's folder but its folders; returns the names of those."""
     with os.scandir(here.fd) as listing:
         found = [
@@ -284,7 +284,7 @@ def _files(
         ]
     for name, is_folder in found:
         if not is_folder:
-            yield Entry(here, name, False)
+            yield WalkEntry(here, name, False)
     return [name for name, is_folder in found if is_folder]
 
 

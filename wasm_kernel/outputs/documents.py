@@ -160,7 +160,7 @@ def check_repetition(text: str) -> None:
     """
     if "<use" not in text and "url(" not in text:
         return
-    parts = _Parts()
+    parts = _DocumentParts()
     for tag in stoppable(_DRAWN_TAG.finditer(text)):
         parts.handle(tag)
     if not parts.used <= parts.sizes.keys():
@@ -169,7 +169,7 @@ def check_repetition(text: str) -> None:
         raise NotShowable(_REPEATING)
 
 
-class _Parts:
+class _DocumentParts:
     """The parts of one document: the elements with an id, and the whole, whose id is empty."""
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ FILES = ("stat", "status", "smaps_rollup")
 _TAKEN = ("RssAnon:", "RssShmem:", "VmSwap:")  # in a process's status
 
 
-class Process:
+class ChildProcess:
     """A process that this one has made, and may kill. Any thread may use it.
 
     The descriptor identifies it, since its number may be reused once it is gone.
@@ -123,7 +123,7 @@ class Process:
         return ""
 
 
-class SharedProcess(Process):
+class SharedProcess(ChildProcess):
     """A process that serves others, too: this one may continue it, and must not end it."""
 
     def kill(self) -> None:
@@ -136,7 +136,7 @@ class SharedProcess(Process):
             self._descriptor = -1
 
 
-class Worker(Process):
+class Worker(ChildProcess):
     """A worker, seen from the process that uses it. Any thread may use it; one thread receives.
 
     `files` are open files of the system about the process, in the order of `FILES`: a confined
@@ -169,11 +169,11 @@ class Worker(Process):
         with encoding():
             self.channel.send(opened)
 
-    def handed_over(self) -> tuple[Process, list[int]]:
+    def handed_over(self) -> tuple[ChildProcess, list[int]]:
         """Returns the process, and copies of its descriptors for another user; closes it here."""
         own = [self.channel.fileno, self._descriptor, self._stat, self._status, self._memory]
         descriptors = [os.dup(each) for each in own]
-        process = Process(self.process, self._descriptor)
+        process = ChildProcess(self.process, self._descriptor)
         self.channel.close()
         for file in (self._stat, self._status, self._memory):
             os.close(file)
@@ -241,7 +241,7 @@ class ForkServer:
         self._preparing, self._prepared = threading.Lock(), Counter[RuntimeType]()
         self._spawned, self._has_spares = 0, has_spares
         self._line: socket.socket | None = None
-        self._process: Process | None = None
+        self._process: ChildProcess | None = None
         self._is_closed, self._owner = False, os.getpid()
         if started is not None:
             self._has(started)
@@ -369,7 +369,7 @@ class ForkServer:
         return self._line
 
     def _has(self, started: ForkProcess) -> None:
-        kind = SharedProcess if started.is_shared else Process
+        kind = SharedProcess if started.is_shared else ChildProcess
         self._process = kind(started.number, started.descriptor)
         self._line = socket.socket(fileno=started.line.detach())
 

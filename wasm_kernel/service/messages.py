@@ -44,7 +44,7 @@ class _Message(Struct, frozen=True, tag_field="kind"):
     """A message; its tag is its class's name."""
 
 
-class _Call(_Message, frozen=True):
+class _CallMessage(_Message, frozen=True):
     """A message about one call, which ends with an `Ended` or a `Failed` of its number."""
 
     call: int
@@ -144,7 +144,7 @@ CallRequest = Start | Cell | Query | Comm | OpenComms | _OfHistory
 """The requests that a call can carry; `REPLIES` has the type of each one's reply."""
 
 
-class Call(_Call, frozen=True, tag="call"):
+class Call(_CallMessage, frozen=True, tag="call"):
     """A request with the number of its call."""
 
     request: CallRequest
@@ -165,14 +165,14 @@ class InputReply(_Message, frozen=True, tag="line"):
     interrupted: bool = False
 
 
-class Offer(_Call, frozen=True, tag="offer"):
+class Offer(_CallMessage, frozen=True, tag="offer"):
     """Offers the page's comm message to the running cell, which may `Claim` it while it waits."""
 
     message: CommMessage
     parent: Mapping[str, str] = {}
 
 
-class Claimed(_Call, frozen=True, tag="claimed"):
+class Claimed(_CallMessage, frozen=True, tag="claimed"):
     """The answer to a `Claim`: whether the cell has the message, or its own turn has come."""
 
     granted: bool
@@ -199,19 +199,19 @@ Request = Open | Call | Interrupt | InputReply | Offer | Claimed | BrokerAnswer 
 # -- from the worker
 
 
-class OutputShown(_Call, frozen=True, tag="shown"):
+class OutputShown(_CallMessage, frozen=True, tag="shown"):
     """A cell has written text, or shown a rich output."""
 
     output: protocol.Output
 
 
-class CommOut(_Call, frozen=True, tag="said"):
+class CommOut(_CallMessage, frozen=True, tag="said"):
     """The guest has sent a message on a comm."""
 
     message: CommMessage
 
 
-class InputRequest(_Call, frozen=True, tag="input"):
+class InputRequest(_CallMessage, frozen=True, tag="input"):
     """A cell asks its user for a line.
 
     Questions have numbers, so that a late answer to an interrupted one does not answer the next.
@@ -222,11 +222,11 @@ class InputRequest(_Call, frozen=True, tag="input"):
     password: bool
 
 
-class Claim(_Call, frozen=True, tag="claim"):
+class Claim(_CallMessage, frozen=True, tag="claim"):
     """Asks for an offered message. Outputs of the cell then belong to this call until `Served`."""
 
 
-class Served(_Call, frozen=True, tag="served"):
+class Served(_CallMessage, frozen=True, tag="served"):
     """Tells that the running cell has served the message that it had claimed."""
 
 
@@ -236,7 +236,7 @@ class Noted(_Message, frozen=True, tag="noted"):
     text: LogText
 
 
-class Terminating(_Call, frozen=True, tag="terminating"):
+class Terminating(_CallMessage, frozen=True, tag="terminating"):
     """A cell has asked its kernel to end after it."""
 
 
@@ -280,14 +280,14 @@ class Figures(Struct, frozen=True):
     fuel: Count = 0
 
 
-class Ended(_Call, frozen=True, tag="ended"):
+class Ended(_CallMessage, frozen=True, tag="ended"):
     """A call's value, as JSON of the type that its caller expects."""
 
     value: Raw
     figures: Figures
 
 
-class Failed(_Call, frozen=True, tag="failed"):
+class Failed(_CallMessage, frozen=True, tag="failed"):
     """A call's error; for call 0, the session could not be opened.
 
     `error` is the name of its class, from `wasm_kernel.errors` or another module of the package;

@@ -23,7 +23,7 @@ from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.linux.broker import BrokerError, log_failure
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.folders import closing_fd
-from wasm_kernel.service.fork_server import FILES, ForkServer, Process, Worker
+from wasm_kernel.service.fork_server import FILES, ChildProcess, ForkServer, Worker
 from wasm_kernel.service.messages import PACKET
 from wasm_kernel.service.open_message import Open, OpenChanges, encoding
 
@@ -164,7 +164,7 @@ class WorkerDesk:
         self._line = line
         self._server = server
         self._language, self._flavours = language, flavours
-        self._last: Process | None = None
+        self._last: ChildProcess | None = None
 
     def run(self) -> None:
         """Serves requests until the other process is gone; then ends the workers."""

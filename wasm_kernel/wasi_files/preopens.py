@@ -136,7 +136,7 @@ class Preopen(Struct, frozen=True):
         return self.writable or self.living
 
 
-def visible(preopen: Preopen) -> Iterator[walks.Entry]:
+def visible(preopen: Preopen) -> Iterator[walks.WalkEntry]:
     """Yields everything in a folder that exists for the guest, at all depths."""
     hidden, by_kind = preopen.hidden, preopen.hidden.hides_folders
 

@@ -178,7 +178,7 @@ class Quota:
             if not entry.is_folder:
                 self._count(entry, linked)
 
-    def _count(self, entry: walks.Entry, linked: set[Inode]) -> None:
+    def _count(self, entry: walks.WalkEntry, linked: set[Inode]) -> None:
         try:
             status = entry.status
         except OSError:  # its disk fails: the other files still count

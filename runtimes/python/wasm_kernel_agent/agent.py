@@ -22,11 +22,11 @@ from wasm_kernel_agent.boot import lay_out_memory, make_shell, preload_packages,
 from wasm_kernel_agent.cells import CellRunner
 from wasm_kernel_agent.comms import CommServer
 from wasm_kernel_agent.display import jsonable
-from wasm_kernel_agent.host import FRAME_BYTES, Channel, StandardStreams, guest_channel
-from wasm_kernel_agent.host_functions import HostFunctions
+from wasm_kernel_agent.host import FRAME_BYTES, FrameChannel, StandardStreams, guest_channel
+from wasm_kernel_agent.host_functions import OfferedFunctions
 from wasm_kernel_agent.repair import ShellRepair
 from wasm_kernel_agent.shell import GuestShell
-from wasm_kernel_agent.signals import Signals, Stdin
+from wasm_kernel_agent.signals import SignalHandlers, Stdin
 from wasm_kernel_agent.tracebacks import text_of
 
 _WORKSPACE = "/app"
@@ -44,12 +44,12 @@ class Agent:
         in_guest: False in tests under ordinary CPython, which must not be patched.
     """
 
-    def __init__(self, channel: Channel, *, in_guest: bool = True) -> None:
+    def __init__(self, channel: FrameChannel, *, in_guest: bool = True) -> None:
         self.channel = channel
         self._in_guest = in_guest
-        self._signals = Signals(channel)
+        self._signals = SignalHandlers(channel)
         self._streams = StandardStreams()
-        self._functions = HostFunctions(channel)
+        self._functions = OfferedFunctions(channel)
         self.shell: GuestShell | None = None
         self._answers: dict[object, Callable[[Reply], Reply]] = {}
         self._repair: ShellRepair | None = None

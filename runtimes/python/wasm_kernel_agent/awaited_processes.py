@@ -10,7 +10,7 @@ from typing import IO, Any
 _LIMIT = 2**16  # bytes of a line, as asyncio's
 
 
-class _Reader(asyncio.StreamReader):
+class _CommandOutput(asyncio.StreamReader):
     """The output of a command, which runs when it is read if it has waited for its input."""
 
     def __init__(self, pipe: IO[bytes], limit: int) -> None:
@@ -60,7 +60,7 @@ class AwaitedProcess:
         self._process, self.pid = process, process.pid
         self.stdin = None if process.stdin is None else _Writer(process.stdin)
         pipes = (process.stdout, process.stderr)
-        self.stdout, self.stderr = (each and _Reader(each, limit) for each in pipes)
+        self.stdout, self.stderr = (each and _CommandOutput(each, limit) for each in pipes)
         self.send_signal, self.terminate = process.send_signal, process.terminate
         self.kill, self.communicate = process.kill, _awaited(process.communicate)
         self.wait = _awaited(process.wait)

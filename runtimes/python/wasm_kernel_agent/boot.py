@@ -24,7 +24,7 @@ from wasm_kernel_agent import (
     tracebacks,
 )
 from wasm_kernel_agent.display import Outbox
-from wasm_kernel_agent.host import Channel
+from wasm_kernel_agent.host import FrameChannel
 from wasm_kernel_agent.notebook_face import KernelFace, stand_in_for_ipykernel
 from wasm_kernel_agent.shell import GuestShell
 
@@ -40,7 +40,7 @@ _FOLDERS = (
 )
 
 
-def make_shell(channel: Channel) -> GuestShell:
+def make_shell(channel: FrameChannel) -> GuestShell:
     """Makes the one shell of this interpreter."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)

@@ -14,7 +14,7 @@ from wasm_kernel_agent import tracebacks
 from wasm_kernel_agent.display import mime_data, plain_object
 from wasm_kernel_agent.host import flush, note
 from wasm_kernel_agent.notebook_face import parent_of
-from wasm_kernel_agent.signals import Signals, Stdin
+from wasm_kernel_agent.signals import SignalHandlers, Stdin
 from wasm_kernel_agent.tracebacks import text_of
 
 _displayhook = sys.__displayhook__
@@ -25,7 +25,7 @@ Reply = dict[str, Any]
 class CellRunner:
     """Runs the cells of one session, in the order in which the host asks."""
 
-    def __init__(self, shell: Any, signals: Signals, stdin: Stdin) -> None:
+    def __init__(self, shell: Any, signals: SignalHandlers, stdin: Stdin) -> None:
         self._shell = shell
         self._signals = signals
         self._stdin = stdin

@@ -16,9 +16,9 @@ from comm.base_comm import BaseComm, CommManager
 
 from wasm_kernel_agent.cells import end_cell
 from wasm_kernel_agent.display import jsonable
-from wasm_kernel_agent.host import Channel, flush
+from wasm_kernel_agent.host import FrameChannel, flush
 from wasm_kernel_agent.notebook_face import parent_of
-from wasm_kernel_agent.signals import Signals, Stdin
+from wasm_kernel_agent.signals import SignalHandlers, Stdin
 
 Reply = dict[str, Any]
 SendFrame = Callable[[Reply], Any]
@@ -82,7 +82,9 @@ def install(send_frame: SendFrame) -> GuestCommManager:
 class CommServer:
     """Serves the front end's messages on comms: one a turn, or several while a cell awaits."""
 
-    def __init__(self, shell: Any, signals: Signals, stdin: Stdin, channel: Channel) -> None:
+    def __init__(
+        self, shell: Any, signals: SignalHandlers, stdin: Stdin, channel: FrameChannel
+    ) -> None:
         self._shell = shell
         self._manager: GuestCommManager = shell.kernel.comm_manager
         self._send = channel.send

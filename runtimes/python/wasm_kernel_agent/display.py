@@ -16,7 +16,7 @@ from typing import Any
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 
-from wasm_kernel_agent.host import FRAME_BYTES, Channel, FrameTooLarge, flush, note
+from wasm_kernel_agent.host import FRAME_BYTES, FrameChannel, FrameTooLarge, flush, note
 
 _DEPTH = 48  # the protocol carries 64 levels, the frame around the bundle among them
 _ROOM = FRAME_BYTES - 1024 * 1024  # leaves 1 MiB for the rest of the frame
@@ -137,7 +137,7 @@ def _noted(data: dict[str, Any], notes: list[str]) -> dict[str, Any]:
 class Outbox:
     """Sends a cell's rich output. A refusal by the host becomes a note on standard error."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: FrameChannel) -> None:
         self._channel = channel
         self._refused = ""
 

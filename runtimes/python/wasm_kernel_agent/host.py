@@ -33,7 +33,7 @@ class FrameTooLarge(ValueError):
         self.size = size
 
 
-class Channel:
+class FrameChannel:
     """Sends frames through `call` (bytes to bytes), one at a time, and reads the answers."""
 
     def __init__(self, call: Call) -> None:
@@ -67,7 +67,7 @@ class Channel:
         return answer
 
 
-def guest_channel() -> Channel:
+def guest_channel() -> FrameChannel:
     """Returns the channel of the guest that this code runs in.
 
     Raises:
@@ -75,10 +75,10 @@ def guest_channel() -> Channel:
     """
     import _host
 
-    return Channel(_host.call)
+    return FrameChannel(_host.call)
 
 
-class CellStream(io.TextIOWrapper):
+class OutputStream(io.TextIOWrapper):
     """A stream that later cells need as well."""
 
     def detach(self) -> NoReturn:
@@ -94,7 +94,7 @@ def text_stream(descriptor: int) -> io.TextIOWrapper:
     """Returns a text stream over `descriptor`. Each write is passed on at once, in C."""
     raw: Any = io.FileIO(descriptor, "w", closefd=False)
     raw.name = {1: "stdout", 2: "stderr"}[descriptor]  # as ipykernel's: logging shows it
-    return CellStream(
+    return OutputStream(
         raw,
         encoding="utf-8",
         errors="backslashreplace",

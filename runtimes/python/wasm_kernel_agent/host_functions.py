@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from wasm_kernel_agent.event_loop import serve_calls
-from wasm_kernel_agent.host import Channel, flush
+from wasm_kernel_agent.host import FrameChannel, flush
 
 _NETWORK = "wasm_kernel_network_"  # begins the names of functions for sockets
 _MARK = "$"  # the key of an object that stands for a value which JSON has not
@@ -37,10 +37,10 @@ class HostFunctionError(RuntimeError):
     """The host did not run a function; the text says why."""
 
 
-class HostFunctions:
+class OfferedFunctions:
     """The functions that the host offers to this memory's cells."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: FrameChannel) -> None:
         self._channel = channel
         self._facts: list[dict[str, Any]] = []
         self._made: dict[str, Any] = {}
@@ -86,7 +86,7 @@ class HostFunctions:
     def _function(self, facts: dict[str, Any]) -> Callable[..., Any]:
         name, signature = facts["name"], _signature(facts)
         make = _MAKERS[bool(facts.get("is_async")), bool(facts.get("is_stream"))]
-        function: Any = make(_Call(self._channel, self._awaited, name, signature))
+        function: Any = make(_FunctionCall(self._channel, self._awaited, name, signature))
         function.__name__ = function.__qualname__ = name
         function.__doc__ = facts.get("doc") or None
         function.__module__ = "host"
@@ -98,7 +98,7 @@ class HostFunctions:
 class _AwaitedCalls:
     """The calls that tasks await; the event loop looks for the finished ones while it waits."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: FrameChannel) -> None:
         self._channel = channel
         self._futures: dict[int, asyncio.Future[dict[str, Any]]] = {}
 
@@ -150,11 +150,11 @@ class _AwaitedCalls:
                 future.set_result(found)
 
 
-class _Call:
+class _FunctionCall:
     """Calls one function, and gets the items of its streams."""
 
     def __init__(
-        self, channel: Channel, awaited: _AwaitedCalls, name: str, signature: inspect.Signature
+        self, channel: FrameChannel, awaited: _AwaitedCalls, name: str, signature: inspect.Signature
     ) -> None:
         self._channel = channel
         self._awaited = awaited
@@ -226,7 +226,7 @@ class _Call:
             return RuntimeError(f"{name}: {raised['text']}")
 
 
-class NetworkCall(_Call):
+class NetworkCall(_FunctionCall):
     """Calls a function of the host for a socket."""
 
     def now(self, *args: Any) -> Any:
@@ -244,7 +244,7 @@ class NetworkCall(_Call):
         return value_of(self._checked(future.result()))
 
 
-def _plain(call: _Call) -> Callable[..., Any]:
+def _plain(call: _FunctionCall) -> Callable[..., Any]:
     def function(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         return value_of(call.send(call.frame(args, kwargs)))
@@ -252,7 +252,7 @@ def _plain(call: _Call) -> Callable[..., Any]:
     return function
 
 
-def _awaited(call: _Call) -> Callable[..., Any]:
+def _awaited(call: _FunctionCall) -> Callable[..., Any]:
     async def function(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         return value_of(await call.later(call.frame(args, kwargs)))
@@ -260,7 +260,7 @@ def _awaited(call: _Call) -> Callable[..., Any]:
     return function
 
 
-def _stream(call: _Call) -> Callable[..., Any]:
+def _stream(call: _FunctionCall) -> Callable[..., Any]:
     def function(*args: Any, **kwargs: Any) -> Iterator[Any]:
         __tracebackhide__ = True
         number = call.send(call.frame(args, kwargs))["stream"]
@@ -276,7 +276,7 @@ def _stream(call: _Call) -> Callable[..., Any]:
     return function
 
 
-def _awaited_stream(call: _Call) -> Callable[..., Any]:
+def _awaited_stream(call: _FunctionCall) -> Callable[..., Any]:
     async def function(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         __tracebackhide__ = True
         number = call.send(call.frame(args, kwargs))["stream"]
@@ -300,7 +300,7 @@ _MAKERS = {
 }
 
 
-class _Shown:
+class _HostValue:
     """A default value or an annotation of the host's, of which only the text is known."""
 
     def __init__(self, text: str) -> None:
@@ -315,13 +315,13 @@ def _signature(facts: dict[str, Any]) -> inspect.Signature:
         inspect.Parameter(
             each["name"],
             inspect._ParameterKind(each["kind"]),
-            default=_Shown(each["default"]) if "default" in each else inspect.Parameter.empty,
-            annotation=_Shown(each["type"]) if each.get("type") else inspect.Parameter.empty,
+            default=_HostValue(each["default"]) if "default" in each else inspect.Parameter.empty,
+            annotation=_HostValue(each["type"]) if each.get("type") else inspect.Parameter.empty,
         )
         for each in facts["parameters"]
     ]
     returns = facts.get("returns")
-    shown = _Shown(returns) if returns else inspect.Signature.empty
+    shown = _HostValue(returns) if returns else inspect.Signature.empty
     return inspect.Signature(parameters, return_annotation=shown)
 
 

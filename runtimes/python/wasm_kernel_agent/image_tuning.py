@@ -19,7 +19,7 @@ from typing import Any
 
 from IPython.core.history import HistoryAccessor, HistoryManager
 
-from wasm_kernel_agent.host import Channel
+from wasm_kernel_agent.host import FrameChannel
 
 _LARGEST, _SMALLEST, _STEP = 16_384, 16, 8  # bytes; larger holes are few
 _FRESH = 32_768  # bytes side by side: a piece this large is not a hole
@@ -196,7 +196,7 @@ def _parts_of_code(code: CodeType) -> tuple[tuple[object, ...], ...]:
     return (texts, whole, *variables)
 
 
-def send_immortals(channel: Channel) -> None:
+def send_immortals(channel: FrameChannel) -> None:
     """Tells the host the addresses of the image's objects, which never die.
 
     Every use of an object writes its reference count, so a cell that uses a little of IPython would

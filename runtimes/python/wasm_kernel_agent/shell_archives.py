@@ -15,7 +15,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from wasm_kernel_agent.shell_options import Usage, lines_of, number_of, options_of
+from wasm_kernel_agent.shell_options import Misuse, lines_of, number_of, options_of
 
 _PACKERS = {"z": "gz", "j": "bz2", "J": "xz"}
 _ENDINGS = {".gz": "gz", ".tgz": "gz", ".bz2": "bz2", ".xz": "xz"}
@@ -31,7 +31,7 @@ def tar(words: list[str]) -> None:
     options, names = options_of(_with_dashes(words), "cxtrzjJvkOapoU*f:C:T:!:#:", _TAR)
     kinds = options.keys() & {"c", "x", "t", "r"}
     if len(kinds) != 1 or "\n" in options.get("C", ""):
-        raise Usage("it takes exactly one of -c, -x, -t and -r, and at most one -C")
+        raise Misuse("it takes exactly one of -c, -x, -t and -r, and at most one -C")
     where, name = Path(options.get("C", ".")), options.get("f", "-")
     left_out = options["!"].split("\n") if "!" in options else []
     if "T" in options:
@@ -56,7 +56,7 @@ def tar(words: list[str]) -> None:
                 sys.stdout.buffer.write(content.read())
             elif "x" in options:
                 if "k" in options and (where / member.name).is_file():
-                    raise Usage(f"{member.name}: Cannot open: File exists")
+                    raise Misuse(f"{member.name}: Cannot open: File exists")
                 archive.extract(member, where, filter="data")
 
 
@@ -114,7 +114,7 @@ def _wanted(
         if name := "/".join(member.name.split("/")[strip:]):
             yield member.replace(name=name, deep=False) if strip else member
     if missing:
-        raise Usage(f"{min(missing)}: Not found in archive")
+        raise Misuse(f"{min(missing)}: Not found in archive")
 
 
 _RULE = "---------  ---------- -----"
@@ -124,7 +124,7 @@ def unzip(words: list[str]) -> None:
     """Lists or unpacks a zip file."""
     options, names = options_of(words, "oqlpnd:")
     if not names:
-        raise Usage("the name of a zip file is needed")
+        raise Misuse("the name of a zip file is needed")
     name = names[0] if Path(names[0]).exists() else f"{names[0]}.zip"
     with zipfile.ZipFile(name) as archive:
         members = [
@@ -133,7 +133,7 @@ def unzip(words: list[str]) -> None:
             if not names[1:] or any(PurePosixPath(member.filename).match(n) for n in names[1:])
         ]
         if names[1:] and not members:
-            raise Usage(f"filename not matched: {names[1]}")
+            raise Misuse(f"filename not matched: {names[1]}")
         if "l" in options:
             print(f"Archive:  {name}\n  Length      Date    Time    Name\n{_RULE}   ----")
             for member in members:
@@ -162,7 +162,7 @@ def zip_up(words: list[str]) -> None:
         left_out, words = words[at + 1 : end], words[:at] + words[end:]
     options, names = options_of(words, "rqj123456789")
     if len(names) < 2:
-        raise Usage("the names of a zip file and of files are needed")
+        raise Misuse("the names of a zip file and of files are needed")
     target = names[0] if "." in Path(names[0]).name else f"{names[0]}.zip"
     paths = [Path(name) for name in names[1:]]
     for path in [*paths] if "r" in options else []:
@@ -211,9 +211,9 @@ def pack(words: list[str], form: str = "gzip") -> None:
             continue
         target = name.removesuffix(ending) if "d" in options else f"{name}{ending}"
         if target == name:
-            raise Usage(f"{name} does not end in {ending}")
+            raise Misuse(f"{name} does not end in {ending}")
         if Path(target).exists() and "f" not in options:
-            raise Usage(f"{target} already exists; use -f to replace it")
+            raise Misuse(f"{target} already exists; use -f to replace it")
         Path(target).write_bytes(found)
         if "k" not in options:
             Path(name).unlink()

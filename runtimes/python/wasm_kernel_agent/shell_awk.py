@@ -8,7 +8,7 @@ import getopt
 from wasm_kernel_agent.shell_awk_functions import Runtime
 from wasm_kernel_agent.shell_awk_parser import Program
 from wasm_kernel_agent.shell_awk_values import Failure
-from wasm_kernel_agent.shell_options import Usage, text_of
+from wasm_kernel_agent.shell_options import Misuse, text_of
 
 _program_of = functools.lru_cache(maxsize=50)(Program)
 _LONG = {"--field-separator": "F", "--assign": "v", "--file": "f", "--source": "e"}
@@ -21,14 +21,14 @@ def awk(words: list[str]) -> int:
     sources, settings, words = _options_of(words)
     if not sources:
         if not words:
-            raise Usage("a program is needed")
+            raise Misuse("a program is needed")
         sources = [words.pop(0)]
     try:
         return Runtime(_program_of("\n".join(sources)), settings, words).run()
     except Failure as problem:
-        raise Usage(str(problem)) from None
+        raise Misuse(str(problem)) from None
     except RecursionError:
-        raise Usage("functions call each other too deeply") from None
+        raise Misuse("functions call each other too deeply") from None
 
 
 def _options_of(words: list[str]) -> tuple[list[str], list[str], list[str]]:
@@ -37,7 +37,7 @@ def _options_of(words: list[str]) -> tuple[list[str], list[str], list[str]]:
     try:
         options, rest = getopt.getopt(words, "F:v:f:e:rOStcP", [*_VALUED, *_IGNORED])
     except getopt.GetoptError as problem:
-        raise Usage(problem.msg) from None
+        raise Misuse(problem.msg) from None
     for option, value in options:
         letter = _LONG.get(option, option[1:])
         if letter in ("f", "e"):

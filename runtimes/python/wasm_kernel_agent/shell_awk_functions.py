@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from wasm_kernel_agent import shell_awk_values as values
 from wasm_kernel_agent.shell_awk_records import Records
-from wasm_kernel_agent.shell_awk_values import UNSET, Input, Value, num
+from wasm_kernel_agent.shell_awk_values import UNSET, InputText, Value, num
 from wasm_kernel_agent.shell_basics import formatted_time
 
 _FAR = 1e15  # beyond each text
@@ -30,7 +30,7 @@ class Runtime(Records):
         """Fills an array with the parts of a text."""
         end = self.text(self._names["v_FS"]) if separator is None else separator
         parts = values.split(self.text(value), end, is_pattern=is_pattern)
-        return self._numbered([*map(Input, parts)], array)
+        return self._numbered([*map(InputText, parts)], array)
 
     def match(self, value: Value, source: str, array: dict[str, Value] | None = None) -> float:
         """Finds a pattern; fills an array with its groups."""
@@ -41,7 +41,7 @@ class Runtime(Records):
             array.clear()
             groups = [found[0], *found.groups()] if found else []
             array.update(
-                (str(at), Input(part)) for at, part in enumerate(groups) if part is not None
+                (str(at), InputText(part)) for at, part in enumerate(groups) if part is not None
             )
         return float(start)
 

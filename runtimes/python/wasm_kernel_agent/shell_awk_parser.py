@@ -174,7 +174,7 @@ class Program(Expressions):
         for word, make in (
             ("print", lambda: self._output("print")),
             ("printf", lambda: self._output("printf")),
-            ("next", lambda: ["raise Next" if self._function else "return"]),
+            ("next", lambda: ["raise NextRecord" if self._function else "return"]),
             ("nextfile", lambda: ["raise NextFile"]),
             ("exit", lambda: [f"r.exit({self._optional('None', 'number')})"]),
             ("return", lambda: [f"return {self._optional('UNSET', 'value')}"]),

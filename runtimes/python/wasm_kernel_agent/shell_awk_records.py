@@ -16,7 +16,7 @@ from typing import Any
 from wasm_kernel_agent import shell_awk_values as values
 from wasm_kernel_agent.shell_awk_parser import Program
 from wasm_kernel_agent.shell_awk_tokens import check_name, unescaped
-from wasm_kernel_agent.shell_awk_values import UNSET, Failure, Input, Value, num
+from wasm_kernel_agent.shell_awk_values import UNSET, Failure, InputText, Value, num
 from wasm_kernel_agent.shell_options import text_of, write
 
 _SETTING = re.compile(r"([A-Za-z_]\w*)=([\s\S]*)")
@@ -29,7 +29,7 @@ _READ = (
 )
 
 
-class Next(Exception):
+class NextRecord(Exception):
     """A function ends the work on a record."""
 
 
@@ -73,15 +73,15 @@ class Records:
             **named,
             **{name: getattr(math, name) for name in ("sqrt", "exp", "log", "sin", "cos", "atan2")},
             "time": time.time,
-            "Next": Next,
+            "NextRecord": NextRecord,
             "NextFile": NextFile,
             "at": _at,
             "put": _put,
             "r": self,
         }
-        self._names["a_ENVIRON"] = {name: Input(value) for name, value in os.environ.items()}
+        self._names["a_ENVIRON"] = {name: InputText(value) for name, value in os.environ.items()}
         words = ["awk", *words]
-        self._names["a_ARGV"] = {str(at): Input(word) for at, word in enumerate(words)}
+        self._names["a_ARGV"] = {str(at): InputText(word) for at, word in enumerate(words)}
         self._names["v_ARGC"] = float(len(words))
         for each in settings:
             if not self._set(each):
@@ -91,7 +91,7 @@ class Records:
     def _set(self, setting: str) -> bool:
         found = _SETTING.fullmatch(setting)
         if found:
-            self._names[f"v_{check_name(found[1])}"] = Input(unescaped(found[2]))
+            self._names[f"v_{check_name(found[1])}"] = InputText(unescaped(found[2]))
         return found is not None
 
     def run(self) -> int:
@@ -118,7 +118,7 @@ class Records:
             self._begin(line)
             try:
                 rules()
-            except Next:
+            except NextRecord:
                 pass
             except NextFile:
                 self._readers["\0main"] = iter(())
@@ -147,7 +147,7 @@ class Records:
                 sys.stderr.write(f"awk: cannot open {name} ({problem.strerror})\n")
                 self._status = 2
                 continue
-            self._names |= {"v_FNR": 0.0, "v_FILENAME": Input("" if is_last else name)}
+            self._names |= {"v_FNR": 0.0, "v_FILENAME": InputText("" if is_last else name)}
             self._readers["\0main"] = self._counted(self._split(content))
             while (line := next(self._readers["\0main"], None)) is not None:
                 yield line
@@ -169,7 +169,7 @@ class Records:
         return iter(parts)
 
     def _begin(self, line: str) -> None:
-        self._line, self._is_split, self._is_joined = Input(line), False, True
+        self._line, self._is_split, self._is_joined = InputText(line), False, True
 
     def exit(self, status: float | None) -> None:
         """Ends the program."""
@@ -196,13 +196,13 @@ class Records:
         """Returns the record, for 0, or a field."""
         if at == 0:
             if not self._is_joined:
-                self._line = Input(self.text(self._names["v_OFS"]).join(self._fields))
+                self._line = InputText(self.text(self._names["v_OFS"]).join(self._fields))
                 self._is_joined = True
             return self._line
         if at < 0:
             raise Failure("there is no field with a number below 0")
         fields = self._parts()
-        return Input(fields[int(at) - 1]) if at <= len(fields) else UNSET
+        return InputText(fields[int(at) - 1]) if at <= len(fields) else UNSET
 
     def set_field(self, at: float, value: Value) -> Value:
         """Sets the record, for 0, or a field."""
@@ -330,13 +330,13 @@ class Records:
             self._readers[name] = self._split(content)
         return name
 
-    def getline(self, name: str | None) -> Input | int | None:
+    def getline(self, name: str | None) -> InputText | int | None:
         """Returns the next line of a file or a command; None at the end, -1 without one."""
         lines = self._main if name is None else self._readers.get(name)
         if lines is None:
             return -1
         line = next(lines, None)
-        return None if line is None else Input(line)
+        return None if line is None else InputText(line)
 
     def get(self, name: str | None) -> float:
         """Makes the next line the record; returns the result of `getline`, as in `outcome`."""
@@ -345,7 +345,7 @@ class Records:
             self._begin(line)
         return self.outcome(line)
 
-    def outcome(self, line: Input | int | None) -> float:
+    def outcome(self, line: InputText | int | None) -> float:
         """Returns the result of `getline`: 1 for a line, 0 at the end, -1 without a file."""
         return 1.0 if isinstance(line, str) else 0.0 if line is None else -1.0
 

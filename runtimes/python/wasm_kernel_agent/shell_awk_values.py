@@ -1,7 +1,7 @@
 """Values, fields and formats of `awk`.
 
-A number is a float. A text is a string: of the class `Input` if it comes from outside, as it counts
-as a number where it looks like one, and `UNSET` if a name has no value yet.
+A number is a float, and a text is a string. A text from outside is an `InputText`: it counts as a
+number if it looks like one. A name without a value is `UNSET`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Failure(Exception):
     """The error of a wrong program, or of a step that can't be done; `str()` says why."""
 
 
-class Input(str):
+class InputText(str):
     """A text from outside, such as a field."""
 
     __slots__ = ()
@@ -67,7 +67,7 @@ def is_true(value: Value) -> bool:
 def _as_number(value: Value) -> float | None:
     if type(value) is float:
         return value
-    if type(value) is Input:
+    if type(value) is InputText:
         found = _NUMBER.fullmatch(value)
         return float(found[1]) if found else None
     return 0.0 if value is UNSET else None

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from wasm_kernel_agent.shell_options import Usage, content_of, lines_of, number_of, options_of
+from wasm_kernel_agent.shell_options import Misuse, content_of, lines_of, number_of, options_of
 
 # -- date
 
@@ -52,7 +52,7 @@ def date(words: list[str]) -> None:
         try:
             moment = described_time(values["d"], moment)
         except (ValueError, OverflowError, RuntimeWarning):
-            raise Usage(f"invalid date {values['d']!r}") from None
+            raise Misuse(f"invalid date {values['d']!r}") from None
     if "R" in values:
         print(format_datetime(moment))
         return
@@ -62,7 +62,7 @@ def date(words: list[str]) -> None:
         form = iso.get(values.get("I", values.get("3", "")), "")
         form = form.replace("T", " ", 1) if "3" in values else form
     if not form.startswith("+"):
-        raise Usage(f"invalid date {form!r}: the clock can't be set")
+        raise Misuse(f"invalid date {form!r}: the clock can't be set")
     print(formatted_time(moment, form[1:]))
 
 
@@ -70,7 +70,7 @@ def _zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name.lstrip(":")) if name else UTC
     except (ValueError, OSError, LookupError):
-        raise Usage(f"the time zone {name!r} is not known here") from None
+        raise Misuse(f"the time zone {name!r} is not known here") from None
 
 
 def formatted_time(moment: datetime, form: str) -> str:
@@ -202,7 +202,7 @@ def _dumped(data: bytes, form: str) -> str:
         )
     kind, size = form[0], int(form[1:] or 4)
     if kind not in _WIDTHS or size not in (1, 2, 4):
-        raise Usage(f"the type {form!r} is not known here")
+        raise Misuse(f"the type {form!r} is not known here")
     width, pad = _WIDTHS[kind][size - 1], "0" if kind in "ox" else ""
     letter = "d" if kind == "u" else kind
     pieces = (data[at : at + size] for at in range(0, len(data), size))
@@ -218,15 +218,15 @@ def cut(words: list[str]) -> None:
     values, names = options_of(words, "b:c:f:d:CnsO:", _CUT)
     kind = next((letter for letter in "bcf" if letter in values), "")
     if not kind:
-        raise Usage("one of -b, -c and -f is needed")
+        raise Misuse("one of -b, -c and -f is needed")
     end = values.get("d", "\t")
     if len(end) != 1:
-        raise Usage("the delimiter must be a single character")
+        raise Misuse("the delimiter must be a single character")
     between = values.get("O", end if kind == "f" else "").encode()
     spans = [part.partition("-") for part in values[kind].split(",")]
     ranges = [(int(a or 1), int(b or sys.maxsize) if dash else int(a)) for a, dash, b in spans]
     if wrong := next((values[kind] for first, last in ranges if not 1 <= first <= last), ""):
-        raise Usage(f"{wrong!r} has a place before the first, or a range that decreases")
+        raise Misuse(f"{wrong!r} has a place before the first, or a range that decreases")
     for line in lines_of(names):
         data = line.encode("utf-8", "surrogateescape")
         if kind == "f" and end not in line:
@@ -329,7 +329,7 @@ def calculate(words: list[str]) -> None:
                     found = _calculated(ast.parse(source, mode="eval").body, known, source)
             except tuple(_NO_SUMS) as problem:
                 why = next(why for kind, why in _NO_SUMS.items() if isinstance(problem, kind))
-                raise Usage(f"can't calculate {text[:100]!r}: {why}") from None
+                raise Misuse(f"can't calculate {text[:100]!r}: {why}") from None
             if given:
                 known[name.strip()] = found
             else:
@@ -370,7 +370,7 @@ def _plain(number: Decimal, base: int) -> str:
     if base != 10:
         rest, digits = abs(int(number)), ""
         if number != int(number) or not 2 <= base <= 16:
-            raise Usage("only whole numbers are printed in another base here, from 2 to 16")
+            raise Misuse("only whole numbers are printed in another base here, from 2 to 16")
         while rest or not digits:
             rest, digit = divmod(rest, base)
             digits = f"{digit:X}{digits}"
@@ -394,7 +394,7 @@ def real_path(words: list[str]) -> None:
     for name in names:
         strict = "e" in values or not ("m" in values or Path(name).absolute().parent.is_dir())
         if strict and not Path(name).exists():
-            raise Usage(f"{name}: No such file or directory")
+            raise Misuse(f"{name}: No such file or directory")
         path = os.path.abspath(name) if "s" in values else os.path.realpath(name)  # noqa: PTH100
         print(path if base is None else os.path.relpath(path, os.path.realpath(base)))
 
@@ -428,7 +428,7 @@ def install(words: list[str]) -> None:
         return
     target = Path(values["t"] if "t" in values else names.pop() if len(names) > 1 else "")
     if not names or str(target) == ".":
-        raise Usage("a file and a place for it are needed")
+        raise Misuse("a file and a place for it are needed")
     if "D" in values:
         (target if "t" in values else target.parent).mkdir(parents=True, exist_ok=True)
     for name in names:

@@ -49,7 +49,7 @@ _INSTEAD = {
 }
 _waiting: list[str] = []  # scripts that wait for programs, each asked for by the one before
 running: list[Any] = []
-"""The programs of scripts that have not ended, the outermost first (`shell_process.Process`)."""
+"""The `ShellProcess` of each program of a script that has not ended, the outermost first."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wasm_kernel_agent.shell_basics import described_time
-from wasm_kernel_agent.shell_options import Usage, number_of, options_of
+from wasm_kernel_agent.shell_options import Misuse, number_of, options_of
 from wasm_kernel_agent.shell_text import version_of
 
 _USER = "user"
@@ -47,7 +47,7 @@ def list_files(words: list[str]) -> int:
     letters |= {_SORTS.get(values.get("O", "name"), "?")}
     letters |= {_FORMATS.get(values.get("M", "single-column"), "?")}
     if "?" in letters:
-        raise Usage(f"the option {'--sort' if 'O' in values else '--format'} has an unknown value")
+        raise Misuse(f"the option {'--sort' if 'O' in values else '--format'} has an unknown value")
     status, found = 0, []
     for name in names or ["."]:
         try:
@@ -185,7 +185,7 @@ def status_of(words: list[str]) -> int:
     """Prints the facts of files: `stat`."""
     values, names = options_of(words, "c:Lp:t", "format c printf p dereference L terse t")
     if not names:
-        raise Usage("missing operand")
+        raise Misuse("missing operand")
     form = values.get("c", "") + "\n" if "c" in values else _PLAIN
     if "p" in values:
         escape = re.compile(r'\\([nt0\\"])')
@@ -205,7 +205,7 @@ def status_of(words: list[str]) -> int:
 def _filled(form: str, known: dict[str, str]) -> str:
     def one(found: re.Match[str]) -> str:
         if found[2] not in known:
-            raise Usage(f"the directive {found[0]} is not known here")
+            raise Misuse(f"the directive {found[0]} is not known here")
         width, text = found[1], known[found[2]]
         return text.ljust(int(width[1:])) if width[:1] == "-" else text.rjust(int(width or 0))
 
@@ -273,7 +273,7 @@ def touch(words: list[str]) -> None:
 def _stamped(text: str, now: datetime) -> float:
     found = _STAMP.fullmatch(text)
     if found is None:
-        raise Usage(f"invalid date format {text!r}")
+        raise Misuse(f"invalid date format {text!r}")
     year, *rest, second = found.groups()
     whole = now.year if year is None else int(year) + (0 if len(year) == 4 else 2000)
     month, day, hour, minute = map(int, rest)

@@ -32,7 +32,7 @@ Program = Callable[[list[str]], int | None]
 """A program takes its words; it returns its exit status, None for 0."""
 
 
-class Usage(Exception):
+class Misuse(Exception):
     """A program was called in a way that it does not know, or can't do; `str()` says why."""
 
 
@@ -47,7 +47,7 @@ def options_of(words: list[str], letters: str, long: str = "") -> tuple[dict[str
     """Returns a command's options, with their values, and the other words.
 
     A colon follows the letters that have a value; the values of a repeated option are lines. `long`
-    holds the names of long options, each with its letter. Raises `Usage` for an unknown option.
+    holds the names of long options, each with its letter. Raises `Misuse` for an unknown option.
     """
     told = long.split()
     letter_of = dict(zip(told[::2], told[1::2], strict=True))
@@ -55,7 +55,7 @@ def options_of(words: list[str], letters: str, long: str = "") -> tuple[dict[str
     try:
         found, names = getopt.gnu_getopt(words, letters, wanted)
     except getopt.GetoptError as problem:
-        raise Usage(problem.msg) from None
+        raise Misuse(problem.msg) from None
     values: dict[str, str] = {}
     for option, value in found:
         letter = letter_of[option[2:]] if option.startswith("--") else option[1:]
@@ -92,7 +92,7 @@ def number_of(values: dict[str, str], option: str) -> int | None:
     try:
         return int(values[option]) if option in values else None
     except ValueError:
-        raise Usage(f"invalid number: {values[option]!r}") from None
+        raise Misuse(f"invalid number: {values[option]!r}") from None
 
 
 def in_words(program: Program, words: list[str]) -> None:
@@ -102,12 +102,12 @@ def in_words(program: Program, words: list[str]) -> None:
     except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as problem:
         name = getattr(problem, "filename", None)
         reason = getattr(problem, "strerror", None) or problem
-        raise Usage(f"{name}: {reason}" if name else str(reason)) from None
+        raise Misuse(f"{name}: {reason}" if name else str(reason)) from None
     except MemoryError:
-        raise Usage("memory exhausted") from None
+        raise Misuse("memory exhausted") from None
     except ArithmeticError:
-        raise Usage("a number is out of range") from None
+        raise Misuse("a number is out of range") from None
     except (ValueError, LookupError) as problem:
-        raise Usage(f"can't use this: {problem}") from None
+        raise Misuse(f"can't use this: {problem}") from None
     if status:
         raise SystemExit(status)

@@ -40,7 +40,7 @@ class Left(BaseException):
     """The end of a program by `os._exit`, with its status."""
 
 
-class Process:
+class ShellProcess:
     """A command's streams, folder and environment, in place of the cell's for its time."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Process:
         os.chdir(next(filter(Path.is_dir, (self._cwd, *self._cwd.parents))))  # it may be removed
 
 
-class PythonProcess(Process):
+class PythonProcess(ShellProcess):
     """A program of Python, which also has modules and arguments of its own.
 
     It has its own loggers, built-in names, hooks, finders of modules, random numbers, filters of

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel_agent.shell_options import Program, Usage, in_words
-from wasm_kernel_agent.shell_process import Left, Process, PythonProcess, Streams
+from wasm_kernel_agent.shell_options import Misuse, Program, in_words
+from wasm_kernel_agent.shell_process import Left, PythonProcess, ShellProcess, Streams
 
 _PLAIN_FLAGS = re.compile("-[uBsEIOqSbP]+([cm]?)")
 _PAIRED_FLAGS = ("-W", "-X")
@@ -37,7 +37,7 @@ def run_program(asked: Mapping[str, Any], running: list[Any]) -> dict[str, Any]:
     """
     name, *words = asked["argv"]
     streams = Streams(asked["stdin"].encode("latin1", "replace"))
-    process = PythonProcess() if name in _OF_PYTHON else Process()
+    process = PythonProcess() if name in _OF_PYTHON else ShellProcess()
     running.append(process)
     try:
         try:
@@ -46,7 +46,7 @@ def run_program(asked: Mapping[str, Any], running: list[Any]) -> dict[str, Any]:
             status = 0
         except SystemExit as end:
             status = _status_of(end, streams)
-        except Usage as problem:
+        except Misuse as problem:
             streams.stderr.write(f"{name}: {problem}\n")
             status = 2 if name in _BADLY_USED_2 else 1
         except (KeyboardInterrupt, Left):
@@ -109,7 +109,7 @@ def _python(words: list[str]) -> None:
         case [] | ["-", *_]:
             _run_text(sys.stdin.read(), "<stdin>", words or [""])
         case [flag, *_] if flag.startswith("-"):
-            raise Usage(f"the option {flag} is not known here")
+            raise Misuse(f"the option {flag} is not known here")
         case [path, *_]:
             _run_file(path, words)
 
@@ -129,7 +129,7 @@ def _run_file(path: str, argv: list[str]) -> None:
     try:
         source = Path(path).read_bytes()
     except OSError as problem:
-        raise Usage(f"can't open file {path!r}: {problem.strerror}") from None
+        raise Misuse(f"can't open file {path!r}: {problem.strerror}") from None
     place = os.path.abspath(path)  # noqa: PTH100 - as Python does
     _run_text(source, place, argv, os.path.dirname(place))  # noqa: PTH120
 
@@ -153,7 +153,7 @@ def _pip(words: list[str]) -> None:
     try:
         get_ipython().run_line_magic("pip", " ".join(words))
     except UsageError as problem:
-        raise Usage(str(problem)) from None
+        raise Misuse(str(problem)) from None
 
 
 def _run(name: str, words: list[str]) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from wasm_kernel_agent.shell_options import (
     CLASSES,
-    Usage,
+    Misuse,
     lines_of,
     number_of,
     options_of,
@@ -51,7 +51,7 @@ _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 def _key_of(text: str, plain: str) -> _Key:
     found = _KEY.fullmatch(text)
     if found is None or "0" in found.group(1, 2, 4):
-        raise Usage(f"invalid key: {text!r}")
+        raise Misuse(f"invalid key: {text!r}")
     first, first_at, flags, last, last_at, more = found.groups()
     own = flags + (more or "")
     return _Key(int(first), int(first_at or 1), int(last or 0), int(last_at or 0), own or plain)
@@ -200,14 +200,14 @@ def _set_of(text: str, length: int = 0) -> str:
         name, repeated, count, first, last, single = match.groups()
         if name:
             if name not in CLASSES:
-                raise Usage(f"invalid character class {name!r}")
+                raise Misuse(f"invalid character class {name!r}")
             found += CLASSES[name]
         elif repeated:
             found += _letter(repeated) * (min(int(count or 0), 10_000) or length - len(found))
         elif first:
             start, end = ord(_letter(first)), ord(_letter(last))
             if end < start:
-                raise Usage(f"range-endpoints of {match.group()!r} are in reverse order")
+                raise Misuse(f"range-endpoints of {match.group()!r} are in reverse order")
             found += "".join(map(chr, range(start, end + 1)))
         else:
             found += _letter(single)
@@ -218,7 +218,7 @@ def translate(words: list[str]) -> int:
     """Replaces, deletes or squeezes characters."""
     values, sets = options_of(words, "cCdst", _TR)
     if not 1 <= len(sets) <= 2 or (len(sets) == 1 and not values.keys() & {"d", "s"}):
-        raise Usage("missing operand" if len(sets) < 2 else "extra operand")
+        raise Misuse("missing operand" if len(sets) < 2 else "extra operand")
     text = text_of("-")
     first = _set_of(sets[0])
     second = _set_of(sets[1], len(first)) if len(sets) > 1 else ""
@@ -249,7 +249,7 @@ def diff(words: list[str]) -> int:
     words = [word for word in words if not word.startswith("--color")]
     values, names = options_of(words, "uqrsiwbNaU:", _DIFF)
     if len(names) != 2:
-        raise Usage("two files or folders are needed")
+        raise Misuse("two files or folders are needed")
     first, second = names
     if Path(first).is_dir() and Path(second).is_dir():
         return max((_of_folders(first, second, values)), default=0)
@@ -410,7 +410,7 @@ def join(words: list[str]) -> None:
     """Prints the pairs of lines of two sorted files that have the same field."""
     values, names = options_of(words, "1:2:j:t:a:v:o:e:iz", _JOIN)
     if len(names) != 2 or "z" in values:
-        raise Usage("two files are needed" if len(names) != 2 else "-z is not known here")
+        raise Misuse("two files are needed" if len(names) != 2 else "-z is not known here")
     columns = [int(values.get(each, values.get("j", 1))) - 1 for each in "12"]
     shown = values.get("a", "") + values.get("v", "")
     rows = [[_fields(line, values.get("t")) for line in lines_of([name])] for name in names]
@@ -459,7 +459,7 @@ def _grouped(rows: list[list[str]], column: int, is_lower: bool) -> _Rows:
 
     found = [(each, [*group]) for each, group in itertools.groupby(rows, key)]
     if any(a > b for (a, _), (b, _) in itertools.pairwise(found)):
-        raise Usage("a file is not sorted by its field")
+        raise Misuse("a file is not sorted by its field")
     return found
 
 

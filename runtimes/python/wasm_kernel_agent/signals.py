@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 from IPython.core.error import StdinNotImplementedError
 
 from wasm_kernel_agent import event_loop, interrupts, locks
-from wasm_kernel_agent.host import Channel, flush
+from wasm_kernel_agent.host import FrameChannel, flush
 
 _IMPORTING: Any = vars(importlib)["_bootstrap"]._load_unlocked.__code__
 _FOLDERS = (PurePosixPath(os.__file__).parent, PurePosixPath(__file__).parents[1])
@@ -109,13 +109,13 @@ for _type in (_Interrupt, _KeptInterrupt):
     _type.__module__ = KeyboardInterrupt.__module__
 
 
-class Signals:
+class SignalHandlers:
     """The handlers of SIGINT, and `os.kill`. Owned by the agent.
 
     `noted` tells if an interrupt came while the agent itself ran.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: FrameChannel) -> None:
         self._channel = channel
         self._reminder: interrupts.Reminder | None = None
         self._ignored = sys.unraisablehook
@@ -199,7 +199,7 @@ class Signals:
 class Stdin:
     """`input()` and `getpass()`, answered by the front end if the cell's request allows it."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: FrameChannel) -> None:
         self._channel = channel
         self.allowed = False
 

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from wasm_kernel.errors import SandboxClosed, SessionInUse
 from wasm_kernel.frontends.e2b.calls import ApiCall
-from wasm_kernel.frontends.e2b.sandbox import Context
+from wasm_kernel.frontends.e2b.sandbox import CodeContext
 from wasm_kernel.frontends.http.callers import ENDING
 from wasm_kernel.frontends.http.serving import CutOff
 from wasm_kernel.guests import protocol
@@ -57,7 +57,7 @@ class CellStream(Response):
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, call: ApiCall, context: Context, code: str, **options: Any) -> None:
+    def __init__(self, call: ApiCall, context: CodeContext, code: str, **options: Any) -> None:
         super().__init__()
         del self.headers["content-length"]
         self._sandbox, self._lease, self._metrics = call.sandbox, call.lease, call.metrics
@@ -145,7 +145,7 @@ class CellStream(Response):
         return None if line is None else _encoded(line)
 
     def _heard(self, output: protocol.Output) -> None:
-        self._has_error |= isinstance(output, protocol.Error)
+        self._has_error |= isinstance(output, protocol.ErrorOutput)
         piece = self._piece(output)
         if piece is None or self._is_slow:
             return
@@ -183,7 +183,7 @@ def _line_of(output: protocol.Output) -> Line | None:
             return None
         case protocol.Display(data=data):
             return _shown(data, is_value=False)
-        case protocol.Error():
+        case protocol.ErrorOutput():
             return _error(CellError(output.ename, output.evalue, output.traceback))
     return None
 

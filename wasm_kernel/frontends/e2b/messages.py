@@ -26,11 +26,11 @@ def _in_api(name: str) -> str:
     return first + "".join(_NAMES.get(each, each.capitalize()) for each in rest)
 
 
-class Body(Struct, rename=_in_api):
+class JsonBody(Struct, rename=_in_api):
     """A body of JSON."""
 
 
-class Error(Body):
+class Error(JsonBody):
     """The answer to a request that is refused; Connect's codes are texts."""
 
     code: int | str
@@ -40,13 +40,13 @@ class Error(Body):
 # -- sandboxes
 
 
-class SandboxAutoResumeConfig(Body):
+class SandboxAutoResumeConfig(JsonBody):
     """The choice whether a request wakes a sandbox that was paused by its time-out."""
 
     enabled: bool = False
 
 
-class NewSandbox(Body):
+class NewSandbox(JsonBody):
     """A sandbox to make. Options that are refused may have values of any type."""
 
     template_id: Text
@@ -62,7 +62,7 @@ class NewSandbox(Body):
     volume_mounts: Any = None
 
 
-class Sandbox(Body):
+class Sandbox(JsonBody):
     """The data by which a client reaches a sandbox."""
 
     sandbox_id: str
@@ -74,14 +74,14 @@ class Sandbox(Body):
     domain: str = NO_PORTS
 
 
-class SandboxLifecycle(Body):
+class SandboxLifecycle(JsonBody):
     """The action at the time-out: `kill` or `pause`."""
 
     auto_resume: bool
     on_timeout: str
 
 
-class ListedSandbox(Body):
+class ListedSandbox(JsonBody):
     """The facts about a sandbox in a list."""
 
     sandbox_id: str
@@ -104,7 +104,7 @@ class SandboxDetail(ListedSandbox, kw_only=True):
     lifecycle: SandboxLifecycle
 
 
-class SandboxTimeoutRequest(Body):
+class SandboxTimeoutRequest(JsonBody):
     """The seconds from now after which the sandbox ends."""
 
     timeout: Seconds = 300
@@ -116,26 +116,26 @@ class ConnectSandbox(SandboxTimeoutRequest):
     memory: bool = True
 
 
-class SandboxPauseRequest(Body):
+class SandboxPauseRequest(JsonBody):
     """Pauses a sandbox; without `memory` only its files stay."""
 
     memory: bool = True
 
 
-class SandboxForkRequest(Body):
+class SandboxForkRequest(JsonBody):
     """Copies a sandbox `count` times."""
 
     timeout: Seconds = 15
     count: Annotated[int, Meta(ge=1, le=_FORKS_MOST)] = 1
 
 
-class SandboxForkResult(Body):
+class SandboxForkResult(JsonBody):
     """One copy of a sandbox."""
 
     sandbox: Sandbox
 
 
-class SandboxMetric(Body):
+class SandboxMetric(JsonBody):
     """The resources that a sandbox uses now, in bytes; the processor's use since it was made."""
 
     timestamp: str
@@ -152,7 +152,7 @@ class SandboxMetric(Body):
 # -- code
 
 
-class ExecutionRequest(Body, rename=None):
+class ExecutionRequest(JsonBody, rename=None):
     """A cell to run: in a context, or in the default one of a language."""
 
     code: str
@@ -161,14 +161,14 @@ class ExecutionRequest(Body, rename=None):
     env_vars: Texts | None = None
 
 
-class CreateContext(Body):
+class CreateContext(JsonBody):
     """A context to make."""
 
     language: Text | None = None
     cwd: Text | None = None
 
 
-class Context(Body):
+class Context(JsonBody):
     """The facts about a context."""
 
     id: str
@@ -179,7 +179,7 @@ class Context(Body):
 # -- files
 
 
-class StatRequest(Body):
+class StatRequest(JsonBody):
     """A file or a folder."""
 
     path: Path
@@ -191,14 +191,14 @@ class ListDirRequest(StatRequest):
     depth: int = 1
 
 
-class MoveRequest(Body):
+class MoveRequest(JsonBody):
     """A file or folder, and its new path."""
 
     source: Path
     destination: Path
 
 
-class EntryInfo(Body, omit_defaults=True):
+class EntryInfo(JsonBody, omit_defaults=True):
     """A file, folder or link, as Protobuf writes it in JSON."""
 
     name: str
@@ -213,23 +213,23 @@ class EntryInfo(Body, omit_defaults=True):
     symlink_target: str = ""
 
 
-class StatResponse(Body):
+class StatResponse(JsonBody):
     """The answer to a call about one file or folder."""
 
     entry: EntryInfo
 
 
-class ListDirResponse(Body):
+class ListDirResponse(JsonBody):
     """The answer to `ListDir`."""
 
     entries: list[EntryInfo]
 
 
-class Nothing(Body):
+class Nothing(JsonBody):
     """An empty body."""
 
 
-class WriteInfo(Body):
+class WriteInfo(JsonBody):
     """A written file."""
 
     name: str
@@ -240,7 +240,7 @@ class WriteInfo(Body):
 # -- commands
 
 
-class ProcessConfig(Body):
+class ProcessConfig(JsonBody):
     """A command: a program, its arguments, its environment and its folder."""
 
     cmd: Text
@@ -249,7 +249,7 @@ class ProcessConfig(Body):
     cwd: Path | None = None
 
 
-class StartRequest(Body):
+class StartRequest(JsonBody):
     """A command to start."""
 
     process: ProcessConfig
@@ -257,13 +257,13 @@ class StartRequest(Body):
     stdin: bool = False
 
 
-class ProcessSelector(Body):
+class ProcessSelector(JsonBody):
     """The number of a running command."""
 
     pid: int = 0
 
 
-class SendSignalRequest(Body):
+class SendSignalRequest(JsonBody):
     """A signal for a command; every signal ends it."""
 
     process: ProcessSelector

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from wasm_kernel.frontends.e2b import commands, files, messages, openapi
 from wasm_kernel.frontends.e2b.calls import ApiCall, Operation, Plane
 from wasm_kernel.frontends.e2b.cells import CellStream
-from wasm_kernel.frontends.e2b.sandbox import HOME, ClientSandbox, Context, SandboxRecord
+from wasm_kernel.frontends.e2b.sandbox import HOME, ClientSandbox, CodeContext, SandboxRecord
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.policy import MIB, ExecutionPolicy, RuntimeType
 from wasm_kernel.service.async_session import AsyncSession
@@ -224,7 +224,7 @@ async def _execute(call: ApiCall, asked: messages.ExecutionRequest) -> CellStrea
     return CellStream(call, found, code, env=env)
 
 
-def _facts(context: Context) -> messages.Context:
+def _facts(context: CodeContext) -> messages.Context:
     return messages.Context(context.name, context.language.value, context.folder)
 
 
@@ -245,7 +245,7 @@ async def _new_context(call: ApiCall, asked: messages.CreateContext) -> messages
     return _facts(await call.sandboxes.new_context(call.sandbox, asked.language, folder))
 
 
-async def _context(call: ApiCall) -> Context:
+async def _context(call: ApiCall) -> CodeContext:
     return await call.sandboxes.context(call.sandbox, call.params["context_id"], None)
 
 

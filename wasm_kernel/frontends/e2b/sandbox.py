@@ -62,7 +62,7 @@ class SandboxRecord(Struct, tag="e2b", tag_field="door"):
 
 
 @dataclass
-class Context:
+class CodeContext:
     """Variables for cells: a session of its own, with the files of the sandbox's main one.
 
     `folder` is the guest path that its cells begin in.
@@ -98,7 +98,7 @@ class ClientSandbox:
     kept: SandboxRecord
     main: AsyncSession
     policy: ExecutionPolicy
-    contexts: dict[str, Context] = field(default_factory=dict)
+    contexts: dict[str, CodeContext] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
     commands: dict[int, Callable[[], object]] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -134,16 +134,16 @@ class ClientSandbox:
         """The seconds until the sandbox's time is over; infinite while it is paused."""
         return math.inf if self.kept.is_paused else self.kept.ends - time.time()
 
-    def add(self, session: AsyncSession, language: RuntimeType, folder: str = HOME) -> Context:
+    def add(self, session: AsyncSession, language: RuntimeType, folder: str = HOME) -> CodeContext:
         """Adds a context."""
-        made = Context(session.session_id, language, session, folder)
+        made = CodeContext(session.session_id, language, session, folder)
         self.contexts[made.name] = made
         self.kept.contexts[made.name] = language
         if folder != HOME:
             self.kept.folders[made.name] = folder
         return made
 
-    def remove(self, context: Context) -> None:
+    def remove(self, context: CodeContext) -> None:
         """Removes a context."""
         self.contexts.pop(context.name, None)
         self.kept.contexts.pop(context.name, None)

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import Door, PolicyError, SessionInUse, WasmKernelError
 from wasm_kernel.frontends.e2b.messages import TEMPLATES, NewSandbox
-from wasm_kernel.frontends.e2b.sandbox import HOME, ClientSandbox, Context, SandboxRecord
+from wasm_kernel.frontends.e2b.sandbox import HOME, ClientSandbox, CodeContext, SandboxRecord
 from wasm_kernel.frontends.http.callers import Caller
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.frontends.http.session_files import HostWork
@@ -233,7 +233,7 @@ class Sandboxes:
         for each in reversed([*sandbox.contexts.values()]):  # the one with the facts last
             await self._delete(sandbox, each, why)
 
-    async def _delete(self, sandbox: ClientSandbox, context: Context, why: str) -> None:
+    async def _delete(self, sandbox: ClientSandbox, context: CodeContext, why: str) -> None:
         service = (await self.service()).sync
         with contextlib.suppress(FileNotFoundError):  # the service has deleted it
             await self.host.work(sandbox.kept.caller, service.delete, context.name, why)
@@ -329,7 +329,7 @@ class Sandboxes:
 
     async def context(
         self, sandbox: ClientSandbox, name: str | None, language: str | None
-    ) -> Context:
+    ) -> CodeContext:
         """Returns a context by its name, or the default one of a language; raises `Refusal`."""
         if name is not None:
             if (found := sandbox.contexts.get(name)) is not None:
@@ -348,7 +348,7 @@ class Sandboxes:
 
     async def new_context(
         self, sandbox: ClientSandbox, language: str | None, folder: str = HOME
-    ) -> Context:
+    ) -> CodeContext:
         """Makes a context whose cells begin in a folder; raises `Refusal` or `LimitReached`."""
         runtime = runtime_of(language)
         async with self._changing(sandbox.name):
@@ -363,7 +363,7 @@ class Sandboxes:
 
     async def _new_context(
         self, sandbox: ClientSandbox, runtime: RuntimeType, folder: str = HOME
-    ) -> Context:
+    ) -> CodeContext:
         if sandbox.is_gone:
             raise Refusal(502, GONE.format(name=sandbox.name))
         service = await self.service()
@@ -373,7 +373,7 @@ class Sandboxes:
         )
         return sandbox.add(session, runtime, folder)
 
-    async def remove_context(self, sandbox: ClientSandbox, context: Context) -> None:
+    async def remove_context(self, sandbox: ClientSandbox, context: CodeContext) -> None:
         """Deletes a context; raises `Refusal` for the one that has the sandbox's files."""
         if context.session is sandbox.main:
             words = "This context has the sandbox's files. Restart it, or kill the sandbox."

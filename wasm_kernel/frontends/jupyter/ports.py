@@ -67,7 +67,7 @@ def _named(arguments: Sequence[str]) -> str:
     raise LookupError
 
 
-class _Plain:
+class _ScannerSettings:
     """The settings of JSON's scanner, without any hook; Python 3.15 needs `array_hook`."""
 
     strict, object_hook, object_pairs_hook, array_hook = True, None, None, None
@@ -76,7 +76,7 @@ class _Plain:
 
 def _content(path: str) -> dict[str, object]:
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - `pathlib` takes longer
-        found, _ = _json.make_scanner(_Plain)(file.read(), 0)  # type: ignore[arg-type]
+        found, _ = _json.make_scanner(_ScannerSettings)(file.read(), 0)  # type: ignore[arg-type]
     if not isinstance(found, dict):
         raise LookupError
     return found

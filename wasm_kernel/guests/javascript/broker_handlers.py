@@ -84,7 +84,7 @@ class _Locked(Struct):
     peers: dict[str, str] = msgspec.field(default_factory=dict, name="peerDependencies")
 
 
-class _Lock(Struct):
+class _LockFile(Struct):
     packages: dict[str, _Locked]
 
 
@@ -93,7 +93,7 @@ def _packages(folder: Path) -> Mapping[str, _Locked]:
     try:
         with Folder.open(folder) as modules:
             data = modules.read(_LOCK, _LOCK_BYTES)
-        return msgspec.json.decode(data, type=_Lock).packages
+        return msgspec.json.decode(data, type=_LockFile).packages
     except TooLong:
         raise PackageError("npm's list of these packages is too long.") from None
     except (OSError, msgspec.MsgspecError):

@@ -13,7 +13,7 @@ from typing import Any
 
 from wasm_kernel_agent.codecs import thrift
 from wasm_kernel_agent.codecs.arrow_messages import Out, stream_of
-from wasm_kernel_agent.codecs.arrow_reader import Stream
+from wasm_kernel_agent.codecs.arrow_reader import IpcStream
 from wasm_kernel_agent.codecs.arrow_schema import ArrowError, Field, Schema, Type
 from wasm_kernel_agent.codecs.calls import CodecError, call, grouped
 from wasm_kernel_agent.codecs.thrift import BINARY, I32, I64, LIST, STRUCT, Struct, Value
@@ -48,7 +48,7 @@ def unpacked(kind: int, buffers: Sequence[memoryview]) -> list[memoryview]:
     for some in grouped(packed, _AT_ONCE):
         file = _file([(found[n], packed[n]) for n in some], _READING[kind])
         try:
-            stream = Stream(call(_CODEC, "read", file)[0])
+            stream = IpcStream(call(_CODEC, "read", file)[0])
         except CodecError as problem:
             raise ArrowError(str(problem)) from None
         (columns,) = stream.batches()

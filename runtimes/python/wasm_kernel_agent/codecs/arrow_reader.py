@@ -76,7 +76,7 @@ def reading() -> Iterator[None]:
         raise ArrowError(_DAMAGED) from problem
 
 
-class Stream:
+class IpcStream:
     """An IPC stream: its schema, and its batches in turn.
 
     Raises `ArrowError` if it is damaged.
@@ -160,13 +160,13 @@ class BatchReader:
         if column is None or data is None or header.number(2, "?"):
             raise ArrowError("a dictionary is not of a kind that can be read")
         plain = Field(column.name, column.type, column.children)
-        parts = _Parts(data, body, self._dictionaries)
+        parts = _BatchParts(data, body, self._dictionaries)
         parts.take_all(self._unpack)
         self._dictionaries[number] = parts.read(plain)
 
     def read(self, header: Table, body: Body) -> list[Array]:
         """Returns the wanted columns of a batch."""
-        parts = _Parts(header, body, self._dictionaries)
+        parts = _BatchParts(header, body, self._dictionaries)
         if len(self.fields) == len(self._schema.fields):
             parts.take_all(self._unpack)
         else:
@@ -213,7 +213,7 @@ def _sizes(column: Field, views: Iterator[tuple[int, ...]]) -> tuple[int, int, i
     return nodes, buffers, counts
 
 
-class _Parts:
+class _BatchParts:
     """The parts of one batch. Its arrays take their nodes and buffers in turn."""
 
     def __init__(self, header: Table, body: Body, dictionaries: dict[int, Array]) -> None:

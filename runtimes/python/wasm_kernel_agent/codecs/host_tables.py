@@ -13,7 +13,7 @@ import pandas
 
 from wasm_kernel_agent.codecs import frames
 from wasm_kernel_agent.codecs.arrow_messages import Out
-from wasm_kernel_agent.codecs.arrow_reader import Stream
+from wasm_kernel_agent.codecs.arrow_reader import IpcStream
 from wasm_kernel_agent.codecs.arrow_schema import EXTENSION, ArrowError, Field, Type
 
 _NAMES = {"date": "date32", "time": "time64[us]"}
@@ -41,7 +41,7 @@ def frame_of(data: bytes) -> pandas.DataFrame:
         TypeError: A column is of a type that pandas does not have here.
     """
     try:
-        stream = Stream(memoryview(data))
+        stream = IpcStream(memoryview(data))
         batches = [*stream.batches()]
         layout = frames.Layout(stream.schema.metadata, keeps_categories=True)
         return layout.frame(stream.schema, batches, None, 0, nullable=False)

@@ -17,7 +17,7 @@ from wasm_kernel_agent.codecs.arrow_schema import Schema
 from wasm_kernel_agent.codecs.calls import CodecError, call
 from wasm_kernel_agent.codecs.parquet_file import joined
 from wasm_kernel_agent.codecs.parquet_folders import parts, sources
-from wasm_kernel_agent.codecs.parquet_table import Table, conditions
+from wasm_kernel_agent.codecs.parquet_table import ParquetTable, conditions
 
 _CODEC = "parquet"
 _COMPRESSIONS = {"none": 0, "snappy": 1, "gzip": 2, "brotli": 3, "zstd": 5, "lz4": 6, "lz4_raw": 6}
@@ -54,7 +54,7 @@ class Engine:
         _check(storage_options or filesystem, to_pandas_kwargs, options.keys() - _KEPT_OPTIONS)
         if dtype_backend == "pyarrow":
             raise ImportError("dtype_backend='pyarrow' needs pyarrow; 'numpy_nullable' works")
-        table = Table(sources(path), columns, conditions(filters) if filters else [])
+        table = ParquetTable(sources(path), columns, conditions(filters) if filters else [])
         return table.frame(nullable=dtype_backend == "numpy_nullable")
 
     def write(

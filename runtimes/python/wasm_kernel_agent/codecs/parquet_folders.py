@@ -34,7 +34,7 @@ Opened = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
-class Source:
+class TableFile:
     """A file of a table.
 
     Attributes:
@@ -48,27 +48,27 @@ class Source:
     values: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def sources(path: Any) -> list[Source]:
+def sources(path: Any) -> list[TableFile]:
     """Returns the files behind a path, a file object, bytes, or a list of paths.
 
     Raises:
         OSError: There is no file.
     """
     if hasattr(path, "read"):
-        return [Source(partial(_lent, path))]
+        return [TableFile(partial(_lent, path))]
     if isinstance(path, bytes):
-        return [Source(partial(_lent, io.BytesIO(path)))]
+        return [TableFile(partial(_lent, io.BytesIO(path)))]
     if isinstance(path, list | tuple):
         return [each for one in path for each in _listed(one)]
     place = _place(path)
-    return _in_folder(place) if place.is_dir() else [Source(partial(place.open, "rb"))]
+    return _in_folder(place) if place.is_dir() else [TableFile(partial(place.open, "rb"))]
 
 
-def _listed(path: Any) -> list[Source]:
+def _listed(path: Any) -> list[TableFile]:
     """Returns the files of one path of a list, whose own folders' names count, too."""
     if hasattr(path, "read") or (place := _place(path)).is_dir():
         return sources(path)
-    return [Source(partial(place.open, "rb"), str(place), _values(place))]
+    return [TableFile(partial(place.open, "rb"), str(place), _values(place))]
 
 
 def _place(path: Any) -> Path:
@@ -78,12 +78,12 @@ def _place(path: Any) -> Path:
     return Path(name).expanduser()
 
 
-def _in_folder(place: Path) -> list[Source]:
+def _in_folder(place: Path) -> list[TableFile]:
     found = []
     for each in place.rglob("*"):
         inner = each.relative_to(place)
         if each.is_file() and not any(part.startswith(_IGNORED) for part in inner.parts):
-            found.append(Source(partial(each.open, "rb"), inner.as_posix(), _values(inner)))
+            found.append(TableFile(partial(each.open, "rb"), inner.as_posix(), _values(inner)))
     if not found:
         raise FileNotFoundError(f"there are no files in {place}")
     return sorted(found, key=lambda source: source.name)
@@ -105,7 +105,7 @@ def _lent(file: Any) -> Iterator[Any]:
 class Partitions:
     """The columns whose values the names of folders hold: categories of integers or of texts."""
 
-    def __init__(self, files: Sequence[Source]) -> None:
+    def __init__(self, files: Sequence[TableFile]) -> None:
         self._files = files
         self.names = [*dict.fromkeys(name for each in files for name in each.values)]
         self._kinds = {name: self._kind(name) for name in self.names}
@@ -119,7 +119,7 @@ class Partitions:
                 return pandas.CategoricalDtype(pandas.Index(numbers, dtype="int32"))
         return pandas.CategoricalDtype(pandas.Index(known, dtype="str"))
 
-    def column(self, name: str, files: Sequence[Source], rows: Sequence[int]) -> Any:
+    def column(self, name: str, files: Sequence[TableFile], rows: Sequence[int]) -> Any:
         """Returns a column for files with these numbers of rows."""
         kind = self._kinds[name]
         is_number = kind.categories.dtype.kind == "i"
@@ -130,7 +130,7 @@ class Partitions:
             codes.append(-1 if value is None else kind.categories.get_loc(value))
         return pandas.Categorical.from_codes(numpy.repeat(codes, rows), dtype=kind)
 
-    def of(self, file: Source) -> pandas.DataFrame:
+    def of(self, file: TableFile) -> pandas.DataFrame:
         """Returns the values of one file, as a frame with one row."""
         return pandas.DataFrame({name: self.column(name, [file], [1]) for name in self.names})
 

@@ -12,11 +12,11 @@ import pandas
 
 from wasm_kernel_agent.codecs import arrow_pandas, frames
 from wasm_kernel_agent.codecs.arrow_fitting import fitted
-from wasm_kernel_agent.codecs.arrow_reader import Array, Stream
+from wasm_kernel_agent.codecs.arrow_reader import Array, IpcStream
 from wasm_kernel_agent.codecs.arrow_schema import ArrowError, Field, Schema
 from wasm_kernel_agent.codecs.calls import CodecError, call
 from wasm_kernel_agent.codecs.parquet_file import SPELLED_OUT, ParquetError, ParquetFile
-from wasm_kernel_agent.codecs.parquet_folders import Partitions, Source
+from wasm_kernel_agent.codecs.parquet_folders import Partitions, TableFile
 
 _CODEC = "parquet"
 
@@ -24,7 +24,7 @@ Conditions = list[list[Any]]
 """Alternatives, each of which is a list of conditions: a column's name, an operator and a value."""
 
 
-class Table:
+class ParquetTable:
     """The table of some files, with the columns of the first one.
 
     Args:
@@ -37,7 +37,7 @@ class Table:
     """
 
     def __init__(
-        self, files: Sequence[Source], columns: Sequence[str] | None, groups: Conditions
+        self, files: Sequence[TableFile], columns: Sequence[str] | None, groups: Conditions
     ) -> None:
         self._partitions, self._groups = Partitions(files), groups
         self._wanted = None if columns is None else [*columns]
@@ -53,7 +53,7 @@ class Table:
             self._names = self._layout.with_index(self._wanted)
             self._schema: Schema | None = None
 
-    def _may_hold(self, file: Source) -> bool:
+    def _may_hold(self, file: TableFile) -> bool:
         """Says whether rows of a file may fulfil the conditions, by the values in its name."""
         named = self._partitions.names
         groups = [[each for each in group if each[0] in named] for group in self._groups]
@@ -91,12 +91,12 @@ class Table:
             raise ParquetError(str(problem)) from None
         return self._filtered(frame) if self._groups else frame
 
-    def _read(self, source: Source) -> int:
+    def _read(self, source: TableFile) -> int:
         """Reads a file; returns the number of its rows."""
         with _opened(source) as file:
             rows = 0
             for part in file.parts(self._names):
-                stream = Stream(call(_CODEC, "read", part)[0])
+                stream = IpcStream(call(_CODEC, "read", part)[0])
                 schema = replace(
                     stream.schema, fields=tuple(map(_plain_field, stream.schema.fields))
                 )
@@ -126,7 +126,7 @@ def _plain_field(field: Field) -> Field:
 
 
 @contextmanager
-def _opened(source: Source) -> Iterator[ParquetFile]:
+def _opened(source: TableFile) -> Iterator[ParquetFile]:
     """Opens a file; in a folder, errors name the file."""
     try:
         with source.opened() as held:

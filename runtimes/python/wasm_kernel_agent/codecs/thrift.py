@@ -30,7 +30,7 @@ class Value:
 
 def read(data: bytes) -> tuple[Struct, int]:
     """Reads a structure; returns its fields, and its length. Raises `ThriftError`."""
-    reader = _Reader(data)
+    reader = _ThriftReader(data)
     try:
         return reader.structure(0), reader.at
     except IndexError:
@@ -44,7 +44,7 @@ def write(structure: Struct) -> bytes:
     return bytes(made)
 
 
-class _Reader:
+class _ThriftReader:
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
 

@@ -208,7 +208,7 @@ def _in_words(path: str) -> Iterator[None]:
         raise UsageError(str(problem)) from None
 
 
-class SessionFiles(ShownAsTable, list[str]):
+class FileListing(ShownAsTable, list[str]):
     """Paths, shown as a table, with their sizes and times if it is `long`."""
 
     _nothing = "no files"
@@ -252,7 +252,7 @@ class SessionFileMagics(Magics):
         file_links.install(lambda path: run_host_command(shell, "_session_published", path))
 
     @line_magic
-    def session_files(self, line: str) -> SessionFiles:
+    def session_files(self, line: str) -> FileListing:
         """List the session's files: `%session_files [PATTERN] [--long]`.
 
         The pattern is a glob: `*`, `?` and `[...]` within a name, `**` across folders; without one,
@@ -263,7 +263,7 @@ class SessionFileMagics(Magics):
         words, flags = words_of(line, _OPTIONS["files"])
         if len(words) > 1:
             raise UsageError("Usage: %session_files [PATTERN] [--long]")
-        return SessionFiles(files_of_session(*words), long=bool(flags))
+        return FileListing(files_of_session(*words), long=bool(flags))
 
     @line_magic
     def session_read(self, line: str) -> FileText | bytes:

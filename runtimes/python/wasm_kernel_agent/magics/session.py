@@ -57,7 +57,7 @@ def _value(name: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-class SessionInfo(ShownAsTable, dict[str, Any]):
+class SessionInfoTable(ShownAsTable, dict[str, Any]):
     """Facts about the session, by name."""
 
     def _rows(self) -> list[Row]:
@@ -95,7 +95,7 @@ class FuelUse(dict[str, Any]):
         return text if last is None else f"{text} The last cell burnt {last:,}."
 
 
-class Pruned(ShownAsTable, dict[str, Any]):
+class PrunedSessions(ShownAsTable, dict[str, Any]):
     """The result of pruning: `deleted` are ids, the others give a reason for each id."""
 
     _headings = ("session", "what", "why")
@@ -138,7 +138,7 @@ class SessionMagics(Magics):
 
     @no_var_expand
     @line_magic
-    def session_info(self, line: str) -> SessionInfo:
+    def session_info(self, line: str) -> SessionInfoTable:
         """Facts about this session: id, times, memory, limits, history: `%session_info`.
 
         The value is a dict:
@@ -147,7 +147,7 @@ class SessionMagics(Magics):
             info["session_id"]
         """
         self._refuse_words("session_info", line)
-        return SessionInfo(run_host_command(self.shell, "session_info", ""))
+        return SessionInfoTable(run_host_command(self.shell, "session_info", ""))
 
     @no_var_expand
     @line_magic
@@ -184,7 +184,7 @@ class SessionMagics(Magics):
 
     @no_var_expand
     @line_magic
-    def prune_sessions(self, line: str) -> Pruned:
+    def prune_sessions(self, line: str) -> PrunedSessions:
         """Delete old sessions: `%prune_sessions --older-than 24h [--dry-run | --apply]`.
 
         Without `--apply`, as with `--dry-run`, it only tells what would be deleted. `--older-than`
@@ -195,4 +195,4 @@ class SessionMagics(Magics):
         It reaches other sessions, so it works only if it stands in the cell itself, on a line of
         its own, and only in a kernel that was started with `WasmKernel.prune_sessions=True`.
         """
-        return Pruned(run_host_command(self.shell, "prune_sessions", line))
+        return PrunedSessions(run_host_command(self.shell, "prune_sessions", line))

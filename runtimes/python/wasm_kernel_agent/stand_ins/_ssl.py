@@ -127,10 +127,10 @@ class _SSLContext:
         *,
         owner: Any = None,
         session: Any = None,
-    ) -> _Plain:
+    ) -> _PlainConnection:
         if server_side:
             _refuse()
-        return _Plain(self, incoming, outgoing, server_hostname, owner)
+        return _PlainConnection(self, incoming, outgoing, server_hostname, owner)
 
     def get_ciphers(self) -> list[Any]:
         """Returns no ciphers."""
@@ -208,7 +208,7 @@ class SecureFacts:
     version = staticmethod(lambda: _CIPHER[1])
 
 
-class _Plain(SecureFacts):
+class _PlainConnection(SecureFacts):
     """A secure connection over two buffers: the bytes pass as they are.
 
     The first ones ask the socket to have the host make its own connection a secure one.
