@@ -191,3 +191,9 @@ def test_a_cleared_namespace_works_again_and_a_print_of_the_users_own_stays(serv
     mine = "import builtins; builtins.print = mine = lambda *_: 5"
     turns = serve("globals().clear()", "1 + 1", "_ + 1", mine, "print is mine")
     assert (turns[2].text, turns[4].text) == ("3", "True")
+
+
+def test_the_debugger_opens_on_no_error_without_frames(serve: Serve) -> None:
+    turns = serve("1 +", "%debug", "%pdb on", "class A:\n    __repr__ = lambda self: 5\nA()")
+    assert "TypeError" in str(turns[3].frames)
+    assert "tb_frame" not in str([turn.frames for turn in turns])

@@ -326,6 +326,13 @@ class GuestShell(_Base):  # type: ignore[misc]
             str(etype.__name__), text_of(evalue), lines, memory=isinstance(evalue, MemoryError)
         )
 
+    def debugger(self, force: bool = False) -> None:
+        """Opens the debugger on the last error, unless all its frames were IPython's."""
+        if getattr(sys, "last_traceback", True) is None:
+            print("The last error has no frame that a debugger could show.", file=sys.stderr)
+        else:
+            super().debugger(force)
+
     def _format_exception_for_storage(
         self, exception: Any, filename: Any = None, running_compiled_code: bool = False
     ) -> dict[str, Any]:
