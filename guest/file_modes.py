@@ -1,8 +1,8 @@
 """The patch that gives files permissions in `os.stat`.
 
 WASI has no modes: the C library makes `st_mode` of a file's type alone, from tables of `fstat` and
-`fstatat`. `zipfile` and `tarfile` put a file's mode into the archive, and what other
-programs unpacked could not be read. The table has the modes that a native program's files have now.
+`fstatat`. `zipfile` and `tarfile` put a file's mode into the archive, so a file that another
+program unpacked could not be read. The table has the modes that a native program's files have now.
 """
 
 from __future__ import annotations

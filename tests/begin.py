@@ -1,6 +1,7 @@
 """Begins a program in a process that is forked, as its own: `begin.py ADDRESS WORDS...`.
 
-It says the process's number on stderr, passes on what would end it, and ends with it and as it.
+It prints the number of the new process on stderr, passes SIGTERM and SIGINT on to it, and ends when
+the process ends, with the same status.
 """
 
 import json

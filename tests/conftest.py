@@ -102,8 +102,9 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keeps Jupyter, IPython and sessions away from the user's own files.
 
     Kernels are forked, like those of users, from a process of this run; `started` turns that off.
-    `_state` gives each file its own folder of private state; processes that start before use the
-    run's. The process that workers are forked from begins here, as tests change what it inherits.
+    `_state` gives each file its own folder of private state; processes that start earlier use the
+    folder of the run. The process that workers are forked from begins here, as tests change what it
+    inherits.
     """
     hand_out_own()
     folder = tmp_path_factory.mktemp("jupyter")

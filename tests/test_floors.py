@@ -183,7 +183,7 @@ def test_rooms_without_a_language_do_not_speak_of_one() -> None:
 
 
 def test_only_a_worker_runs_cells() -> None:
-    """Its owner ends it if a guest does not stop; nothing could stop a guest elsewhere."""
+    """A worker's owner ends it if a guest does not stop. Nothing could stop a guest elsewhere."""
     makers = [
         file
         for file in python_files(PACKAGE)
@@ -210,7 +210,7 @@ def test_outputs_import_nothing_of_ours_but_errors_and_results() -> None:
 
 
 def test_front_ends_never_import_each_other() -> None:
-    """Those over HTTP share the room `http`, which imports none of them."""
+    """The front ends over HTTP share the room `http`, which imports none of them."""
     wrong = [
         found
         for found in imports(f"{PACKAGE}/frontends")
@@ -264,7 +264,7 @@ def test_no_file_is_too_long(folder: str) -> None:
 
 
 def test_interfaces_of_frameworks_are_short_and_stand_on_the_public_api() -> None:
-    """Another one needs nothing that a program outside of this repository can't have."""
+    """So a program outside of this repository can have an interface of its own."""
     files = python_files(f"{PACKAGE}/integrations")
     assert not [file for file in files if len(file.read_text(encoding="utf-8").splitlines()) > 250]
     public = {f"{PACKAGE}.{name}" for name in wasm_kernel.__all__}

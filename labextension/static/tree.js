@@ -1,4 +1,4 @@
-/** What a tree of states means, without any page. */
+/** The order, the branches and the marks of a tree of states, without any page. */
 
 /** Returns the numbers of a state and of those before it. */
 export function lineage(tree, id) {

@@ -161,7 +161,7 @@ def test_a_client_that_sent_too_much_may_go_on_a_second_later(
 
 
 def test_a_request_that_has_ended_takes_no_memory() -> None:
-    """It would never be given back."""
+    """Memory that it takes would never be given back."""
     limits = ClientLimits(None, Metrics())
     lease = limits.lease("eve")
     lease.end()
@@ -263,7 +263,7 @@ async def test_a_text_of_many_values_is_not_read_as_json() -> None:
 
 
 def test_updates_of_many_displays_take_time_in_proportion() -> None:
-    """Each update searched all displays: a cell of one second blocked all clients for minutes."""
+    """Formerly, each update searched all displays: one cell blocked all clients for minutes."""
     kinds = ["display"] * 20_000 + ["update"] * 20_000
     outputs = [
         Output(kind, {"text/plain": kind}, {}, {"display_id": str(number % 20_000)})
@@ -343,7 +343,7 @@ def test_outputs_that_no_reply_shows_make_few_files_and_lines(data: dict[str, An
 
 
 def test_the_names_in_a_reply_are_short_and_do_nothing_to_a_terminal() -> None:
-    """Before, a reply had 50 names of types whole, of a million characters each."""
+    """Formerly, a reply had 50 names of types whole, of a million characters each."""
     named = f"application/x-\x1b]0;owned\x07{'x' * 1_000_000}"
     blocks, _ = reply_to([{named: "y"}] * 50)
     assert len(text_of(blocks)) < 20_000

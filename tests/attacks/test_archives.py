@@ -176,7 +176,7 @@ def test_an_archive_gives_no_more_rights(root: Path, tmp_path: Path) -> None:
 def test_the_links_of_an_archive_have_a_size_together(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are kept in memory until its end."""
+    """The links are kept in memory until the archive's end."""
     monkeypatch.setattr("wasm_kernel.state.archive_in._LINKS_MOST_BYTES", 5_000)
     members = [manifest(), *(link(str(number), "x" * 90) for number in range(60))]
     assert "too many of them" in refused(root, packed(tmp_path / "a.tar.gz", members))

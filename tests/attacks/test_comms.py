@@ -181,7 +181,7 @@ def test_case_19_a_page_can_not_harm_the_guest_with_what_it_sends(victim: Victim
 def test_case_19_a_message_that_is_nested_too_deeply_is_refused_and_nothing_is_lost(
     victim: Victim,
 ) -> None:
-    """Before, the worker was lost if it could not read what its owner could still write."""
+    """Formerly, the worker was lost if it could not read what its owner could still write."""
     victim.says("import ipywidgets as w; s = w.IntSlider(model_id='s1')")
     for depth in (100, 975, 985, 987, 5000):
         deep: Any = []

@@ -140,7 +140,7 @@ def test_memory_that_an_earlier_cell_has_filled_is_named(victim_of: Making) -> N
 
 
 def test_f20_a_removed_workspace_costs_no_variable_and_is_told(fresh_victim_of: Making) -> None:
-    """Before, each call after a crash raised a bare WasmtimeError, and the variables were lost."""
+    """Formerly, calls after a crash raised a bare WasmtimeError, and the variables were lost."""
     victim = fresh_victim_of()
     victim.says("x = 1")
     shutil.rmtree(victim.app)
@@ -160,7 +160,7 @@ def test_f20_a_removed_workspace_costs_no_variable_and_is_told(fresh_victim_of: 
 def test_a_removed_private_folder_costs_states_but_no_later_cell(
     fresh_victim_of: Making,
 ) -> None:
-    """Before, no cell ran any more after an undo or the loss of the guest."""
+    """Formerly, no cell ran any more after an undo or the loss of the guest."""
     victim = fresh_victim_of()
     victim.says("x = 1")
     shutil.rmtree(private_of(victim.app))

@@ -90,7 +90,7 @@ def test_a_state_that_is_garbage_is_left_for_the_one_before(saved: Path) -> None
 def test_a_state_that_never_answers_is_left_for_the_one_before(
     saved: Path, hasty_workers: None
 ) -> None:
-    """Before, no cell of such a session ever ran again: each worker began in that state."""
+    """Formerly, no cell of such a session ever ran again: each worker began in that state."""
     with opened(saved) as sandbox:
         assert sandbox.execute(SPINS).success
     with opened(saved) as sandbox:

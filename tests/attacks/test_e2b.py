@@ -94,7 +94,7 @@ def test_large_and_strange_requests_are_refused(ann: Api) -> None:
 def test_a_client_that_reads_nothing_has_its_cell_interrupted(
     server: HttpServer, ann: Api, bob: Api
 ) -> None:
-    """Its outputs wait in the memory that it has, and others go on."""
+    """The client's outputs wait in its own share of memory, and other clients go on."""
     sandbox, other = ann.made(), bob.made()
     code = "data = {'text/plain': 'x' * 1_000_000}\nfor i in range(60): display(data, raw=True)"
     memory = Peak(server.pid)

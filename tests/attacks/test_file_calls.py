@@ -80,7 +80,7 @@ def test_an_odd_table_of_open_files_costs_the_file_alone(guest: Guest, offset: i
 def test_listings_that_never_end_take_bounded_memory(
     guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """200 of them took a gigabyte."""
+    """Formerly, 200 listings took a gigabyte."""
     monkeypatch.setattr(listing, "MOST_BYTES", 1 << 20)
     for number in range(400):
         (guest.app / f"{number:0240}").touch()
@@ -134,7 +134,7 @@ def test_what_came_and_went_before_a_commit_is_right_after_it(
 
 
 def test_files_deep_down_are_compared_in_the_time_of_the_tree(guest: Guest) -> None:
-    """It took depth times files: a minute for 2,000 files in 1,900 nested folders."""
+    """Formerly, the time was depth times files: a minute for 2,000 files in 1,900 folders."""
     fd = APP
     for _ in range(900):
         guest.call("path_create_directory", fd, *guest.text("d"))

@@ -176,7 +176,7 @@ def test_case_07_a_queued_cell_is_interrupted_before_it_runs(victim: Victim) -> 
 def test_case_07_an_interrupt_while_the_guest_starts_ends_the_cell(
     tmp_path: Path, has_worker: bool
 ) -> None:
-    """Before, the worker's answer to a cell that it interrupted before it was open was lost."""
+    """Formerly, the worker's answer to a cell that it interrupted before it was open was lost."""
     with create_sandbox(workspace=tmp_path, policy=SMALL) as starting:
         assert isinstance(starting, Sandbox)
         future = starting.submit("while True: pass")
@@ -204,7 +204,7 @@ def test_case_08_the_loop_works_after_an_interrupt(victim: Victim) -> None:
 def test_f8_case_47_an_interrupt_at_any_moment_leaves_the_next_cell_able_to_run(
     victim: Victim,
 ) -> None:
-    """Before, a loop that no frame ran any more was "already running" for good."""
+    """Formerly, a loop that no frame ran any more was "already running" for good."""
     interrupted, seed = 0, 8
     while interrupted < 8:  # the machine decides how many of them come in time
         interrupted += interrupt_many(victim.sandbox, range(20), seed)["KeyboardInterrupt"]
@@ -260,7 +260,7 @@ except KeyboardInterrupt: print(steps)
 
 
 def test_f8_an_interrupt_leaves_no_lock_half_taken(victim: Victim) -> None:
-    """Code of `threading` runs to its end first. Before, a lock could stay taken for ever."""
+    """Code of `threading` runs to its end first. Formerly, a lock could stay taken for ever."""
     assert victim.says(IN_LOCKS) == "['taken']"
 
 

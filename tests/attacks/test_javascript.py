@@ -138,7 +138,7 @@ def test_the_host_looks_at_hostile_texts_once(sandbox: BaseSandbox) -> None:
 
 
 def test_names_of_packages_take_little_of_the_host(sandbox: BaseSandbox) -> None:
-    """Before, a manifest of 100 kB took 7 GB."""
+    """Formerly, a manifest of 100 kB took 7 GB."""
     code = """
     const fs = require('fs')
     fs.mkdirSync('/app/node_modules/stars', { recursive: true })
@@ -152,7 +152,7 @@ def test_names_of_packages_take_little_of_the_host(sandbox: BaseSandbox) -> None
 
 
 def test_a_search_for_a_package_ends_with_the_cell() -> None:
-    """Before, one import in a deep folder took 45 seconds, whatever the time-out."""
+    """Formerly, one import in a deep folder took 45 seconds, whatever the time-out."""
     asked: list[str] = []
 
     def files() -> Any:

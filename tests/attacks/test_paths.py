@@ -138,7 +138,7 @@ def test_a_walk_meets_no_swapped_link(place: Path) -> None:
 
 
 def test_a_folder_whose_name_is_not_utf_8_is_refused_in_words(tmp_path: Path) -> None:
-    """Before, each call said that its process had ended, and that the log says more."""
+    """Formerly, each call said that its process had ended, and that the log says more."""
     strange = tmp_path / os.fsdecode(b"strange-\xff")
     strange.mkdir()
     mount = ExecutionPolicy(mounts=(Mount(strange, "/data"),))

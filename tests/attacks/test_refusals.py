@@ -49,7 +49,7 @@ def _sandbox(workspace_root: Path, **options: Any) -> Any:
 
 
 def _at_empty(workspace_root: Path) -> Any:
-    """Before, the current folder was the workspace, or the root of sessions."""
+    """Formerly, the current folder was the workspace, or the root of sessions."""
     for make in (create_session_sandbox, Service):
         with suppress(ValueError):
             return make(workspace_root="")

@@ -181,7 +181,7 @@ def test_a_thread_makes_each_kind_of_call_as_a_cell_does(victim: Victim) -> None
 
 
 def test_a_clock_that_a_cell_has_replaced_lengthens_no_wait(victim: Victim) -> None:
-    """As in tests that freeze the time. Before, the cell slept until its time limit."""
+    """As in tests that freeze the time. Formerly, the cell slept until its time limit."""
     begun = "threading.Thread(target=lambda: (time.sleep(0.05), print('thread'))).start()"
     frozen = "with mock.patch('time.monotonic', return_value=5.0): time.sleep(0.02); print('cell')"
     code = f"import threading, time\nfrom unittest import mock\n{begun}\n{frozen}"

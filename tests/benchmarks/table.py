@@ -71,7 +71,7 @@ class Figure:
 def by_turns(
     pair: tuple[Sampled, Sampled], rounds: int, sample: Callable[[Sampled], float]
 ) -> tuple[list[float], list[float]]:
-    """`rounds` samples of each of a pair; the first of them changes every round.
+    """Takes `rounds` samples of each of a pair, whose order changes every round.
 
     An extra run fills file caches, and is not counted.
     """

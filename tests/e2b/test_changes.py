@@ -162,7 +162,7 @@ async def test_a_cell_whose_guest_is_not_ready_says_so_on_standard_error() -> No
 def test_a_list_of_files_that_takes_long_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, a list of 14,000 links, each through 40 others, took the server 18 minutes."""
+    """Formerly, a list of 14,000 links, each through 40 others, took the server 18 minutes."""
 
     @contextlib.contextmanager
     def opened(_: object) -> Iterator[FileAccess]:

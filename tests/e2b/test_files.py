@@ -198,7 +198,7 @@ def test_uploads_that_cannot_be_read_are_refused(sandbox: SandboxOf) -> None:
 def test_answers_that_are_not_read_count_towards_the_memory_of_their_client(
     sandbox: SandboxOf,
 ) -> None:
-    """Before, unread downloads of 32 MiB each stayed in the server, and a list had 200 MB."""
+    """Formerly, unread downloads of 32 MiB each stayed in the server, and a list had 200 MB."""
     names = "os.makedirs(f := '/'.join(['n' * 250] * 14)); os.chdir(f)"
     sandbox.run(f"import os; {names}; [os.symlink('t' * 3900, str(n)) for n in range(200)]")
     sandbox.upload("large", b"x" * 2_900_000)

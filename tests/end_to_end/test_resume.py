@@ -52,7 +52,7 @@ def killed_in_a_cell(kernel: RealKernel, root: Path) -> None:
 def test_a_kernel_whose_helper_is_killed_ends_and_goes_on_as_after_a_crash(
     start: Starting, notebook: Path, root: Path
 ) -> None:
-    """Before, the kernel stayed, and ran no cell until a restart without variables."""
+    """Formerly, the kernel stayed, and ran no cell until a restart without variables."""
     kernel = start(notebook)
     kernel.run("x = 1")
     saved(root)
@@ -117,7 +117,7 @@ def test_a_cell_that_kills_its_kernel_costs_no_variable(
 def test_a_page_says_that_its_kernel_waits_for_the_process_of_one_that_was_killed(
     start: Starting, notebook: Path, root: Path
 ) -> None:
-    """Before, the kernel answered nothing for up to three minutes, and clients gave it up."""
+    """Formerly, the kernel answered nothing for up to three minutes, and clients gave it up."""
     first = start(notebook, session_id="mine", resume="always")
     first.run("x = 1")
     first.shut_down()

@@ -165,7 +165,7 @@ def test_a_turn_ends_when_it_must_and_no_sooner(timed: Timed, story: str) -> Non
 
 
 class Served:
-    """A cell."""
+    """Stands in for a cell that the clock serves."""
 
     def __init__(self, *, is_interrupted: bool = False) -> None:
         self.is_interrupted = is_interrupted
@@ -220,7 +220,7 @@ def test_a_guest_that_can_not_be_checked_leaves_the_others_their_limits() -> Non
 
 
 def test_a_forked_process_has_a_ticker_of_its_own() -> None:
-    """Before, the guests in a program's forked children ran without limits."""
+    """Formerly, the guests in a program's forked children ran without limits."""
     code = (
         "import os, threading\n"
         "from wasm_kernel.engine.clock import TICKER\n"

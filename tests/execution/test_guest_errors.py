@@ -146,7 +146,7 @@ def test_a_traceback_ends_with_the_error_and_not_with_a_hint(module_sandbox: Bas
 def test_compiled_code_calls_itself_through_python_hundreds_of_times(
     module_sandbox: BaseSandbox,
 ) -> None:
-    """On WASI CPython takes it that its stack has 128 KiB; a memoised function is common."""
+    """On WASI, CPython assumes a stack of 128 KiB. Memoised functions that recurse are common."""
     code = """
 import functools, json
 @functools.cache
@@ -218,7 +218,7 @@ def test_a_group_of_exceptions_is_an_error_with_its_parts(module_sandbox: BaseSa
 
 
 def test_the_code_of_a_cell_has_the_name_of_a_file(module_sandbox: BaseSandbox) -> None:
-    """Before, it was `<ipython-input-...>`, and rich showed no lines of cells."""
+    """Formerly, it was `<ipython-input-...>`, and rich showed no lines of cells."""
     result = module_sandbox.execute("f = lambda: 1 / 0\nprint(f.__code__.co_filename)\nf()")
     assert result.stdout.startswith("/tmp/ipykernel_")
     assert result.error is not None

@@ -182,7 +182,7 @@ print(wrong)
 
 
 def test_quotients_and_roots_are_right(module_sandbox: BaseSandbox) -> None:
-    """They are computed in vectors where numbers lie side by side."""
+    """Quotients and roots are computed in vectors if the numbers lie side by side."""
     assert says(put_back(module_sandbox), QUOTIENTS) == "[]"
 
 
@@ -357,7 +357,7 @@ sparse.lil_array(square)[x, x]
 sparse.lil_array(square).__setitem__((x, 0), 1)
 sparse.coo_array((np.ones(len(x)), (x, x)), shape=(3, 3)).toarray()
 """.strip().splitlines()
-"""They refuse an array of three elements with an index beyond 2**31, here and natively."""
+"""Uses of an array of three elements with an index beyond 2**31: errors here and natively."""
 
 
 def test_an_index_beyond_32_bits_is_an_error(module_sandbox: BaseSandbox) -> None:
@@ -436,7 +436,7 @@ def test_least_squares_of_32_bits_print_nothing(module_sandbox: BaseSandbox) -> 
 
 
 def test_a_random_table_with_a_total_beyond_32_bits_is_refused(module_sandbox: BaseSandbox) -> None:
-    """Before, the guest was lost: scipy counts the total as C's `long`."""
+    """Formerly, the guest was lost: scipy counts the total as C's `long`."""
     draw = "from scipy.stats import random_table\nw = [{}, 5]\nx = random_table(w, w).rvs()"
     large = module_sandbox.execute(draw.format(2**31)).error
     assert large is not None

@@ -46,7 +46,7 @@ tree.__setstate__((nodes[::-1].copy(), *rest))
 
 
 def test_the_type_of_positions_stays_itself_in_pickles(module_sandbox: BaseSandbox) -> None:
-    """Natively it means `int32`, which has the same bytes."""
+    """Natively the pickled type means `int32`, which has the same bytes."""
     cell = """
 import numpy as np, pickle
 kind, records = np.dtype(np.intp), np.zeros(2, [("a", np.intp), ("b", np.int32), ("c", float)])
@@ -106,7 +106,7 @@ for made in rows:
 
 
 def test_criteria_of_trees_come_back_from_pickles(module_sandbox: BaseSandbox) -> None:
-    """Their positions have 64 bits in the pickle, and 32 in the code that they come back into."""
+    """Positions in criteria have 64 bits in the pickle, and 32 in the code that loads them."""
     cell = """
 import numpy as np, pickle
 from sklearn.tree._criterion import Gini
@@ -116,7 +116,7 @@ print(type(pickle.loads(pickle.dumps(Gini(1, np.array([2]))))).__name__)
 
 
 def test_scikit_learn_samples_as_natively(module_sandbox: BaseSandbox) -> None:
-    """Its own compiled code takes `dtype=int` for an array of `long`, which is wrong here."""
+    """scikit-learn's compiled code takes `dtype=int` for C's `long`, which is wrong here."""
     cell = (
         "from sklearn.utils.random import sample_without_replacement as sample\n"
         "for method in ('auto', 'tracking_selection', 'reservoir_sampling', 'pool'):\n"

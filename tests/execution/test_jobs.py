@@ -112,7 +112,7 @@ def test_only_cells_that_wait_are_cancelled(made: Callable[[Begin], GuestJobs]) 
 def test_an_interrupt_between_two_cells_is_for_the_first_that_waits(
     made: Callable[[Begin], GuestJobs],
 ) -> None:
-    """It may come while the effects of the last cell are kept."""
+    """The interrupt may come while the effects of the last cell are kept."""
     jobs, gate = made(lambda: None), threading.Event()
     jobs.start().result(SECONDS)
     jobs.submit(lambda: gate.wait(SECONDS))

@@ -100,7 +100,7 @@ def test_functions_of_the_program_outlast_a_rest(sandbox: Sandbox, faults: Fault
 def test_a_worker_that_would_rest_does_not_wait_for_a_commit(
     sandbox: Sandbox, faults: Faults
 ) -> None:
-    """Its main thread asks. While it waited, it did not report that the worker is well."""
+    """The worker's main thread asks. If it waited, it could not report that the worker is well."""
     says(sandbox, "x = 1")
     rest(faults)
     taken = faults["_Worker._take"]

@@ -71,7 +71,7 @@ echo "${#a[@]} ${a[-1]} $i"
 
 
 def test_a_long_array_is_no_slower_to_use_than_a_short_one(shell: BaseSandbox) -> None:
-    """Each step looked at all elements, which took a third of a second."""
+    """Formerly, each step looked at all elements, which took a third of a second."""
     result = said(shell, f"import subprocess; print(subprocess.getoutput({MANY!r}))")
     assert result.stdout == "20050 50 50\n"
     assert result.duration < 30  # it took a minute
@@ -311,7 +311,7 @@ def test_a_program_calls_its_functions_at_exit_and_leaves_the_interpreter_as_it_
 
 
 def test_a_program_that_ends_by_a_system_call_ends_alone(shell: BaseSandbox) -> None:
-    """Before, the guest ended with it, and all variables of the cell."""
+    """Formerly, the guest ended with it, and all variables of the cell."""
     leaves = "import atexit, os\natexit.register(print, 'bye')\nprint('a')\n"
     leaves += "try: os._exit(3)\nexcept Exception: pass\nprint('b')"
     said(shell, f"kept = 1\nopen('leaves.py', 'w').write({leaves!r})")

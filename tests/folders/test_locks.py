@@ -110,7 +110,7 @@ def lock_of(tmp_path: Path) -> Iterator[Callable[[], HistoryLock]]:
 def test_a_history_is_kept_for_its_kernel(
     lock_of: Callable[[], HistoryLock], private: Folder
 ) -> None:
-    """It is also kept between the end of one worker and the start of the next."""
+    """The history is also kept between the end of one worker and the start of the next."""
     owner, second_kernel = OwnerLock(private), OwnerLock(private)
     assert owner.acquire()
     assert owner.acquire()

@@ -144,7 +144,7 @@ def test_pruning_and_deleting_sweep_and_looking_does_not(root: Path, state: Path
 
 
 def test_a_service_sweeps(root: Path, tmp_path: Path) -> None:
-    """Before, a service without `expire_seconds` never did."""
+    """Formerly, a service without `expire_seconds` never did."""
     private = a_session(root, hours=24 * 8)
     shutil.rmtree(root)
     with Service(tmp_path / "sessions"):
@@ -154,7 +154,7 @@ def test_a_service_sweeps(root: Path, tmp_path: Path) -> None:
 def test_a_long_sweep_keeps_no_session_awake(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, the thread that looks after sessions removed folders itself."""
+    """Formerly, the thread that looks after sessions removed folders itself."""
     a_session(root, hours=24 * 8)
     shutil.rmtree(root)
     is_over, began = threading.Event(), threading.Event()

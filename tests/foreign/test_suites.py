@@ -37,7 +37,7 @@ BIN = BUILD / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
 PYTHON = str(BIN / "python")
 SECONDS = 1800
 NBVAL = ["--nbval", "--nbval-kernel-name=python3", "-c", "setup.cfg"]
-"""It has no settings for pytest, which would otherwise take ours."""
+"""nbval brings no settings for pytest, which would otherwise take ours."""
 CHANGES = {
     "--nbval-current-env": "--nbval-kernel-name=python3",  # nbval's tests would run ipykernel
     'Version(min="2.1")': "Version()",  # ipykernel's tests read ours after a start of over a second

@@ -98,7 +98,7 @@ def test_half_a_character_is_sent_as_it_came(tmp_path: Path) -> None:
 
 
 def test_a_client_that_sends_without_end_does_not_keep_the_loop_from_all_else() -> None:
-    """Before, a client without the key kept the kernel busy to its end, and took its memory."""
+    """Formerly, a client without the key kept the kernel busy to its end, and took its memory."""
     most, context, turns = 200, zmq.Context(), list[int]()
 
     async def take() -> None:
@@ -149,7 +149,7 @@ def test_topics_without_end_are_not_told_to_all_others() -> None:
 
 
 def test_a_client_that_subscribes_to_a_long_topic_is_disconnected(tmp_path: Path) -> None:
-    """Before, a topic of 60 MB from anyone who reached the port took 6 GB of the kernel."""
+    """Formerly, a topic of 60 MB from anyone who reached the port took 6 GB of the kernel."""
     opened = connection(tmp_path / "connection.json")
     opened.open(allow_unsigned=False)
     sockets, context = KernelSockets(opened, Ports()), zmq.Context()

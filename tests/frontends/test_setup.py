@@ -59,7 +59,7 @@ def test_a_module_beside_the_notebook_is_not_imported_by_the_kernel(tmp_path: Pa
 
 
 async def test_a_port_that_takes_no_connection_blocks_no_server() -> None:
-    """Before, a Jupyter server did nothing for two minutes, and did not end either."""
+    """Formerly, a Jupyter server did nothing for two minutes, and did not end either."""
     provisioner = ListeningProvisioner(kernel_id="k", kernel_spec=KernelSpec())
     with (
         closing(socket.create_server(("127.0.0.1", 0), backlog=0)) as full,
@@ -207,7 +207,7 @@ def test_the_doctor_finds_a_warm_machine_well(capsys: pytest.CaptureFixture[str]
 def test_a_cache_that_can_not_be_written_is_named_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Before, both commands ended with the system's words, and the doctor named nothing else."""
+    """Formerly, both commands ended with the system's words, and the doctor named nothing else."""
 
     def run(command: str, folder: str) -> tuple[int, str]:
         words = [sys.executable, "-m", "wasm_kernel.frontends.cli.main", command]

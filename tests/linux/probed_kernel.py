@@ -70,7 +70,7 @@ TRIES: dict[str, Callable[[], object]] = {
 OF_FORKED: dict[str, Callable[[], object]] = {
     "forker": lambda: launcher.connect(os.environ["PROBE_FORKER"])
 }
-"""What is tried besides in a kernel that was forked."""
+"""The further attacks in a kernel that was forked."""
 
 
 def tried(what: Callable[[], object]) -> str:

@@ -228,7 +228,7 @@ print(time.monotonic() - begun < 30)
     ids=["kind", "name", "depth", "values", "many"],
 )
 def test_it_ends_when_a_stranger_sends_an_invalid_message(sent: str, tmp_path: Path) -> None:
-    """Before, its reading thread died, and the process outlived its kernel."""
+    """Formerly, its reading thread died, and the process outlived its kernel."""
     code = f"""{_SPAWNED}
 for data in {sent}:
     try:
@@ -241,7 +241,7 @@ print(os.waitpid(broker._process, 0)[1])
 
 
 def test_a_call_that_waits_ends_when_its_broker_is_gone() -> None:
-    """Before, a worker's guest waited for an answer of a service that had ended."""
+    """Formerly, a worker's guest waited for an answer of a service that had ended."""
     ours, theirs = socket.socketpair()
     answers: queue.SimpleQueue[BrokerAnswer | None] = queue.SimpleQueue()
     with closing(Channel(ours)) as channel, theirs:

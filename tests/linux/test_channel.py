@@ -36,7 +36,7 @@ def test_a_message_that_would_take_too_much_memory_is_refused_unread(data: bytes
 
 
 def test_a_message_that_comes_in_small_pieces_takes_no_more_memory_than_another() -> None:
-    """Before, a message of 64 MiB that came byte by byte took gigabytes of memory."""
+    """Formerly, a message of 64 MiB that came byte by byte took gigabytes of memory."""
     size = 100_000
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps pieces apart
 
@@ -60,7 +60,7 @@ def test_a_message_that_comes_in_small_pieces_takes_no_more_memory_than_another(
 
 
 def test_a_line_that_is_closed_just_as_its_worker_is_asked_ends_nothing() -> None:
-    """Before, `close` of a session could raise a ValueError."""
+    """Formerly, `close` of a session could raise a ValueError."""
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
     theirs.close()

@@ -84,7 +84,7 @@ thread.join()
 
 @needs_walls
 def test_a_superuser_keeps_no_right_but_those_to_files() -> None:
-    """Before, an attacker in a process of root could restart the machine."""
+    """Formerly, an attacker in a process of root could restart the machine."""
     code = """
 from wasm_kernel.linux.confinement import Confinement, KeptPaths
 Confinement("required").close_files(KeptPaths())

@@ -74,7 +74,7 @@ def test_ranges_come_one_after_the_other_in_any_number_of_calls(
 
 
 def test_room_for_a_copy_is_not_filled(monkeypatch: pytest.MonkeyPatch, stretch: Stretch) -> None:
-    """Before, no other thread of a worker went on at that time: one with 1.2 GB seemed to hang."""
+    """Formerly, all other threads of a worker stood still: one with 1.2 GB seemed to hang."""
     read, held = memory._read, []
 
     def noting(*args: int) -> int:

@@ -1,4 +1,4 @@
-"""A model's view of its cells: over stdio, as over HTTP the same code makes it."""
+"""A model's view of its cells, over stdio; the same code makes it over HTTP."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_advice_is_what_an_agent_can_do(agents: Agents, tmp_path: Path) -> None:
 
 
 def test_each_language_has_a_session_that_calls_can_name(stdio: Agent) -> None:
-    """Before, files went to the language of the last cell."""
+    """Formerly, files went to the language of the last cell."""
     stdio.says("x = 'python'")
     javascript = stdio.call("execute_code", code="let x = 'javascript'; x", language="ts")
     assert "of your javascript session" in javascript.text

@@ -62,7 +62,7 @@ def test_a_session_belongs_to_its_owner(closed: HttpServer, agents: Agents) -> N
 
 
 def test_the_token_of_an_owner_brings_back_its_session(closed: HttpServer, agents: Agents) -> None:
-    """Both protocols bring it back."""
+    """Both protocols bring the session back."""
     for mode in ("legacy", "auto", MODERN):
         with ExitStack() as leaving:
             client = Agents(agents.environment, leaving).http(closed.url, BOB, mode=mode)
@@ -200,7 +200,7 @@ def test_options_that_cannot_be_are_refused_in_one_line(
 def test_an_address_that_can_not_be_served_is_refused_with_what_to_do(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Before, an empty one was standard input, and others the system's words alone."""
+    """Formerly, an empty one was standard input, and others the system's words alone."""
     tokens = tmp_path / "tokens.toml"
     tokens.write_text(TOKENS)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -218,7 +218,7 @@ def test_an_address_that_can_not_be_served_is_refused_with_what_to_do(
 
 
 def test_no_client_ends_a_session_that_another_has_used(agents: Agents) -> None:
-    """Before, sleeping sessions of others were deleted to make room for too many new ones."""
+    """Formerly, sleeping sessions of others were deleted to make room for too many new ones."""
     with serving(agents.environment, "--sessions", "4", "--idle-seconds", "0.1") as server:
         owner, evil = (agents.http(server.url, mode=MODERN) for _ in range(2))
         owner.says("x = 1")

@@ -36,7 +36,7 @@ class Fakes(AgentSessions):
 
 
 async def test_a_client_that_leaves_while_its_session_is_made_leaves_none() -> None:
-    """Before, such a session stayed until it expired."""
+    """Formerly, such a session stayed until it expired."""
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     class Sessions(Fakes):

@@ -318,7 +318,7 @@ async def test_the_certificate_is_checked(rule: NetworkRule, https: Server, http
 async def test_a_connection_that_was_used_is_not_made_a_secure_one(
     rule: NetworkRule, http: Server
 ) -> None:
-    """A rule for https may allow a secret, which would go over it in the clear."""
+    """A rule for https may allow a secret, which would be sent in plain text."""
     net = network(rule)
     with pytest.raises(ConnectionError, match="in use"):
         number, received = await net.connect("localhost", http.port, 5.0), 0

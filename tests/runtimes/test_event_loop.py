@@ -35,7 +35,7 @@ def hold_interrupt(frame: FrameType) -> None:
 def test_an_interrupt_while_a_wait_looks_for_work_ends_the_wait(
     loop: GuestLoop, looked: str
 ) -> None:
-    """Before, the cell waited on, as if nobody had interrupted it."""
+    """Formerly, the cell waited on, as if nobody had interrupted it."""
     looks = count(1)
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
@@ -53,7 +53,7 @@ def test_an_interrupt_while_a_wait_looks_for_work_ends_the_wait(
 
 
 def test_a_second_interrupt_that_comes_at_once_leaves_no_task_of_the_cell() -> None:
-    """Before, the cell's error could be the `CancelledError` of its wait."""
+    """Formerly, the cell's error could be the `CancelledError` of its wait."""
     awaiter, causes = Awaiter(), list[BaseException | None]()
 
     def interrupt() -> None:

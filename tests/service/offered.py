@@ -60,7 +60,7 @@ class Streams:
 
 
 class Meeting:
-    """An `async` function that returns when all of them have come."""
+    """An `async` function that returns when all expected people have come."""
 
     def __init__(self) -> None:
         self._come = 0

@@ -78,7 +78,7 @@ async def test_a_cancelled_await_interrupts_its_cell_alone(session: AsyncSession
 async def test_a_cancelled_await_ends_though_its_cell_catches_the_interrupt(
     session: AsyncSession,
 ) -> None:
-    """Before, the await went on as long as the cell, and the loop cancelled it at each turn."""
+    """Formerly, the await went on as long as the cell, and the loop cancelled it at each turn."""
     cancels = 0
 
     class Task(asyncio.Task[None]):
@@ -110,7 +110,7 @@ async def test_a_cancelled_await_ends_though_its_cell_catches_the_interrupt(
 async def test_a_cell_that_is_cancelled_while_it_is_sent_does_not_run(
     session: AsyncSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This happens if the service has to make room for its worker."""
+    """A cell is sent late if the service has to make room for its worker."""
     await session.execute("ran = False")
     sends, may_send, cells = threading.Event(), threading.Event(), queue.SimpleQueue[Any]()
     real = session.sync.submit
@@ -210,7 +210,7 @@ def test_the_tables_have_each_method_that_is_awaited() -> None:
 async def test_the_event_loop_goes_on_beside_each_call_while_a_cell_runs(
     starting: Starting, name: str
 ) -> None:
-    """Before, the loop stood still until a cell's end if functions were offered while it ran."""
+    """Formerly, the loop stood still until a cell's end if functions were offered while it ran."""
     async with starting() as service:
         session, begun = await service.create(), asyncio.Event()
         await session.write_file("one.txt", b"")

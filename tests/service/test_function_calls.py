@@ -86,7 +86,7 @@ print('done')
 def test_a_cell_that_does_other_work_or_gives_calls_up_keeps_its_worker(
     offering: Sandboxes, code: str, calls: int
 ) -> None:
-    """Before, each short wait was a request, and the worker was ended for too many of them."""
+    """Formerly, each short wait was a request, and the worker was ended for too many of them."""
     seldom = HostFunction(Meeting().meet, seconds=1, calls_a_cell=calls)
     assert says(offering(seldom), code) == "done"
 
@@ -137,7 +137,7 @@ def test_calls_that_never_end_are_bounded(
 
 
 def test_a_stream_whose_end_hangs_holds_up_no_later_call(offering: Sandboxes) -> None:
-    """Before, every later call of the session ended with a `TimeoutError`."""
+    """Formerly, every later call of the session ended with a `TimeoutError`."""
     door = Door()
 
     def waiting() -> Iterator[int]:
@@ -180,7 +180,7 @@ def ends_interrupted(sandbox: Sandbox, code: str, begun: threading.Event) -> Non
 def test_an_interrupt_ends_an_awaited_call_however_early_it_comes(
     offering: Sandboxes, runtime: str
 ) -> None:
-    """Before, half of them in JavaScript cost the worker, after two seconds."""
+    """Formerly, half of them in JavaScript cost the worker, after two seconds."""
     begun = threading.Event()
 
     async def endless() -> None:
@@ -196,7 +196,7 @@ def test_an_interrupt_ends_an_awaited_call_however_early_it_comes(
 def test_javascript_that_catches_errors_ends_at_an_interrupt(
     offering: Sandboxes, call: str
 ) -> None:
-    """Before, it went on, or went on in the next cell, which never ended."""
+    """Formerly, it went on, or went on in the next cell, which never ended."""
     begun = threading.Event()
 
     async def nap() -> None:
@@ -214,7 +214,7 @@ def test_javascript_that_catches_errors_ends_at_an_interrupt(
 
 
 def test_a_sandbox_that_is_closed_during_a_call_keeps_its_variables(offering: Sandboxes) -> None:
-    """Before, closing it took 5 seconds, and its worker ended as after a crash."""
+    """Formerly, closing it took 5 seconds, and its worker ended as after a crash."""
     door = Door()
     sandbox = offering(door.knock, session_id="one")
     says(sandbox, "x = 7")
@@ -260,7 +260,7 @@ def test_another_program_offers_others_to_the_same_variables(offering: Sandboxes
 def test_functions_that_are_offered_again_change_nothing_in_a_running_cell(
     offering: Sandboxes,
 ) -> None:
-    """Before, the cell's streams ended, and its limits began anew."""
+    """Formerly, the cell's streams ended, and its limits began anew."""
     door = Door()
     sandbox = offering(door.knock, Streams().numbers, HostFunction(echo, calls_a_minute=2))
     code = "s = numbers(3); a = next(s); echo(1); knock(); print(a, next(s), echo(2))"
@@ -276,7 +276,7 @@ def test_functions_that_are_offered_again_change_nothing_in_a_running_cell(
 
 
 def test_a_worker_that_was_taken_over_gets_no_more_than_a_cell() -> None:
-    """It may ask at any time, and for anything."""
+    """Such a worker may ask at any time, and for anything."""
     cell, called = [0], list[Any]()
     note = HostFunction(called.append, name="note", calls_a_cell=2)
     calls = FunctionCalls(bound_by_name([note]), lambda: cell[0], SandboxLogger)

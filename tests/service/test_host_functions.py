@@ -199,7 +199,7 @@ class Page:
 def test_arguments_are_checked_whatever_is_callable(
     offering: Sandboxes, function: Any, call: str
 ) -> None:
-    """Before, a cell saw the annotations of such a function, and could pass anything."""
+    """Formerly, a cell saw the annotations of such a function, and could pass anything."""
     sandbox = offering(HostFunction(function, name="page"))
     assert "Invalid enum value 'c'" in fails(sandbox, f"{call}('c')")
     if function is not Page:
@@ -235,7 +235,7 @@ def test_an_annotation_that_no_plain_data_fits_is_refused() -> None:
     ],
 )
 def test_a_limit_or_a_name_of_a_wrong_type_is_refused(options: dict[str, Any], words: str) -> None:
-    """Before, some raised the errors of another function, and a fraction failed each call."""
+    """Formerly, some raised the errors of another function, and a fraction failed each call."""
     with pytest.raises((TypeError, ValueError), match=words):
         HostFunction(echo, **options)
 

@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_before_anything_is_made(make: Making, tmp_path: P
 def test_a_tilde_is_the_users_home_in_all_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, a folder named `~` was made, except for mounts and `private_root`."""
+    """Formerly, a folder named `~` was made, except for mounts and `private_root`."""
     home, here = tmp_path / "home", tmp_path / "here"
     for folder in (home / "data", here):
         folder.mkdir(parents=True)
@@ -199,7 +199,7 @@ def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
 
 
 def test_a_program_may_set_a_time_out_for_its_sockets(make: Making) -> None:
-    """Before, the connection to each worker broke when no message came for a moment."""
+    """Formerly, the connection to each worker broke when no message came for a moment."""
     socket.setdefaulttimeout(0.05)
     try:
         assert says(make(), "import time; time.sleep(0.2); print(1)") == "1"
@@ -282,7 +282,7 @@ def test_after_a_change_of_limits_a_session_that_another_program_took_is_not_wai
 
 
 def test_a_listener_or_callback_that_waits_for_its_own_session_is_told(make: Making) -> None:
-    """Before, the listener waited for ever, and the sandbox with it."""
+    """Formerly, the listener waited for ever, and the sandbox with it."""
     sandbox, told = make(), list[str]()
 
     def wait(_: object) -> None:
@@ -306,7 +306,7 @@ def test_a_listener_or_callback_that_waits_for_its_own_session_is_told(make: Mak
 
 @pytest.mark.parametrize("session_id", ["", ID])
 def test_a_listener_may_close_its_sandbox(make: Making, tmp_path: Path, session_id: str) -> None:
-    """Before, the folders were closed under the worker, and the cell ended with `HostFailed`."""
+    """Formerly, the folders were closed under the worker, and the cell ended with `HostFailed`."""
     sandbox = make(session_id)
 
     class Closing(NoListener):
@@ -336,7 +336,7 @@ def test_a_sandbox_that_was_not_closed_warns_and_ends(make: Making, tmp_path: Pa
 
 
 def test_no_descriptor_of_its_program_reaches_the_process_that_forks(tmp_path: Path) -> None:
-    """They do not keep it from being started, too: one may be above a limit that was lowered."""
+    """The process starts even if a descriptor's number is above a limit that was lowered."""
     most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with (tmp_path / "own").open("w") as file:
         own = fcntl.fcntl(file.fileno(), fcntl.F_DUPFD, 500)  # programs that it starts have it

@@ -60,7 +60,7 @@ def test_an_output_is_shown_changed_and_cleared(sandbox: Sandbox) -> None:
 def test_an_argument_of_a_wrong_type_is_refused_and_nothing_is_lost(
     sandbox: Sandbox, call: Callable[[Any], object]
 ) -> None:
-    """Before, the worker ended, and with it a cell that was not on disk yet."""
+    """Formerly, the worker ended, and with it a cell that was not on disk yet."""
     sandbox.execute("kept = 1")
     sentence = r"^The call can't be sent: (kind|parent|user_expressions|name|cells): [EI]\w+.*"
     with pytest.raises(
@@ -88,7 +88,7 @@ def test_an_argument_of_a_wrong_type_is_refused_and_nothing_is_lost(
 def test_what_the_sandbox_can_not_take_is_refused_at_once(
     sandbox: Sandbox, call: Callable[[Any], object], words: str
 ) -> None:
-    """Before, a wrong logger hung the next cell, and a query could run code like a cell."""
+    """Formerly, a wrong logger hung the next cell, and a query could run code like a cell."""
     sandbox.execute("kept = 1")
     with pytest.raises((TypeError, ValueError), match=words):
         call(sandbox)
@@ -105,7 +105,7 @@ class Exits(NoListener):
 
 
 def test_code_of_the_application_that_exits_ends_no_session(sandbox: Sandbox) -> None:
-    """Before, such code ended the session's thread, and all later calls hung."""
+    """Formerly, such code ended the session's thread, and all later calls hung."""
     cell = sandbox.submit("kept = 1; print(kept)", listener=Exits())
     cell.add_done_callback(Exits().emit)
     assert cell.result(PATIENCE).stdout == "1\n"

@@ -108,7 +108,7 @@ def test_an_idle_worker_gives_its_guests_memory_back_until_the_next_call(
 def test_a_session_whose_state_went_while_it_slept_says_so(
     service: Service, remote: Sandbox, what: str
 ) -> None:
-    """Before, the session woke without its variables and without a notice."""
+    """Formerly, the session woke without its variables and without a notice."""
     says(remote, "x = 1")
     fall_asleep(remote)
     with SessionsRoot(service.root).private_of(remote.session_id)() as (_, private):
@@ -355,7 +355,7 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
 def test_a_system_clock_that_is_set_ahead_deletes_no_session(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, it deleted each one, however shortly before the session was used."""
+    """Formerly, it deleted each one, however shortly before the session was used."""
     service = starting(limits=ServiceLimits(expire_seconds=1000))
     sandbox = service.create()
     says(sandbox, "x = 1")
@@ -475,7 +475,7 @@ def test_what_a_service_does_not_understand_is_refused(service: Service, tmp_pat
 def test_private_state_may_lie_in_the_users_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, a service made a folder named `~`."""
+    """Formerly, a service made a folder named `~`."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with Service("root", private_root="~/private") as service:

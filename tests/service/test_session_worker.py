@@ -39,7 +39,7 @@ from wasm_kernel.service.session_worker import SessionWorker
 
 
 def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Making) -> None:
-    """Before, a session's first cell was lost with the fork server."""
+    """Formerly, a session's first cell was lost with the fork server."""
 
     def is_killed(channel: Channel) -> None:
         request(channel)
@@ -98,7 +98,7 @@ def test_the_error_names_memory_if_the_system_has_ended_processes_for_it(
 def test_a_session_goes_on_after_the_system_had_no_thread_for_it(
     homes: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, all of its later cells waited for ever."""
+    """Formerly, all of its later cells waited for ever."""
     sent: list[int] = []
 
     def records(channel: Channel) -> None:
@@ -153,7 +153,7 @@ def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(
 
 
 def test_a_reset_is_never_lost(homes: Making, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, a reset was lost if the session fell asleep at this moment, or its worker died."""
+    """Formerly, a reset was lost if the session fell asleep at this moment, or its worker died."""
     told: list[bool] = []
 
     def leaves(channel: Channel) -> None:
@@ -184,7 +184,7 @@ def test_a_reset_is_never_lost(homes: Making, monkeypatch: pytest.MonkeyPatch) -
 def test_a_stopped_session_keeps_its_room_from_others_for_a_moment_only(
     homes: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, other sessions waited 130 seconds for the room, one after the other."""
+    """Formerly, other sessions waited 130 seconds for the room, one after the other."""
     for module in (worker_line, awake):
         monkeypatch.setattr(module, "SLOW_SECONDS", 0.2)
     is_over = threading.Event()
@@ -207,7 +207,7 @@ def test_a_stopped_session_keeps_its_room_from_others_for_a_moment_only(
 def test_no_caller_waits_for_a_worker_that_reads_nothing(
     homes: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, a kernel's only thread waited in it, and no signal reached the kernel."""
+    """Formerly, a kernel's only thread waited in it, and no signal reached the kernel."""
     monkeypatch.setattr(worker_line, "_CLOSE_SECONDS", PATIENCE)
     is_over = threading.Event()
 
@@ -286,7 +286,7 @@ def test_a_session_that_needs_more_than_all_memory_is_refused_at_once(homes: Mak
 
 
 def test_a_listener_may_close_its_own_session(homes: Making) -> None:
-    """Before, its thread waited for itself."""
+    """Formerly, its thread waited for itself."""
     closed = threading.Event()
 
     class Closes(NoListener):
@@ -319,7 +319,7 @@ def test_a_service_that_fails_itself_ends_the_call_in_words(
 
 
 def test_options_change_between_two_calls_without_a_wait(homes: Making) -> None:
-    """Before, the first call after a change waited in its caller for the running cell."""
+    """Formerly, the first call after a change waited in its caller for the running cell."""
     told: list[tuple[bool, list[str]]] = []
     may_end = threading.Event()
 

@@ -61,7 +61,7 @@ from wasm_kernel.service.sandbox import Sandbox
 def test_a_call_that_its_worker_never_answers_has_an_end(
     homes: Making, call: Callable[[Sandbox], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, only cells had a limit: a worker that answered `Ping` kept its caller for ever."""
+    """Formerly, only cells had a limit: a worker that answered `Ping` kept its caller for ever."""
     monkeypatch.setattr(calls, "_CALL_SECONDS", 0.2)
     policy = ExecutionPolicy(query_seconds=0.1, grace_seconds=0.05)
     sandbox = homes(answers_pings_alone).session(policy)
@@ -81,7 +81,7 @@ def test_a_call_that_its_worker_never_answers_has_an_end(
 def test_no_other_worker_gets_the_calls_of_one_that_said_why_or_tells_of_a_call(
     homes: Making, said: Any
 ) -> None:
-    """Before, three workers were forked for a session that can't be opened or was taken over."""
+    """Formerly, three workers were forked for a session that can't be opened or was taken over."""
     begun = []
 
     def is_gone_soon(channel: Channel) -> None:
@@ -165,7 +165,7 @@ def test_a_worker_that_breaks_the_protocol_is_ended_and_replaced(
 def test_no_worker_answers_a_call_that_waits_for_the_next_worker(
     homes: Making, part: Callable[[Sandbox], object]
 ) -> None:
-    """Before, a worker that was taken over answered calls that came after its session's reset."""
+    """Formerly, a worker that was taken over answered calls that came after its session's reset."""
     is_waiting = threading.Event()
 
     def forges(channel: Channel) -> None:
@@ -190,7 +190,7 @@ def test_no_worker_answers_a_call_that_waits_for_the_next_worker(
 
 
 def test_no_worker_calls_a_function_that_is_offered_to_later_cells(homes: Making) -> None:
-    """Before, the running cell's worker could call it, if no function was offered earlier."""
+    """Formerly, the running cell's worker could call it, if no function was offered earlier."""
     called: list[Any] = []
     answers: list[str] = []
     is_offered = threading.Event()
@@ -219,7 +219,7 @@ def test_no_worker_calls_a_function_that_is_offered_to_later_cells(homes: Making
 def test_outputs_are_counted_as_they_are_kept(
     homes: Making, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, one byte of a taken-over worker took 20 bytes of its service's memory."""
+    """Formerly, one byte of a taken-over worker took 20 bytes of its service's memory."""
 
     def shows(channel: Channel) -> None:
         request(channel)
@@ -236,7 +236,7 @@ def test_outputs_are_counted_as_they_are_kept(
 
 
 def test_what_a_worker_says_of_itself_is_no_more_than_it_can_be(homes: Making) -> None:
-    """Its figures count in the sums and the memory of the whole service."""
+    """A worker's figures count in the sums and the memory of the whole service."""
 
     def boasts(channel: Channel) -> None:
         request(channel)
@@ -282,7 +282,7 @@ def test_a_workers_requests_are_handled_and_counted_for_each_call(homes: Making)
 def test_a_workers_requests_end_with_the_cell(
     homes: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, in a kernel, the end of a cell waited for a request to the network: up to 90 s."""
+    """Formerly, in a kernel, the end of a cell waited for a request to the network: up to 90 s."""
     ends: list[bool] = []
 
     def waits(request: EmptyReply, task: Task) -> EmptyReply:
@@ -305,7 +305,7 @@ def test_a_workers_requests_end_with_the_cell(
 def test_a_worker_that_answers_and_never_closes_its_session_is_ended(
     homes: Making, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before, closing it took more than two minutes."""
+    """Formerly, closing it took more than two minutes."""
 
     def stays(channel: Channel) -> None:
         request(channel)
@@ -328,7 +328,7 @@ def test_a_worker_that_takes_more_memory_than_it_may_is_ended(
 
 
 def test_shared_memory_of_a_worker_counts_as_its_own() -> None:
-    """Before, code that had taken over a worker could take all memory unnoticed."""
+    """Formerly, code that had taken over a worker could take all memory unnoticed."""
     worker = Worker.of(socket.socket(), os.getpid(), -1)
     before = worker.resident_bytes
     with mmap.mmap(-1, 64 * MIB) as shared:
@@ -340,7 +340,7 @@ def test_shared_memory_of_a_worker_counts_as_its_own() -> None:
 def test_a_worker_that_tells_of_a_wait_is_heard_once(
     homes: Making, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before, 14,000 messages wrote as many warnings, and as many sentences for those who wait."""
+    """Formerly, 14,000 messages wrote as many warnings, and as many sentences for waiting users."""
     sandbox = homes(says(*[messages.Waiting(1.0)] * 9, ended)).session()
     assert sandbox.execute("x").success
     assert caplog.text.count("an earlier process still saves") == 1
@@ -349,7 +349,7 @@ def test_a_worker_that_tells_of_a_wait_is_heard_once(
 def test_an_event_of_a_worker_with_odd_fields_is_logged(
     homes: Making, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before, a field named `self` was a fault of the service."""
+    """Formerly, a field named `self` was a fault of the service."""
     event = messages.Event("session.forked", {"self": 1, "level": 2})
     sandbox = homes(says(event, ended)).session()
     sandbox.worker.logger = SandboxLogger(logging.getLogger("heard"))

@@ -176,7 +176,7 @@ def test_a_program_says_what_it_waits_for_while_the_guest_is_compiled(
 def test_a_guest_that_can_not_be_prepared_is_an_error_in_plain_sentences(
     monkeypatch: pytest.MonkeyPatch, code: str, why: str
 ) -> None:
-    """Before, the error said that the host lacks memory, and its advice was wrong."""
+    """Formerly, the error said that the host lacks memory, and its advice was wrong."""
     monkeypatch.setattr(fork_server, "_PREPARE", code + "  # {language} {flavour}")
     with pytest.raises(WasmKernelError) as told:
         fork_server._prepare(RuntimeType.PYTHON, [UNCHECKED], lambda text: None)
@@ -187,7 +187,7 @@ def test_a_guest_that_can_not_be_prepared_is_an_error_in_plain_sentences(
 def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
     service: Service, how: str
 ) -> None:
-    """Its process is ended, and nothing else happens."""
+    """The guest's process is ended, and nothing else happens."""
     with service.create(policy=ExecutionPolicy(grace_seconds=0.2)) as sandbox:
         keep(sandbox, "x = 41")
         cell = sandbox.submit(SWALLOWS, timeout_seconds=0.5 if how == "timeout" else None)
@@ -208,7 +208,7 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
 def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
     tmp_path: Path,
 ) -> None:
-    """Before, its process was ended at once, and the large cell before it was lost."""
+    """Formerly, its process was ended at once, and the large cell before it was lost."""
     policy = ExecutionPolicy(grace_seconds=0.1)
     with (
         faulty("wasm_kernel.state.commits:write_content") as faults,
@@ -327,14 +327,14 @@ def test_a_process_with_a_second_thread_forks_neither_workers_nor_kernels() -> N
 
 
 def test_after_the_cache_was_removed_the_next_worker_has_it_prepared_again() -> None:
-    """Before, each cell of a new kernel failed with `NoBroker`, until the forker had ended."""
+    """Formerly, each cell of a new kernel failed with `NoBroker`, until the forker had ended."""
     command = [sys.executable, "-c", CACHE_REMOVED]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["True", "unprepared", "False"]
 
 
 def test_a_process_that_loads_slowly_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, a busy machine's process was replaced after a minute, with all its workers."""
+    """Formerly, a busy machine's process was replaced after a minute, with all its workers."""
     monkeypatch.setattr(fork_server, "_SECONDS", 0.35)
     with closing(fork_server.ForkServer()) as server:
         server.start()
@@ -374,7 +374,7 @@ def test_a_shared_process_that_is_gone_is_replaced_by_an_own_one() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_copy_of_a_service_closes_nothing_of_it(service: Service) -> None:
-    """Before, the copy put the sessions to sleep and waited for ever."""
+    """Formerly, the copy put the sessions to sleep and waited for ever."""
     with service.create() as sandbox:
         says(sandbox, "x = 1")
         worker = worker_of(sandbox)

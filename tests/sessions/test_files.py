@@ -360,7 +360,7 @@ def test_no_pattern_takes_long() -> None:
 def test_a_list_follows_links_for_a_limited_time(
     root: Path, app: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, a list of 14,000 links, each through 40 others, took the host 23 minutes."""
+    """Formerly, a list of 14,000 links, each through 40 others, took the host 23 minutes."""
     (app / "file").write_bytes(b"")
     for number in range(9):
         (app / str(number)).symlink_to("file")

@@ -325,7 +325,7 @@ def test_forks_that_are_made_at_once_are_counted_one_after_the_other(parent: Pat
 def test_no_fork_takes_the_last_of_a_disk(
     parent: Path, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
-    """Before, `fork(1000)` filled it."""
+    """Formerly, `fork(1000)` filled it."""
     sizes = itertools.chain([2**40] * looks, itertools.repeat(2**27))
     there = lambda folder: SimpleNamespace(f_bavail=next(sizes), f_frsize=1)  # noqa: E731
     monkeypatch.setattr(os, "statvfs", there)

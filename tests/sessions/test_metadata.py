@@ -109,7 +109,7 @@ def test_what_others_change_is_kept(file: Path, workspace: Path, private: Path |
 def test_a_file_that_was_filled_while_it_was_read_is_read_again(
     file: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two changes swap it out and in again: it is the same file, with the content of another."""
+    """Two changes swap the file out and in again: the same file then has other content."""
     pread, torn = os.pread, [b"}, the end of a longer content"]
 
     def once_torn(fd: int, length: int, at: int) -> bytes:

@@ -218,7 +218,7 @@ def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_c
 def test_what_is_deleted_in_part_keeps_its_metadata(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pruning leaves a session without it alone for ever."""
+    """Pruning never deletes a session without metadata."""
     (workspace / "folder").mkdir()
     (workspace / "folder" / "stuck").touch()
     unlink = os.unlink

@@ -102,7 +102,7 @@ def test_after_a_kill_in_the_middle_of_a_cell_the_last_cell_counts(
 def test_the_worker_of_a_killed_program_writes_its_state_however_slow_the_disk(
     root: Path, ending: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before, the worker had two seconds, and the next program's cells began 0.5 s later."""
+    """Formerly, the worker had two seconds, and the next program's cells began 0.5 s later."""
     told: list[str] = []
     with faulty("wasm_kernel.state.commits:write_content") as faults:
         other = Other(root, ID)
@@ -227,7 +227,7 @@ def test_doctor_announces_sessions_that_this_guest_can_not_go_on_with(tmp_path: 
 
 
 def test_variables_wait_for_the_guest_that_saved_them(tmp_path: Path) -> None:
-    """Of another language here, which is not called another version alone."""
+    """Here the guest is of another language: the notice names that possibility, too."""
     cells = {
         "javascript": "x = 7; require('fs').writeFileSync('kept.txt', 'here')",
         "python": "print('x' in dir(), open('kept.txt').read()); x = 8",

@@ -116,7 +116,7 @@ session.Session(SessionsRoot(sys.argv[1]), session.ids.new(), new=True)
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_session_whose_maker_is_killed_is_pruned(tmp_path: Path, moment: str) -> None:
-    """It has metadata as soon as it has its name, and is not a session before that."""
+    """A folder gets a session's name together with metadata, and is not a session before."""
     subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), moment], check=False)
     (left,) = tmp_path.iterdir()
     result = prune_sessions(0, tmp_path)

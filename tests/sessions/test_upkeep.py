@@ -151,7 +151,7 @@ def test_a_session_in_use_stays_and_goes_when_it_is_left(root: Path, ending: Exi
 
 
 def test_sessions_of_a_living_service_are_left_alone(root: Path) -> None:
-    """Before, sleeping sessions lost their variables to the limit of the kernels."""
+    """Formerly, sleeping sessions lost their variables to the limit of the kernels."""
     served, other = a_session(root, 900), a_session(root, 900)
     (private_of(root / served) / SERVED).write_text("{}")
     service = ServiceLock(root)

@@ -59,6 +59,6 @@ def test_at_most_one_of_queued_cells_is_interrupted(sandbox: BaseSandbox) -> Non
 
 
 def test_f8_case_47_thousands_of_interrupts_over_ten_kinds_of_cells(sandbox: BaseSandbox) -> None:
-    """Each comes within 16 ms of the cell's begin, and the cells take about as long."""
+    """Each interrupt comes within 16 ms of the cell's begin; cells take about as long."""
     ends = interrupt_many(sandbox, lasting(4), seed=47)
     assert ends["ended"] < 0.8 * sum(ends.values()), ends

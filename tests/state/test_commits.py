@@ -98,7 +98,7 @@ def test_a_file_that_was_only_touched_is_read_and_used(session: Session) -> None
 
 
 def test_a_changed_content_is_read_again_whatever_its_times_say(session: Session) -> None:
-    """Before, a content that had got another name was believed."""
+    """Formerly, a content that had got another name was believed."""
     three(session)
     assert session.go(3) == {0: "A", 1: "b", 2: "c"}
     content = session.content(1)

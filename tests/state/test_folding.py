@@ -93,7 +93,7 @@ def test_folding_keeps_every_state_that_it_keeps(session_of: Making, session: Se
 
 
 def test_folding_that_is_killed_leaves_every_state(session_of: Making, session: Session) -> None:
-    """It is killed after writing the merged child and before removing the parent."""
+    """The process is killed after it wrote the merged child, before it removes the parent."""
     three(session)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session.history, "drop", lambda one: 1 / 0)

@@ -111,7 +111,7 @@ def test_what_killed_writers_left_is_swept(session_of: Making, session: Session)
 
 
 def test_a_session_left_at_the_beginning_is_there(session_of: Making, session: Session) -> None:
-    """It does not open at the newest state, in which the guest may be unable to run."""
+    """The session does not open at the newest state, in which the guest may not run."""
     three(session)
     session.go(0)
     session.history.move(0, (3,))

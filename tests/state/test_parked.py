@@ -130,7 +130,7 @@ def test_memory_is_as_if_everything_had_been_laid(
 
 
 def test_a_content_that_was_touched_is_checked_again(session: Session, used: list[bool]) -> None:
-    """Its pages may be mapped into the kept memory."""
+    """The content's pages may be mapped into the kept memory."""
     session.grow(40)
     session.cell(**BIG)
     session.save(p0="a")

@@ -43,7 +43,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 def test_a_commit_is_not_written_before_the_index_has_it(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker ended in between, at a deadline, and the next one did not have the cell before."""
+    """Otherwise a worker that ends in between costs the next worker the cell before."""
     save, is_saving, goes_on = session.history.save, threading.Event(), threading.Event()
 
     def slow() -> None:

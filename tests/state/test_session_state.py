@@ -83,7 +83,7 @@ def test_thousands_of_steps_agree_with_the_model(tmp_path: Path, kind: type) -> 
 
 
 def test_a_servers_session_runs_without_locks(faults: Faults, tmp_path: Path) -> None:
-    """It is not taken for one that another server has awake."""
+    """The session is not taken for one that another server has awake."""
     policy = ExecutionPolicy().at(Door.AGENT)
     with (
         faults["flock"].on(errno.ENOLCK),
@@ -104,7 +104,7 @@ def test_after_a_trap_everything_is_as_before_the_cell(sandbox: Sandbox) -> None
 
 
 def test_the_clock_does_not_go_back(opened: Opening) -> None:
-    """It goes on after a trap, and in another process."""
+    """The clock goes on after a trap, and in another process."""
     sandbox = opened()
     says(sandbox, "import time; time.sleep(0.2); t = time.monotonic(); p = time.perf_counter()")
     sandbox.execute(TRAP)
@@ -198,7 +198,7 @@ def test_what_has_no_name_does_not_outlive_variables(opened: Opening, tmp_path: 
 def test_closing_waits_as_long_as_the_disk_takes_to_write_what_it_is_behind_with(
     opened: Opening, faults: Faults
 ) -> None:
-    """Longer than it waits for a guest that does not stop, which is 0.05 seconds here."""
+    """Closing waits longer for the disk than for a guest that does not stop (0.05 s here)."""
     first = opened()
     with faults["write_content"].held():
         for value in range(20):

@@ -47,7 +47,7 @@ def test_another_file_in_the_place_of_the_null_device_is_not_written(
 
 
 def test_a_pipe_is_not_opened_even_for_a_moment(guest: Guest) -> None:
-    """Its other end would take the guest for a writer that came and left."""
+    """The pipe's reader would take the guest for a writer that came and left."""
     os.mkfifo(guest.app / "pipe")
     with closing_fd(os.open(guest.app / "pipe", os.O_RDONLY | os.O_NONBLOCK)) as reader:
         assert guest.open("pipe")[0] == abi.ENOTSUP

@@ -72,7 +72,7 @@ def test_a_part_of_several_buffers_is_written(limited: Making) -> None:
 def test_a_file_without_a_name_takes_its_space_until_it_is_closed(
     limited: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second count of the folder would find it, too."""
+    """A second count of the folder would find such a file, too."""
     monkeypatch.setattr("wasm_kernel.wasi_files.quota._SHARE", 1e9)
     guest = limited()
     fd = opened(guest, "a")

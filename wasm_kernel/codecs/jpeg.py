@@ -1,8 +1,8 @@
 """Reading JPEG, by libjpeg-turbo in npm's `@cwasm/jpeg-turbo`.
 
-On a fatal error, libjpeg-turbo jumps out of its functions: an import that is refused, so the call
-ends. After a lesser fault, such as a file that was cut off, it returns pixels, as in other
-programs.
+On a fatal error, libjpeg-turbo calls an import that jumps out of its functions. The host refuses
+the import, so the call ends. After a lesser fault, such as a file that was cut off, it returns
+pixels, as in other programs.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ ENVIRONMENT = "WASM_KERNEL_CACHE"
 INSTALLED = Path(__file__).parents[2] / "wasm_kernel_compiled"
 """The folder that distributions with compiled code install their files into."""
 REINSTALL = "Reinstall wasm-kernel."
-"""What to do if a file of the package is missing."""
+"""The advice if a file of the package is missing."""
 
 _LOCK_POLL = 0.1
 _DAY = 24 * 3600.0

@@ -165,7 +165,7 @@ class Compiler:
         side_job: Callable[[], object],
         held: contextlib.ExitStack,
     ) -> wasmtime.Module:
-        """Compiles under the cache's lock, which `held` keeps until the code is written."""
+        """Compiles under the cache's lock, which `held` releases once the code is written."""
         from concurrent.futures import ThreadPoolExecutor
 
         engine, name = self.engine(flavour, binary.stack_bytes), self.name(binary, flavour)

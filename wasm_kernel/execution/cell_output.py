@@ -17,8 +17,8 @@ class CellOutput:
     """The text and the rich outputs of one turn, for its result.
 
     Text is kept as bytes until it is read: the guest decides how small its pieces are, and a piece
-    may be a string of a single wide character. It is kept if it is `wanted`: a kernel has sent it
-    already, and needs no copy.
+    may be a string of a single wide character. Text is kept only if it is `wanted`: a kernel has
+    sent it already, and needs no copy.
     """
 
     def __init__(self, *, wanted: bool) -> None:

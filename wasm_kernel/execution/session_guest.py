@@ -171,7 +171,7 @@ class SessionGuest:
         return runner.is_on_disk() and not runner.guest.files.has_nameless
 
     def leave_spoilt_state(self) -> bool:
-        """Goes to the state before the current one, if no guest comes to a cell in this one.
+        """Goes to the state before the current one, if no guest can begin a cell in this one.
 
         For the owner of a guest that only the end of this process can stop: the guest's thread is
         stuck in it. Returns whether it went; `wait_written` then waits for that.

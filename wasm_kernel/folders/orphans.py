@@ -31,7 +31,7 @@ _SWEPT, _MOMENT_SECONDS, _SOON_SECONDS = "swept", 0.2, 600.0
 
 
 class _Rule(Struct, frozen=True):
-    """The days for which a kind of orphans is kept, and the words that tell people."""
+    """The days for which a kind of orphans is kept, and the words for people."""
 
     days: float
     words: str

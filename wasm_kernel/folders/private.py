@@ -56,7 +56,7 @@ OpenFolder = Callable[[], contextlib.AbstractContextManager[Folder]]
 
 
 def opening_in(private: OpenPrivate, name: str) -> OpenFolder:
-    """Returns the opener of a folder in a private one."""
+    """Returns a function that opens a folder in the private folder."""
 
     @contextlib.contextmanager
     def opened() -> Iterator[Folder]:

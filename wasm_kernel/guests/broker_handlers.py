@@ -67,7 +67,7 @@ class FetchPackages(Struct, frozen=True):
 
 
 class FetchedPackages(Struct, frozen=True):
-    """The reply to `FetchPackages`: the versions of packages, by name, if no file tells them."""
+    """The reply to `FetchPackages`: the versions of packages, by name; empty if files tell them."""
 
     versions: Mapping[str, str] = {}
 

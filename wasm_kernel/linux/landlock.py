@@ -53,7 +53,7 @@ def version() -> int:
 
 
 class Ruleset(DescriptorOwner):
-    """The files that a process may go on using; close it, and the restrictions stay.
+    """The files that a process may go on using. Close it: the restrictions stay.
 
     Raises `OSError` if the kernel has no Landlock, or one too old.
     """

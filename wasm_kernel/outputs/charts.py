@@ -106,7 +106,7 @@ def _changes(key: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _label(text: str, removals: Removals) -> str:
-    """A text that Plotly shows; of its tags only those that format remain."""
+    """A text that Plotly shows, without all tags but those that format."""
     check_stopped()
     if len(text) > LABEL_MOST:
         raise NotShowable(f"a Plotly figure with a label of more than {LABEL_MOST:,} characters")

@@ -469,8 +469,9 @@ def _prepare(
 class _Waiting:
     """A context manager that tells the program's user what the program waits for.
 
-    On a terminal it is one line of standard error, which says how much longer it takes and goes
-    at the end of the block; elsewhere it is one warning in the log, with the first progress.
+    On a terminal it is one line of standard error, which says how much longer it takes and
+    disappears at the end of the block; elsewhere it is one warning in the log, with the first
+    progress.
     """
 
     def __init__(self, what: str) -> None:

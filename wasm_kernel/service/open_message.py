@@ -94,7 +94,7 @@ def encoding() -> Iterator[None]:
 class OpenChanges(Struct, frozen=True):
     """The part of `Open` that changes from one worker of a session to the next.
 
-    A process that was taken over may send any: nothing in it reaches beyond the session.
+    A process that was taken over may send any values: none of them reaches beyond the session.
     """
 
     resume: Literal["never", "crash", "always"]

@@ -92,7 +92,7 @@ class FileAccess:
 
 @contextlib.contextmanager
 def files_in(folders: Sequence[Preopen], quota: Quota, home: str = "") -> Iterator[FileAccess]:
-    """Yields the files of some folders, the workspace first, as a guest sees them, without one."""
+    """Yields the files of some folders, the workspace first, as a guest would see them."""
     preopens, changes = Preopens(tuple(folders), home=home), FileChanges(folders[0])
     files = FileOperations(
         preopens, changes, quota, NO_FILE_HISTORY, open_files=_OPEN_FILES, should_stop=lambda: False

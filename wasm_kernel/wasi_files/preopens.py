@@ -132,7 +132,7 @@ class Preopen(Struct, frozen=True):
 
     @property
     def tells_files_apart(self) -> bool:
-        """Returns whether one file may take another's name here: names do not tell them apart."""
+        """Returns whether one file may take another's name here, so that names are not enough."""
         return self.writable or self.living
 
 

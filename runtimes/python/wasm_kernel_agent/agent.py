@@ -133,7 +133,7 @@ class Agent:
     def _set_variables(self, env: Reply) -> None:
         """Sets the environment variables that this memory was not given yet.
 
-        Cells may have changed the others, and memory that is brought back keeps what they did.
+        Cells may have changed the others, and restored memory keeps these changes.
         """
         os.environ.update(env.items() - self._env.items())
         self._env = env

@@ -4,8 +4,9 @@ The guest has one thread and no descriptors to poll. Timers and ready callbacks 
 ever happen, so waiting is `time.sleep`, in slices that an interrupt ends.
 
 An interrupt that meets asyncio's own code is held until the loop waits, a moment later
-(`run_under_way`). Elsewhere in there it would leave a loop that seems to run, or lose a
-callback. The rule goes by file: this one may hold nothing but the loop and what runs it.
+(`run_under_way`). Elsewhere in there it would leave a loop that seems to run, or lose a callback.
+Code counts as asyncio's by its file, so this file holds nothing but the loop and the code that runs
+it.
 """
 
 from __future__ import annotations
@@ -291,7 +292,8 @@ def allow_tasks(awaiter: Awaiter) -> None:
 class Awaiter:
     """Runs cells with a top-level `await`, all on one loop.
 
-    `cause` is the reason while a wait is being ended: the cell gets it at the place where it waits.
+    While a wait is being ended, `cause` is the error that the cell gets at the place where it
+    waits.
     """
 
     def __init__(self) -> None:
@@ -318,7 +320,7 @@ class Awaiter:
     def run_tasks(self, *, runs_threads: bool = True) -> None:
         """Runs the tasks that cells left behind, until they would have to wait, and the threads.
 
-        Between cells nothing runs. If a task or a thread needs that, a note says so once.
+        Nothing runs between cells. If a task or a thread is not done by then, a note says so once.
         """
         threads.end_cell(runs=runs_threads)
         if self._loop is None or self._loop.is_closed():

@@ -79,7 +79,7 @@ def guest_channel() -> FrameChannel:
 
 
 class OutputStream(io.TextIOWrapper):
-    """A stream that later cells need as well."""
+    """A standard stream of the interpreter, which can't be detached: later cells need it."""
 
     def detach(self) -> NoReturn:
         """Refuses, as under ipykernel.
@@ -171,9 +171,9 @@ def run_host_command(
 ) -> Any:
     """Asks the host to run the command behind a magic; returns its result, a JSON value.
 
-    What reaches beyond the session, the host runs only if the magic stands in the cell's own text.
-    It compares the words with the text that it sent, so such a magic must see them unexpanded:
-    declare it with `no_var_expand`.
+    The host runs a command that reaches beyond the session only if the magic stands in the cell's
+    own text. It compares the words with the text that it sent, so such a magic must see them
+    unexpanded: declare it with `no_var_expand`.
 
     Args:
         shell: The shell whose cell runs.

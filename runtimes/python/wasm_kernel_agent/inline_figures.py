@@ -26,7 +26,7 @@ _NOT_HERE = (
 def possible(backend: Any, asked: str, inline: str = BACKEND) -> Any:
     """Returns a backend, or `inline` for one that can't be had here; a notice then says so.
 
-    So a notebook which asks for such a backend runs on. `asked` shows how it asks.
+    So a notebook that asks for such a backend still runs. `asked` is the text by which it asks.
     """
     if not (isinstance(backend, str) and backend.lower() in _INTERACTIVE):
         return backend

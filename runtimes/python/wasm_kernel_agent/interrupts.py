@@ -1,4 +1,4 @@
-"""Interrupts that wait, because they would leave code of the guest's own halfway.
+"""Interrupts that wait, because they would stop the guest's own code halfway.
 
 Such an interrupt is raised when that code ends, or when it waits itself.
 """
@@ -14,7 +14,7 @@ _NAME = "an interrupt that waits"
 
 
 class Marker:
-    """An object that goes when code ends."""
+    """An object that is freed when code ends."""
 
 
 class Reminder(weakref.ref[Marker]):

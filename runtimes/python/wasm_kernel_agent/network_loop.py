@@ -16,7 +16,7 @@ _LOST = "ends with its cell"  # the end of an error about a call that an earlier
 
 
 class NetworkTransport(asyncio.Transport):
-    """A connection of asyncio's, whose reads and writes are calls of the host, one of each."""
+    """A connection of asyncio's: calls of the host read and write, one of each at a time."""
 
     def __init__(self, sock: Any, protocol: Any, context: Any) -> None:
         extra = {"socket": sock, "peername": sock.getpeername(), "sockname": sock.getsockname()}

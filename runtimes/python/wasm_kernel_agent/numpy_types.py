@@ -89,8 +89,8 @@ def _keep_fields_of_positions() -> None:
 def _extreme(ufunc: Any, place: Callable[[Any], Any]) -> Any:
     """Returns the method `min` or `max` of arrays.
 
-    Among all of an array's positions it looks for the place, since a cast to int64 takes longer.
-    pandas asks for both before it takes rows.
+    For a whole array of positions the method finds the extreme's index, since a cast to int64 takes
+    longer. pandas asks for both extremes before it takes rows.
     """
     reduce, nothing, positions = ufunc.reduce, numpy._NoValue, numpy.dtype(numpy.intp)
 

@@ -180,7 +180,7 @@ def take_wide_hierarchies(module: ModuleType) -> None:
 
 
 def keep_wide_hierarchies(module: ModuleType) -> None:
-    """Lets a pickled HDBSCAN have its hierarchy as compiled code elsewhere takes it."""
+    """Lets HDBSCAN pickle its hierarchy in the form that compiled code elsewhere takes."""
     models: Any = module
     numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
     get_state = models.HDBSCAN.__getstate__

@@ -83,7 +83,7 @@ def _described(member: tarfile.TarInfo) -> str:
 
 
 def _unless(member: tarfile.TarInfo, left_out: list[str]) -> tarfile.TarInfo | None:
-    """Returns a member; None if a pattern leaves it, or a folder that it is in, out."""
+    """Returns a member; None if a pattern leaves out the member, or a folder above it."""
     path = PurePosixPath(member.name)
     places = [path, *path.parents]
     found = any(fnmatch(str(p), each) or fnmatch(p.name, each) for p in places for each in left_out)

@@ -110,7 +110,7 @@ class Program(Expressions):
         return body
 
     def _body(self, *after: str) -> list[str]:
-        """Returns the code of a loop's body, in which `continue` runs `after` before."""
+        """Returns the code of a loop's body, in which `continue` first runs `after`."""
         self._loops.append([*after])
         body = self._branch()
         self._loops.pop()

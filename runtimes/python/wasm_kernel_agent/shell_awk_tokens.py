@@ -121,7 +121,7 @@ class Made(NamedTuple):
 
     @property
     def once(self) -> tuple[Made, str]:
-        """The value, and `target` for it; of both, the value alone finds the place."""
+        """The value, and a target that reuses the key which the value's code has computed."""
         found = _PLACE.fullmatch(self.target)
         if found is None:
             return self, self.target

@@ -41,7 +41,7 @@ _HOURS |= {"BST": 1, "CET": 1, "CEST": 2, "EET": 2, "EEST": 3, "JST": 9}
 
 
 def date(words: list[str]) -> None:
-    """Prints the time, or another one that is described, as a format has it."""
+    """Prints the current time, or a described one, in a format."""
     words = [re.sub("^(-I|--iso-8601)$", "-Idate", word) for word in words]
     values, formats = options_of(words, "ud:r:I:R3:", _DATE)
     zone = _zone("" if "u" in values else os.environ.get("TZ", ""))
@@ -310,7 +310,7 @@ _NO_SUMS: dict[type[Exception], str] = {
     **dict.fromkeys((MemoryError, RecursionError), "it is too deep"),
     **dict.fromkeys((LookupError, ValueError), "it is not known here"),
 }
-"""Errors of a sum, and what `bc` says of each; the first that fits."""
+"""The message of `bc` for each error of a calculation; the first class that fits counts."""
 
 
 def calculate(words: list[str]) -> None:
@@ -388,7 +388,7 @@ relative-to R canonicalize-existing e canonicalize-missing m no-symlinks s strip
 
 
 def real_path(words: list[str]) -> None:
-    """Prints paths without links, also from another folder."""
+    """Prints paths without links, also relative to another folder."""
     values, names = options_of(words, "emsqzR:", _REALPATH)
     base = values.get("R")
     for name in names:

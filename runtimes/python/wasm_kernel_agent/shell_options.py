@@ -37,7 +37,7 @@ class Misuse(Exception):
 
 
 class Kept(io.BytesIO):
-    """Bytes that are there after a program has closed them."""
+    """A buffer whose bytes stay readable after a program has closed it."""
 
     def close(self) -> None:
         """Does nothing."""

@@ -192,7 +192,7 @@ def _loggers() -> list[logging.Logger]:
 
 
 def _new_state(logger: logging.Logger) -> dict[str, Any]:
-    """The state of a new logger, with the handlers by which a library says nothing."""
+    """The state of a new logger, with the handlers that keep a library silent."""
     silent = [each for each in logger.handlers if isinstance(each, logging.NullHandler)]
     level = logging.WARNING if logger is logging.root else logging.NOTSET
     return {"handlers": silent, "filters": [], "level": level, "propagate": True, "disabled": False}

@@ -82,7 +82,7 @@ def _number(pattern: re.Pattern[str], text: str) -> tuple[float, str]:
 
 
 def _general(text: str) -> tuple[int, float]:
-    """Returns a value that sorts as the number with which a text begins; first comes no number."""
+    """Returns the sort key of the number with which a text begins; other texts come first."""
     found = _FLOAT.match(text)
     number = float(found[1]) if found else 0
     return (1, 0) if math.isnan(number) else (2 if found else 0, number)
@@ -311,7 +311,7 @@ def _of_files(first: str, second: str, values: dict[str, str], *, named: bool = 
 
 
 def _alike(line: str, values: dict[str, str]) -> str:
-    """Returns a line without what does not count."""
+    """Returns a line without the differences that the options ignore."""
     if "w" in values:
         line = "".join(line.split())
     elif "b" in values:

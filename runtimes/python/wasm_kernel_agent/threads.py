@@ -242,7 +242,7 @@ def run_until(
 
 
 def _end_late(late: list[_Wait]) -> None:
-    """Ends a wait where a thread can't be left, if others wait for it that could go on."""
+    """Ends a wait in code that can't be left, if threads that could go on wait for this one."""
     for each in late:
         each.over_since = each.over_since or monotonic()
     if _running[-1].is_daemon:

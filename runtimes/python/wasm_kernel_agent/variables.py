@@ -42,7 +42,7 @@ _apart = frozenset({type, types.ModuleType, types.FunctionType, types.FrameType,
 
 
 def answer(shell: Any, _: dict[str, Any]) -> dict[str, Any]:
-    """Returns the newest variables, oldest first; `more` if there are others."""
+    """Returns the newest variables, oldest first; `more` says whether there are others."""
     gc.disable()  # a collection might run a `__del__`; this memory is not used any more
     space, hidden = shell.user_ns, shell.user_ns_hidden
     shown = (name for name in reversed(space) if _is_shown(name, hidden))
@@ -120,7 +120,7 @@ def _table_shape(value: Any) -> str:
 
 
 def _length_of(index: Any, depth: int = 2) -> int | None:
-    """Returns the length of an index, which has a range, or an array that may lie deeper."""
+    """Returns the length of an index's range, or of its array, which may lie deeper in it."""
     attributes = [*_attributes(index)]
     for each in attributes:
         if type(each) is range:
@@ -150,7 +150,8 @@ def _measured(value: Any, most: int) -> tuple[int, list[int], bool]:
     """Returns the bytes of an object with its content, and numbers that change with the content.
 
     At most `most` objects are looked at, breadth first; the last value is True if these are all. A
-    number is taken after each of `_STEPS`, so that memories with other limits compare.
+    number is taken after each of `_STEPS`, so that measurements with different limits can be
+    compared.
     """
     size, trace, traces, seen, queue = 0, 0, list[int](), set[int](), [value]
     for count, each in enumerate(queue):  # the queue grows in this loop
@@ -179,7 +180,7 @@ def _size(value: Any, kind: type) -> int:
 def _mark(value: Any, kind: type, most: int) -> Any:
     """Returns a mark of a value without the objects in it: other content has another mark.
 
-    Of a text or an array, `most` bytes count, half of them at its end.
+    At most `most` bytes of a text or an array count, half of them at its end.
     """
     if kind is int:
         return value if value.bit_length() < most else value.bit_length()

@@ -198,7 +198,7 @@ def test_an_answer_that_is_too_long_is_named_so(tmp_path: Path) -> None:
     "forged", ["[]", "{'value': {'status': 'ok', 'data': {'text/plain': 5}}}", "{'value': 1}"]
 )
 def test_an_answer_in_a_forged_reply_is_no_answer(tmp_path: Path, forged: str) -> None:
-    """Before, a submission that spoiled its replies ended the grading of all others."""
+    """Formerly, a submission that spoiled its replies ended the grading of all others."""
     with create_sandbox(workspace=tmp_path) as sandbox:
         agent = "Agent = type(get_ipython().agent); done = Agent._done"
         told = f"{{**reply, 'user_expressions': {forged}}}"

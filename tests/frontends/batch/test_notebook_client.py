@@ -73,7 +73,7 @@ def test_one_display_cannot_be_shown_a_thousand_times_as_large(
 def test_outputs_hold_no_more_values_than_a_notebook_that_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each value takes some 400 bytes of the run, and two of the file."""
+    """Each value takes some 400 bytes of memory in the run, and two bytes in the file."""
     monkeypatch.setattr(notebook_client, "MOST_VALUES", 1_000)
     page = Page()
     for kind in ("display_data", "update_display_data"):

@@ -156,7 +156,7 @@ def test_a_link_in_a_notebooks_place_is_not_followed(make: Making, tmp_path: Pat
 
 
 def test_a_hostile_notebook_is_read_in_time_that_grows_with_its_size() -> None:
-    """Before, three cells kept a run from ending for ever, and 2,000 tags for 20 s."""
+    """Formerly, three cells kept a run from ending for ever, and 2,000 tags for 20 s."""
     cell: dict[str, object] = {"cell_type": "code", "source": "", "metadata": {}, "outputs": []}
     cell["execution_count"] = None
     book: dict[str, object] = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}}
@@ -173,7 +173,7 @@ def test_a_hostile_notebook_is_read_in_time_that_grows_with_its_size() -> None:
 
 
 def test_a_notebook_with_a_lone_surrogate_can_be_written() -> None:
-    """Before, it ended the run of all notebooks on a cluster, and runs that compared outputs."""
+    """Formerly, it ended the run of all notebooks on a cluster, and runs that compared outputs."""
     cell = {"cell_type": "code", "id": "a", "source": "'\ud800'", "metadata": {}, "outputs": []}
     book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}}
     read = parse_notebook(json.dumps(book | {"cells": [cell | {"execution_count": None}]}).encode())
@@ -181,7 +181,7 @@ def test_a_notebook_with_a_lone_surrogate_can_be_written() -> None:
 
 
 def test_a_notebook_of_an_old_format_takes_parameters() -> None:
-    """Before, a notebook of the first format ended the run of all notebooks."""
+    """Formerly, a notebook of the first format ended the run of all notebooks."""
     cell = {"cell_type": "code", "code": "x = 1", "prompt_number": 1}
     old = {"nbformat": 1, "nbformat_minor": 0, "metadata": {}, "cells": [cell]}
     assert "x = 3" in put_in(parse_notebook(json.dumps(old).encode()), {"x": 3}).cells[0].source

@@ -142,7 +142,7 @@ def test_the_time_of_a_comparison_grows_with_its_size() -> None:
 
 
 def test_outputs_that_can_not_be_compared_fail_their_own_notebook(make: Making) -> None:
-    """Before, one notebook with nested stored outputs ended the run of all others."""
+    """Formerly, one notebook with nested stored outputs ended the run of all others."""
     nested: Any = 1
     for _ in range(450):
         nested = [nested]

@@ -102,7 +102,7 @@ def test_a_run_that_was_killed_goes_on_and_runs_no_cell_twice(
 def test_a_notebook_that_waits_for_its_session_says_so(
     make: Making, run: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, resume: bool
 ) -> None:
-    """Before, a run was silent for up to three minutes."""
+    """Formerly, a run was silent for up to three minutes."""
     monkeypatch.setattr(batch_session, "_TELL_SECONDS", 0.1)
     make("a.ipynb", "x = 1", "1/0")
     assert run()["a.ipynb"].verdict == "error"
@@ -157,7 +157,7 @@ def _record(file: Path) -> dict[str, object]:
 
 
 def test_states_of_many_cells_are_counted_in_time_that_grows_with_their_number() -> None:
-    """Before, 100,000 cells took 40 s."""
+    """Formerly, 100,000 cells took 40 s."""
     cells = [NotebookNode(execution_count=count) for count in (None, *range(50_000), 7)]
     began = time.process_time()
     counts = state_counts(cells)

@@ -228,7 +228,7 @@ def test_parameters_reach_the_notebook_and_an_unknown_one_runs_nothing(
 def test_wrong_arguments_are_refused_before_any_notebook_and_a_hook_that_fails_is_named(
     make: Making, run: Running, tmp_path: Path
 ) -> None:
-    """Before, each notebook failed, as the runner did "in a way that it never should"."""
+    """Formerly, each notebook failed, as the runner did "in a way that it never should"."""
     make("report.ipynb", "1")
     wrong: dict[str, dict[str, Any]] = {
         "no hook on_cell; there are on_cell_start": {"hooks": {"on_cell": print}},
@@ -251,7 +251,7 @@ def test_wrong_arguments_are_refused_before_any_notebook_and_a_hook_that_fails_i
 
 @pytest.mark.parametrize("wrong", ["./a.ipynb", b"a.ipynb", Path("a.ipynb"), 5])
 def test_one_path_is_no_list_of_paths(make: Making, tmp_path: Path, wrong: Any) -> None:
-    """Before, each letter was one: `.` and `/` had every notebook of the machine searched for."""
+    """Formerly, each letter was one: `.` and `/` had every notebook of the machine searched for."""
     one, out = make("a.ipynb", "1"), tmp_path / "out"
     calls: tuple[Callable[[], object], ...] = (
         lambda: run_notebooks(wrong, out),

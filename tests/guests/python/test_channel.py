@@ -62,7 +62,7 @@ PAGE = 4096
 def test_while_an_image_is_built_codecs_and_scripts_are_refused_in_silence(
     request_of_guest: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before, matplotlib's search for fonts had `wasm-kernel warm` print a traceback."""
+    """Formerly, matplotlib's search for fonts had `wasm-kernel warm` print a traceback."""
     channel = HostChannel(lambda data: json.dumps(json.loads(data)).encode())
     memory = SimpleNamespace(read=lambda at, length: request_of_guest)
     call = channel.bind(cast(Any, SimpleNamespace(memory=memory)))["host", "call"]

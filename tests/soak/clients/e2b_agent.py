@@ -17,7 +17,7 @@ def price(name: str) -> int:
     """Returns a price.
 
     Args:
-        name: Of the fruit.
+        name: The fruit's name.
     """
     return {"apple": 3}[name]
 

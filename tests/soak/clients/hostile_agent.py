@@ -23,7 +23,7 @@ def chunk(name: bytes, data: bytes) -> bytes:
 
 
 def png(side: int) -> bytes:
-    """Returns a small file that says it is a large picture."""
+    """Returns a small file that claims to be a large picture."""
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
 

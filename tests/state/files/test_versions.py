@@ -104,7 +104,7 @@ def test_what_no_commit_needs_is_let_go(workspace: Workspace) -> None:
 
 
 def test_making_room_takes_a_time_that_grows_as_the_files_do(workspace: Workspace) -> None:
-    """Each deleted content was searched among all paths: a minute for 10,000 of them."""
+    """Formerly, each deleted content was searched among all paths: a minute for 10,000."""
     ledger, count = workspace.versions.ledger, 8_000
     for number in range(1, count):
         ledger.add(f"f{number}", KeptFile(number, 1, 1, 0o640, "", 0))

@@ -236,7 +236,7 @@ class NotebookPage(CleanPage):
         self.publish(self._listener.parent, "status", {"execution_state": state})
 
     def _take(self, msg: JsonObject) -> None:
-        """Makes the client process a message. An error ends the cell, which then takes no more."""
+        """Hands a message to nbclient. An error ends the cell, which then ignores messages."""
         with self._guard:
             if self._cell is None or self._problem is not None:
                 return

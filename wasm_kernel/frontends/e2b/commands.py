@@ -103,7 +103,7 @@ def message(content: object, flags: int = 0) -> bytes:
 
 
 def refusing(words: str, code: str = "unimplemented") -> bytes:
-    """Returns the end of a stream that tells an error."""
+    """Returns the message that ends a stream with an error."""
     return message({"error": {"code": code, "message": words}}, _LAST)
 
 

@@ -346,7 +346,7 @@ async def _unimplemented(call: ApiCall) -> Response:
 
 @_serves(Plane.OPEN, "GET", "/openapi.json")
 async def _describe(_: ApiCall) -> dict[str, Any]:
-    """This description."""
+    """Describes this API."""
     return _description()
 
 

@@ -247,7 +247,7 @@ class Sandboxes:
             raise Refusal(400, f"A sandbox may live {most:g} seconds here, not {seconds}.")
 
     async def end_in(self, sandbox: ClientSandbox, seconds: float) -> None:
-        """Sets the time that a sandbox has from now on, and lets requests in."""
+        """Sets the time that a sandbox has from now on; it is not paused any more."""
         async with self._changing(sandbox.name):
             sandbox.kept.ends, sandbox.kept.is_paused = time.time() + seconds, False
             self._arm(sandbox)

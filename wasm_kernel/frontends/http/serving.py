@@ -130,7 +130,7 @@ class HttpConnection(H11Protocol):
 
 
 class CutOff(Exception):
-    """Ends the connection of an answer that has begun, so that its client sees it is not whole."""
+    """Ends the connection of an answer that has begun, so that its client sees the cut."""
 
     @classmethod
     def is_unknown(cls, record: logging.LogRecord) -> bool:

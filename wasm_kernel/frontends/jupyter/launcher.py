@@ -51,7 +51,8 @@ VARIABLES = (
 )
 """The beginnings of the variables that act before a kernel is forked; a whole name ends with `=`.
 
-A forker has no others: they may hold keys, and workers, which may be taken over, inherit all.
+A forker gets no other variables. They may hold keys, and a worker inherits all variables of the
+forker, and may be taken over.
 """
 
 GO = b"g"

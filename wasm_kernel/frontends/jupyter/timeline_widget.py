@@ -102,7 +102,7 @@ class TimelineWidget:
         self._send({}, CommMessage("msg", self._ids[name], data))
 
     def show(self, tree: Content) -> None:
-        """Shows the states as they are now; the chosen row follows memory when that moved."""
+        """Shows the states as they are now; the chosen row follows memory to another state."""
         self._update("states", **self._rows(tree))
 
     def _rows(self, tree: Content) -> Content:

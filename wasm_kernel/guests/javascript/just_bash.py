@@ -455,7 +455,7 @@ _PARTS = (
 
 
 def with_parts(source: bytes) -> bytes:
-    """Returns just-bash's file with the other parts; `BundleError` if it is another file."""
+    """Returns just-bash's file with its parts replaced; `BundleError` if it is another file."""
     for begin, *ends, other in _PARTS:
         before, found, rest = source.partition(begin)
         for end in ends:

@@ -115,4 +115,4 @@ PARTS = (
     (b'A==="j")c=!0', b'A==="j")c=r=!0'),
     (b'Number.isFinite(t)?String(t):"null"', _LARGE),
 )
-"""For each part: the text at its beginning; the text behind it, if there is one; the other code."""
+"""For each part: the text at its beginning, the text behind it, if any, and the new code."""

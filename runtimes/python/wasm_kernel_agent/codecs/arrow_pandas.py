@@ -219,7 +219,7 @@ def _items(array: Array) -> list[Any]:
 
 
 def _are_objects(array: Array) -> bool:
-    """Says whether the values are objects already, which a dictionary had."""
+    """Returns whether the values are objects, as those of a dictionary are."""
     return isinstance(array.values, numpy.ndarray) and array.values.dtype.kind == "O"
 
 

@@ -54,8 +54,8 @@ class TravelMagics(Magics):
     def undo(self, line: str) -> None:
         """Take back what the last cells did to variables: `%undo`, or `%undo 3` for three cells.
 
-        Files stay as they are, unless you say `%undo --files`: then those in /app are as they were,
-        too. `%redo` takes it back, until the next cell runs.
+        Files stay as they are; `%undo --files` restores the files in /app, too. `%redo` takes the
+        undo back, until the next cell runs.
         """
         self._ask("undo", line)
 
@@ -93,8 +93,8 @@ class TravelMagics(Magics):
     def restore(self, line: str) -> None:
         """Bring variables back as they were: `%restore NAME`, or `%restore 7` for after In[7].
 
-        `%restore NAME --files` brings the files in /app back, too; `%restore --files` those of the
-        last cell that left a state, such as after one that failed half-way.
+        `%restore NAME --files` brings the files in /app back, too. `%restore --files` brings back
+        the files of the last cell that left a state, such as after a cell that failed half-way.
         """
         self._ask("restore", line)
 
@@ -103,9 +103,10 @@ class TravelMagics(Magics):
     def fork(self, line: str) -> Any:
         """Make another session with these variables and files: `new = %fork`.
 
-        It begins with what the cell leaves, and goes its own way from there; this session goes on
-        as if nothing had happened. The value is its id. Generators of random numbers are seeded
-        afresh in it; `%fork --deterministic` keeps their state.
+        The new session begins with the variables and files that the cell leaves. Later changes in
+        one of the two sessions do not reach the other. The value is the new session's id.
+        Generators of random numbers are seeded afresh in the new session; `%fork --deterministic`
+        keeps their state.
         """
         new = run_host_command(self.shell, "fork", line)
         print(new["said"], end="")

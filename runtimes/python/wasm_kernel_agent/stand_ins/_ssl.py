@@ -211,7 +211,7 @@ class SecureFacts:
 class _PlainConnection(SecureFacts):
     """A secure connection over two buffers: the bytes pass as they are.
 
-    The first ones ask the socket to have the host make its own connection a secure one.
+    The first bytes ask the socket for a secure connection between the host and the server.
     """
 
     def __init__(

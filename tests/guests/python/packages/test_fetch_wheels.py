@@ -135,7 +135,7 @@ def test_what_pip_reads_of_a_wheel_has_an_end(
 def test_all_requests_of_a_services_session_count(
     index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, each request could fetch as much as the limit allows."""
+    """Formerly, each request could fetch as much as the limit allows."""
     index("one")
     monkeypatch.setattr(fetcher, "TOTAL_BYTES", 500)
     with Service(tmp_path) as service:

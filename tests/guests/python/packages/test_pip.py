@@ -107,7 +107,7 @@ def test_what_is_there_is_not_fetched_again(stocked: BaseSandbox) -> None:
 def test_upgrade_takes_the_newer_one_and_says_what_stays_as_it_was(
     guest: BaseSandbox, index: Make
 ) -> None:
-    """Removes packages, too, that a killed kernel left half fetched."""
+    """Also checks that packages which a killed kernel left half fetched are removed."""
     index("one", "1.0")
     left = private_of(guest.workspace) / "fetched" / "w_old"
     left.mkdir(parents=True)
