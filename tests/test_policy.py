@@ -130,12 +130,12 @@ NOT_FREE = ("/app", "/app/x", "/usr/lib", "/tmp", "/tmp/x", "/dev")
 NOT_THERE = ("nothing", "n" * 256, "n/" * 3000, "nul\0", "\ud800")
 WRONG_MOUNTS: list[tuple[str, Any]] = [
     *(("guest", Mount(HERE, guest)) for guest in (*NOT_PLAIN, *NOT_FREE)),  # type: ignore[arg-type]
-    # before, a long name was an `OSError`
+    # formerly, a long name raised an `OSError`
     *(("for /data that is not there", Mount(HERE / name, "/data")) for name in NOT_THERE),
-    # before, the empty text was the current folder, and others a `TypeError`
+    # formerly, an empty text was the current folder, and other values raised a `TypeError`
     *(("needs a host path for /data, not", Mount(host, "/data")) for host in (None, 0, b"/", "")),  # type: ignore[arg-type]
     ("has a wrong writable for /data: 'ro'", Mount(HERE, "/data", "ro")),  # type: ignore[arg-type]
-    ("not there", "~no-such-user/x:/data"),  # before, it was a `RuntimeError`
+    ("not there", "~no-such-user/x:/data"),  # formerly a `RuntimeError`
     ("HOST:GUEST", 5),
 ]
 

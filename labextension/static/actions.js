@@ -7,7 +7,7 @@ const { PathExt } = lib.coreutils;
 /** What a user does to the session of the current notebook. */
 export class Actions {
   constructor(app, trans, panel) {
-    this.link = null; // that of the current notebook
+    this.link = null; // the link of the current notebook
     this._panel = panel;
     this._app = app;
     this._trans = trans;

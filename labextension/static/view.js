@@ -5,7 +5,7 @@ import { Words } from "./words.js";
 const { createElement: h, useEffect, useLayoutEffect, useRef, useState } = lib.React;
 const NAME = "jp-wasmTimeline";
 const ASK_MILLISECONDS = 150;
-const VARIABLES_MOST = 50; // that are drawn
+const VARIABLES_MOST = 50; // variables that are drawn
 
 /** The content of the timeline's panel: the tree, the chosen state, and the meters. */
 export class TimelineBody extends lib.ui.ReactWidget {

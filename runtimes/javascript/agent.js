@@ -22,7 +22,7 @@ import { URL, URLSearchParams } from "wasm-kernel:url";
 import { noteGlobals } from "wasm-kernel:variables";
 import * as web from "wasm-kernel:web";
 
-const NAME_LENGTH = 11; // of a script's name in stacks
+const NAME_LENGTH = 11; // characters of a script's name in stacks
 const COMMAND = /^%(\w+)(?:[ \t]+(\S.*))?$/;
 const MISPLACED = /^\s*%%?\w/m;
 const SHELL = /^\s*!\w+(?:[ \t]+[\w-]|[ \t]*$)/m;
@@ -45,11 +45,11 @@ const INSTEAD = {
 };
 const HINT = ". Commands such as %undo stand at the top of a cell, each on a line of its own; there are no %% ones.";
 const INTERRUPTED = "KeyboardInterrupt";
-const MOST_ROUNDS = 1; // of 100,000 reactions each, after the cell has its value
-const MOST_TOLD = 10; // of promises that are rejected
+const MOST_ROUNDS = 1; // rounds of 100,000 reactions, after the cell has its value
+const MOST_TOLD = 10; // rejected promises that are reported
 const WAITS = "The cell awaits a promise that nothing is left to settle: no timer and no call is pending. A call of the host ends with its cell.";
 
-let cell; // the one that runs
+let cell; // the running cell
 
 class UsageError extends Error {}
 

@@ -9,10 +9,10 @@ import { bytesOf, textOf } from "wasm-kernel:web";
 
 const NO_NETWORK = "fetch is not available: cells have no network. Put the data into a file in /app, and read it with readFile of node:fs/promises.";
 const PIECE = 1024 * 1024, MOST_HEAD = 256 * 1024, MOST_REDIRECTS = 20;
-const CONNECT_SECONDS = 30, WAIT_SECONDS = 5; // of one call; a wait for an answer calls again
+const CONNECT_SECONDS = 30, WAIT_SECONDS = 5; // the limits of one call; a wait for an answer calls again
 const NAME = /^[\w!#$%&'*+.^`|~-]+$/, VALUE = /^[\t\x20-\x7e\x80-\xff]*$/;
 const OURS = ["connection", "content-length", "expect", "host", "transfer-encoding"];
-const PRIVATE = ["authorization", "cookie"]; // not for another host that a redirect names
+const PRIVATE = ["authorization", "cookie"]; // headers that a redirect to another host leaves out
 const OF_BODIES = ["content-type", "content-encoding", "content-language", "content-location"];
 const WITHOUT_BODY = [101, 204, 205, 304], REDIRECTS = [301, 302, 303, 307, 308];
 

@@ -5,7 +5,7 @@ import { getOwnPropertyDescriptor, getPrototypeOf, ownKeys, required, settled, u
 const MOST_ITEMS = 100, MOST_CHARACTERS = 10_000, MOST_TEXT = 200_000, WIDTH = 80, DEPTH = 4;
 const LONG = 10_000; // items; other properties of a longer list are not shown
 const TOLD = ["cause", "errors"]; // properties that an error's text contains
-const MOST_CAUSES = 5, MOST_ERRORS = 10; // of an error
+const MOST_CAUSES = 5, MOST_ERRORS = 10; // errors inside an error that are shown
 const { toString: functionText } = Function.prototype;
 export const brand = (prototype, name) => {
   const found = getOwnPropertyDescriptor(prototype, name);

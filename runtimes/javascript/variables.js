@@ -6,10 +6,10 @@
 import { apply, construct, defineProperty, getOwnPropertyDescriptor, getPrototypeOf, ownKeys, slice, stringify, uncurry } from "wasm-kernel:host";
 import { brand, mapSize, pattern, setSize, sourceOf, time, TypedArray, typedLength } from "wasm-kernel:inspect";
 
-const MOST_NAMES = 300; // the newest
-const MOST_VALUES = 3000, LEAST_VALUES = 20; // that are looked at: of all variables, of each
+const MOST_NAMES = 300; // the newest variables
+const MOST_VALUES = 3000, LEAST_VALUES = 20; // values that are looked at: of all variables, of each
 const STEPS = { __proto__: null, 0: 20, 1: 100, 2: 500 }; // values after which a trace is taken
-const MOST_SHOWN = 60, MOST_LOOKED_AT = 1000; // characters of a text, bytes
+const MOST_SHOWN = 60, MOST_LOOKED_AT = 1000; // characters of a text that are shown, bytes that are compared
 const ENOUGH = {};
 const text = String, { imul } = Math, { isArray } = Array, { hasOwn } = Object;
 const codeAt = uncurry(String.prototype.charCodeAt), typedBytes = brand(TypedArray.prototype, "byteLength");
@@ -80,7 +80,7 @@ function summary(value) {
     const more = value.length > MOST_SHOWN ? "..." : "";
     return { type, shown: stringify(slice(value, 0, MOST_SHOWN)) + more };
   }
-  if (type === "bigint" || type === "symbol") return { type, shown: "" }; // whose digits may be millions
+  if (type === "bigint" || type === "symbol") return { type, shown: "" }; // a number may have millions of digits
   if (isNoted(proxies, value)) return { type: "Proxy", shown: "" };
   if (type === "function") return { type, shown: "" };
   if (type !== "object") return { type, shown: text(value) };

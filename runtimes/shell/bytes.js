@@ -5,7 +5,7 @@
 import { decode, encode, encodeAs, joined, latin1 } from "wasm-kernel:host";
 import * as web from "wasm-kernel:web";
 
-const ESCAPE = 0xdc00; // and the byte
+const ESCAPE = 0xdc00; // a byte's surrogate is this plus the byte
 const PIECE = 1024 * 1024, SHORT = 256;
 const NOT_ASCII = /[^\0-\x7f]/;
 

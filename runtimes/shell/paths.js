@@ -1,4 +1,4 @@
-// The paths of `jq`, and what changes by them: just-bash's own know but few kinds of expressions, and pass over others.
+// The paths of `jq`, and changes by them: just-bash's own functions know few kinds of expressions, and ignore the others.
 
 const IDENTITY = { type: "Identity" }, KINDS = ["arrays", "objects", "iterables", "booleans", "numbers", "strings", "nulls", "values", "scalars"];
 export const kindOf = (value) => (value === null ? "null" : Array.isArray(value) ? "array" : typeof value);

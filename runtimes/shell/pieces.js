@@ -1,7 +1,7 @@
-// Small parts that stand in just-bash for others (just_bash.py).
+// Small functions that replace parts of just-bash (just_bash.py).
 
 const MOST = 500; // results that are kept
-export const TRAP = "\0trap"; // begins the names of variables that hold the commands of `trap`; no script has such
+export const TRAP = "\0trap"; // begins the names of variables that hold the commands of `trap`; no script has such names
 export const substitutions = { count: 0 }; // how many `$(...)` have begun
 
 /** Returns a function whose results are kept, by its argument. */
@@ -80,7 +80,7 @@ export function reasonOf({ message }) {
   return reason[0].toUpperCase() + reason.slice(1);
 }
 
-const OWN = /^(SimpleCommand|Subshell|ArithmeticCommand|ConditionalCommand)$/; // others fail by commands inside of them
+const OWN = /^(SimpleCommand|Subshell|ArithmeticCommand|ConditionalCommand)$/; // other commands fail by a command inside of them
 
 /** Runs the command of `trap COMMAND ERR` after commands that failed; in functions, `(...)` and `$(...)` only with `set -E`. */
 export async function runErrorTrap(interpreter, { commands }, parse, textOf) {
@@ -88,7 +88,7 @@ export async function runErrorTrap(interpreter, { commands }, parse, textOf) {
   const isOwn = commands.length > 1 || OWN.test(commands[0].type), isIn = state.options.errtrace || !state.funcNameStack?.length;
   if (!command || !isOwn || !isIn) return { stdout: "", stderr: "", exitCode: 0 };
   const line = commands[0].line ?? Number(/"line":(\d+)/.exec(JSON.stringify(commands[0]))?.[1]);
-  env.delete(name); // what fails in it does not run it again
+  env.delete(name); // a command that fails in the trap does not run the trap again
   env.set("BASH_COMMAND", commands.map(textOf).join(" | "));
   const script = JSON.parse(JSON.stringify(parse(command)), (key, value) => (key === "line" ? line : value));
   const result = await interpreter.executeScript(script);

@@ -59,7 +59,7 @@ const kin = (name, flag) =>
 /** `rg`, which passes over options about colours and the like; with `-0`, it names each file. */
 const rg = defineCommand("rg", async (args, context) => {
   const has = (letters, long) => args.some((word) => new RegExp(`^-[^-efgtTmABCMjErd]*[${letters}]|^--(${long})$`).test(word));
-  const hasZeros = has("0", "null") && !has("lI", "files.*|no-filename"); // which it can with names alone
+  const hasZeros = has("0", "null") && !has("lI", "files.*|no-filename"); // just-bash itself does that in lists of names
   const kept = args.filter((word, at) =>
     !/^--$|^--(no-config|no-messages|line-buffered|colou?r|encoding)\b/.test(word) && !/^--(colou?r|encoding)$/.test(args[at - 1]));
   const found = await context.origCommand(hasZeros ? ["-H", ...kept] : kept);

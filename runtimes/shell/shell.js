@@ -42,8 +42,8 @@ const READ_ONLY = ["writeFile", "appendFile", "mkdir", "rm", "cp", "mv", "chmod"
 
 const PATH = "/usr/bin:/bin", IFS = " \t\n";
 
-let script; // the one that runs
-const waiting = []; // the programs that it waits for, the first of which runs
+let script; // the running script
+const waiting = []; // the programs that the script waits for; the first one runs
 
 /** Runs a program in the session's Python, for which the output of `<(...)` is a file. */
 const byPython = (name) =>
@@ -162,7 +162,7 @@ function tellReader({ commands }) {
   }
 }
 
-const RUNNERS = { py: "python3", sh: "bash" }; // of files, by the end of their names
+const RUNNERS = { py: "python3", sh: "bash" }; // the programs that run files, by the ends of the files' names
 const GIVEN = { type: "Word", parts: [{ type: "DoubleQuoted", parts: [{ type: "ParameterExpansion", parameter: "@", operation: null }] }] };
 
 /** Puts all behind `exec > >(...)` into a group with these redirections: a command gets its input when it is whole. */
@@ -289,7 +289,7 @@ const bash = new Bash({
   ],
   executionLimits: {
     ...Object.fromEntries(UNLIMITED.map((name) => [`max${name}`, MOST])),
-    maxCallDepth: 1000, // more could take the stack of the guest
+    maxCallDepth: 1000, // deeper calls could use up the guest's stack
   },
   defenseInDepth: false, // the sandbox itself is the defence
 });
@@ -301,7 +301,7 @@ bash.registerTransformPlugin({
   },
 });
 await bash.exec("true");
-bash.state.env.delete("HOME"); // a script has that of its environment
+bash.state.env.delete("HOME"); // a script has the HOME of its environment
 for (const name of bash.commands.keys()) { // so that /bin/sh and /usr/bin/env are found by their paths
   if (LEFT_OUT.includes(name)) continue;
   for (const folder of ["/bin", "/usr/bin"]) base.writeFileSync(`${folder}/${name}`, new Uint8Array(0), undefined, { mode: 0o755 });
@@ -338,7 +338,7 @@ function begin(request) {
   for (const folder of request.folders) files.mount(folder, new SessionFolder(folder));
   const { cwd, env, stdin } = request;
   Object.assign(memory, request.memory);
-  bash.state.startTime = Date.now(); // of $SECONDS
+  bash.state.startTime = Date.now(); // $SECONDS begins at 0
   const all = { PATH, ...env, PWD: cwd, OLDPWD: cwd, IFS, OPTIND: "1", ...SYSTEM_VARIABLES };
   for (const name of Object.keys(env)) {
     if (!name.includes("COLOR")) bash.state.exportedVars.add(name); // colours are for cells, not for pipes
@@ -357,7 +357,7 @@ function runTimer() {
 }
 
 function done({ stdout, stderr, exitCode }) {
-  const told = stderr.replace(/, increase executionLimits\.\w+/g, ""); // no user can
+  const told = stderr.replace(/, increase executionLimits\.\w+/g, ""); // no user can increase them
   send({ op: "done", stdout: latin1(bytesOfText(stdout)), stderr: latin1(bytesOfText(told)), exitCode });
   return "";
 }

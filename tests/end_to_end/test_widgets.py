@@ -246,7 +246,7 @@ def test_of_waiting_messages_with_all_outputs_the_last_one_is_delivered(page: Re
     page.hear("execute_input")
     outputs = [{"output_type": "stream", "name": "stdout", "text": "a"}]
     sent = [page.comm("msg", "o1", update(outputs=outputs * n)) for n in (1, 2, 3)]
-    # before, messages of other widgets were left out, too, if a trait had this name
+    # formerly, messages of other widgets were left out, too, if a trait had this name
     sent += [page.comm("msg", "s1", update(outputs=n)) for n in (7, 8, 9)]
     assert page.heard(cell).error == ""
     for each in sent:

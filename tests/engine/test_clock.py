@@ -75,7 +75,7 @@ def clock() -> Clock:
 STORIES = {
     "at its deadline a guest must end and is killed after its grace": "arm 5; later 5; spares; "
     "raised 1; reason deadline 5; later 1.9; spares; later 0.1; kills; reason deadline 5",
-    # before, it was lost with the variables of its cell at the first look afterwards
+    # formerly, the guest was lost with its cell's variables at the first look afterwards
     "a guest that was suspended in its grace may still take the interrupt": "arm 5; interrupt; "
     "watch; later 4; lives; takes; goes on; later 1; ends; later 1e6; spares",
     "F7: a guest that does not begin is stopped long before its limit": "arm 3600 begins; "
@@ -96,7 +96,7 @@ STORIES = {
     # the agent ignored the interrupt as a stale one
     "an interrupt before the guest has its request is raised again": "arm none; interrupt; watch; "
     "takes; request_taken; watch; raised 2; pending",
-    # before, the guest seemed unable to begin a cell, and the cell before was taken back
+    # formerly, the guest seemed unable to begin a cell, and the last cell was taken back
     "an interrupt before the guest has its request waits for that": "arm none begins; interrupt; "
     "later 3; goes on; request_taken; later 1; goes on; later 2; is stopped; reason grace 2",
     "an interrupt that is still pending when the request comes is raised once": "arm none; "

@@ -372,7 +372,7 @@ def test_scripts_count_against_the_quota(opened: Opening) -> None:
     assert "seq: write error: No space" in said(sandbox, "!seq 1 5000 > large; echo $?").stderr
     said(sandbox, "!rm large; seq 500 > kept")
     edited = said(sandbox, "!sed -i s/$/xxxxxxxxxxxxxxxxxxxx/ kept; echo $?; ls; tail -1 kept")
-    assert edited.stdout == "4\nkept\n500\n"  # before, a part of the file was left of it
+    assert edited.stdout == "4\nkept\n500\n"  # formerly, the file was cut
     assert edited.stderr == "sed: couldn't write kept: No space left on device\n"
     assert sum(path.stat().st_size for path in sandbox.workspace.rglob("*")) <= 10_000
 

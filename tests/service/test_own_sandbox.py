@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said_before_anything_is_made(make: Making, tmp_path: P
         make(broker=None)
     with pytest.raises(PolicyError, match="is record, which needs a session"):
         make(policy=ExecutionPolicy(network_mode="record"))
-    # before, it was a plain OSError
+    # formerly, the error was a plain OSError
     with pytest.raises(
         WorkspaceError, match=r"'w' can't .* \(No such .*\). No .* Set workspace to"
     ):

@@ -465,7 +465,7 @@ def test_what_a_service_does_not_understand_is_refused(service: Service, tmp_pat
     with service.create() as sandbox:
         service.note(sandbox.session_id, "kept")
         facts: Any
-        for facts in (5, "\ud800", "x" * 2**20):  # before, the owner could not be told any more
+        for facts in (5, "\ud800", "x" * 2**20):  # formerly, such a record hid the owner
             with pytest.raises((TypeError, ValueError), match=r"facts|surrogates"):
                 service.note(sandbox.session_id, facts)
         record = service.record(sandbox.session_id)

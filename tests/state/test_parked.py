@@ -230,7 +230,7 @@ def test_a_second_memory_goes_from_state_to_state(
         other.go_to(target)
         size = session.history.tree.commits[target].size
         assert pages_of(guest, size) == states[target]
-        for _ in range(5):  # the question
+        for _ in range(5):  # a question writes to pages, too
             page = chance.randrange(FIRST, guest.instance.memory.size // PAGE)
             guest.instance.memory.write(page * PAGE, b"asked")
 

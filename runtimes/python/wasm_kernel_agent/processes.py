@@ -102,7 +102,7 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
         if finished.status == NOT_FOUND and not self._by_shell:
             name = self._script.split(maxsplit=1)[0]
             absent = f"bash: {name}: {os.strerror(errno.ENOENT)}\n"
-            # and not only a command of its script
+            # the command itself is missing, and not only a command in its script
             if name in UNKNOWN.findall(finished.stderr) or finished.stderr == absent:
                 raise missing_command(name)
         found = {"stdout": finished.output, "stderr": finished.errors}

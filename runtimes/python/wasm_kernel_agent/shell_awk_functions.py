@@ -13,7 +13,7 @@ from wasm_kernel_agent.shell_awk_records import Records
 from wasm_kernel_agent.shell_awk_values import UNSET, InputText, Value, num
 from wasm_kernel_agent.shell_basics import formatted_time
 
-_FAR = 1e15  # beyond each text
+_FAR = 1e15  # a position beyond the end of any text
 _DATE = "%a %b %e %H:%M:%S UTC %Y"
 
 

@@ -302,7 +302,7 @@ _SUMS: dict[type[ast.AST], Callable[[Decimal, Decimal, int], Decimal | bool]] = 
     ast.Eq: lambda a, b, scale: a == b,
     ast.NotEq: lambda a, b, scale: a != b,
 }
-_DIGITS = 1000  # the most of a result
+_DIGITS = 1000  # the most digits of a result
 _NO_SUMS: dict[type[Exception], str] = {
     ZeroDivisionError: "division by zero",
     ArithmeticError: f"the result has more than {_DIGITS:,} digits, or does not exist",

@@ -25,9 +25,9 @@ from typing import Any
 
 _Instruction = tuple[str, int]
 _OTHER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_OPERANDS = {"CALL": 1, "CALL_KW": 2, "CALL_FUNCTION_EX": 3}  # above the function; and arguments
+_OPERANDS = {"CALL": 1, "CALL_KW": 2, "CALL_FUNCTION_EX": 3}  # operands other than the arguments
 _LIBRARY = inspect.ismodule.__code__.co_filename.removesuffix("inspect.py")
-_LEFT = tuple(  # what waits in the library, or calls functions that may
+_LEFT = tuple(  # the library's functions that wait, or call functions that may wait
     _LIBRARY + name
     for name in (
         *("asyncio/", "concurrent/", "contextlib.py", "functools.py", "joblib/", "logging/"),
@@ -39,7 +39,7 @@ _UNIT = 2  # bytes of an instruction, and of each cache behind it
 _JUMP = 2  # units of a jump, which leads over 0xFFFF units
 _LONGEST = 0x3000  # bytes of code, which grow to eight times as many at most
 _DEEPEST = 20  # functions that call each other, and are followed
-_MOST_CODES = 2000  # which are kept for later cells
+_MOST_CODES = 2000  # codes that are kept for later cells
 _METHODS = {name for each in (list, dict, set, str, bytes, deque) for name in dir(each)}
 _METHODS -= {"get", "join"}  # in the library; those of queues and threads wait
 _OPERATIONS = {name: number for number, (name, _) in enumerate(vars(opcode)["_nb_ops"])}
@@ -91,7 +91,7 @@ def called(function: Any) -> Any:
     else:
         owners = (vars(each) for each in kind.__mro__ if "__call__" in vars(each))
         inner = next(owners, {"__call__": None})["__call__"]
-        if type(inner) is not FunctionType:  # but one that is bound in another way
+        if type(inner) is not FunctionType:  # an object that is called in another way
             return function
     if (found := called(inner)) is inner:
         return function
@@ -172,7 +172,7 @@ def _may_wait(function: Any, names: dict[str, Any], depth: int) -> bool:
 class _Code:
     """The code of a function, to which instructions are added."""
 
-    is_turn_over: Callable[[], bool]  # of the thread that runs
+    is_turn_over: Callable[[], bool]  # whether the running thread yields
 
     def __init__(
         self, code: CodeType, names: dict[str, Any], depth: int, *, is_library: bool

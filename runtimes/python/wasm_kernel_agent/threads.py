@@ -49,12 +49,12 @@ _SHORT: tuple[Any, ...] = (  # functions that never wait long, so that no thread
     *(threading.Semaphore.release, threading.Event.set, queue.Queue.task_done),
     *(Future.set_running_or_notify_cancel, Future.set_result, Future.set_exception),
 )
-_LATE_SECONDS = 30.0  # in which a thread that can't be left holds up code that could go on
+_LATE_SECONDS = 30.0  # for which a thread that can't be left may hold up code that could go on
 _LEAST_PAUSE = 1e-4  # lets others run even in sleep(0), as an operating system does
-_TURN_SECONDS = 0.01  # of a thread in a `while` loop
+_TURN_SECONDS = 0.01  # the length of a turn of a thread in a `while` loop
 _waiting: list[_Handle] = []
 _running: list[_Handle] = []
-_waits: list[_Wait] = []  # of code below the running threads on the stack
+_waits: list[_Wait] = []  # the waits of code below the running threads on the stack
 _pause = time.sleep
 _make_lock = _thread.allocate_lock
 _active: dict[int, Any] = vars(threading)["_active"]

@@ -151,7 +151,7 @@ def test_a_link_in_a_notebooks_place_is_not_followed(make: Making, tmp_path: Pat
         read_notebook(read["out.ipynb"])
     with pytest.raises(NotebookError, match="not a file"):
         read_notebook(read["pipe.ipynb"])
-    with pytest.raises(NotebookError, match="Too many levels"):  # before, it ended the whole run
+    with pytest.raises(NotebookError, match="Too many levels"):  # formerly, the run ended
         read_notebook(read["loop.ipynb"])
 
 

@@ -440,7 +440,7 @@ def test_the_command_says_what_it_can_not_begin_with(
     tests = ["--tests", str(tmp_path / "tests.py")]
     for line, why in (
         ([*named, "--memory", "much"], "--memory: 'much' is not a size such as 512M"),
-        # before, an empty path was the current folder, and the default folder of sessions
+        # formerly, an empty path was the current folder, and the default folder of sessions
         ([*named, "--record", ""], "--record: a path is an empty text; name one, such as '.'"),
         (["grade", named[1], *tests, "-o", ""], "-o/--out: a path is an empty text"),
         (["sessions", "prune", "--older-than", "1m", "--root", ""], "--root: a path is an empty"),

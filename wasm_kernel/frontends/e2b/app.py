@@ -63,9 +63,9 @@ class SandboxApi:
         self._sandboxes = sandboxes
         self._clients = clients
         self._open: Counter[str] = Counter()
-        is_open = clients.tokens is None  # and must refuse web pages that rebind their names
+        is_open = clients.tokens is None  # web pages that rebind names are refused then
         self._security = TransportSecurityMiddleware(address.security if is_open else None)
-        # the routes only match
+        # the routes only find the call of a path; `_serve` serves it
         self._routes = [(Route(each.path, each.act, methods=[each.method]), each) for each in TABLE]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

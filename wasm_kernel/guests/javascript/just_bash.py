@@ -245,7 +245,7 @@ _PARTS = (
     (b"var Uo=1e4", b"var Uo=1/0"),
     (b"maxStringBytes:10*1024*1024};function Ll(", b"maxStringBytes:1/0};function Ll("),
     (b"var Hw=1e5", b"var Hw=1/0"),
-    # counts of lines by loops over all characters, for limits that there are not
+    # counts of lines by loops over all characters, for limits that the shell does not have
     (b"I=1;for(let D=0;D<e.length;", b"let T=e.split(`", b"I=1;"),
     (b"let O=E.length>0?1:0;for(", b"let R=E.split(`", b""),
     (b"-_(e.output)", b""),
@@ -410,7 +410,7 @@ _PARTS = (
     (b"if(!s)throw a;return{error:Q(", b"\n`,1)}}return{entry:", _OPENED),
     (b"let A=o+x;if(A&&(", b"S=await fs(this.ctx,S,", _TRACED),
     (b"g.finish(),E)throw E;", _ENDED),
-    # `(cd FOLDER; ...) > FILE`: the file's folder is that of before; a full disk
+    # `(cd FOLDER; ...) > FILE`: the file lies in the folder before `cd`; a full disk
     (b"let d=()=>({targets:s,", b"let d=()=>({targets:Object.assign(s,{cwd:e.state.cwd}),"),
     *[(b"e.fs.resolvePath(e.state.cwd,E)", b"e.fs.resolvePath(r.cwd,E)")] * 3,
     (b"A.append?await e.fs.appendFile(A.path,O,R):", b"};if(h===m", _DELIVERED),
