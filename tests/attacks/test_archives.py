@@ -141,8 +141,9 @@ BAD = {name: [manifest(), *members] for name, members in BAD.items()} | {
     "a bad id": [manifest(session_id="../../x")],
     "memory that is not an object": [manifest(memory=7)],
     "memory without facts": [manifest(memory={"artifact": ""})],
-    "files that are texts": [manifest(memory=MEMORY | {"open_files": "x"})],
 }
+ODD_FILES = ("x", 5, {"1:2": "notes"}, {"1:2": ["/app"]}, {"1:2": ["/app", 3]}, [["1", "2"]])
+BAD |= {f"open files {odd}": [manifest(memory=MEMORY | {"open_files": odd})] for odd in ODD_FILES}
 
 
 def test_what_no_export_writes_is_refused_in_words(root: Path, tmp_path: Path) -> None:

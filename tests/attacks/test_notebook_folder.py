@@ -102,23 +102,6 @@ def test_a_file_that_was_replaced_is_never_read_on_in_silence(begin: Opening, fo
     assert not result.stdout
 
 
-def test_an_undo_takes_back_what_was_done_there(begin: Opening, folder: Path) -> None:
-    before, sandbox = host_tree(folder), begin()
-    says(sandbox, "x = 1")
-    says(
-        sandbox,
-        "import os, shutil; shutil.rmtree('data'); os.rename('orders.csv', 'o'); "
-        "open('new', 'w').write('n'); os.mkdir('data'); open('data/y', 'w').write('y')",
-    )
-    assert says(sandbox, f"{LIST}; print(os.listdir('data'))") == "['data', 'new', 'o']\n['y']"
-    sandbox.undo(2, files=True)
-    assert (
-        says(sandbox, f"{LIST}; print(os.listdir('data'))") == "['data', 'orders.csv']\n['x.csv']"
-    )
-    assert [path.name for path in sandbox.workspace.iterdir()] == [".metadata.json"]
-    assert host_tree(folder) == before
-
-
 def test_results_tell_of_the_sessions_files_alone(begin: Opening, tmp_path: Path) -> None:
     sandbox = begin()
     result = sandbox.execute("import os; os.remove('orders.csv'); open('new', 'w').write('n')")

@@ -170,28 +170,6 @@ def test_killed_in_the_middle_no_session_is_half_deleted(root: Path) -> None:
     assert list(root.iterdir()) == []  # also the folders that a removal had renamed
 
 
-def test_two_processes_on_one_session_keep_it_alive(root: Path) -> None:
-    name = ids.new()
-    script = (
-        "import sys; from wasm_kernel import get_session_sandbox\n"
-        "with get_session_sandbox(sys.argv[2], workspace_root=sys.argv[1]) as sandbox:\n"
-        "    print(sandbox.execute('x = 1; print(x)').stdout, end='', flush=True)\n"
-        "    sys.stdin.readline()\n"
-        "    print(sandbox.execute('x += 1; print(x)').stdout, end='')\n"
-    )
-    with begun([["-c", script, str(root), name]]) as [other]:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "1\n"
-        with get_session_sandbox(name, workspace_root=root) as second:
-            assert "This session is already open" in second.execute("y = 1").stderr
-            for _ in range(3):
-                assert prune_sessions(0, root).in_use == {name: "another_process"}
-            said, _ = other.communicate("go on\n")
-            assert (other.returncode, said) == (0, "2\n")
-            assert second.execute("print(y)").stdout == "1\n"
-            assert prune_sessions(0, root).deleted_sessions == [name]
-
-
 def test_what_seems_to_come_from_the_future_is_not_old(root: Path) -> None:
     """The clock went back a year. The times of the files do not matter."""
     future, old = an_old_session(root, -YEAR), an_old_session(root)

@@ -105,6 +105,8 @@ def test_a_folder_that_becomes_a_link_leads_no_call_out(
             if tiny.link("d/key", "twin") == abi.SUCCESS:
                 assert (tiny.app / "twin").read_text() == "own"
             tiny.one_path("path_unlink_file", "twin")
+            for path in ("d/../outside/key", "way/../outside/key", "d/../../outside/key"):
+                assert tiny.stat(path) != abi.SUCCESS
     assert reached, "the guest never came to its own file: nothing was tried"
     assert snapshot(outside) == before
 

@@ -70,7 +70,8 @@ def test_folders_are_swapped_while_they_are_listed_and_exported(
     with at_work(swap):
         deadline, number = time.monotonic() + 0.4, 0
         while time.monotonic() < deadline or number < 3:
-            assert "a/kept" in list_session_files(ID, root)
+            listed = list_session_files(ID, root)
+            assert "a/kept" in listed and not [path for path in listed if "secret" in path]
             target = tmp_path / f"{number}.tar.gz"
             assert export_session(ID, target, root, files_only=True).files >= 1
             assert b"SECRET" not in target.read_bytes()

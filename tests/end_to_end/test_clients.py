@@ -44,20 +44,6 @@ def streams(cell: Any) -> str:
     return "".join(o["text"] for o in cell["outputs"] if o["output_type"] == "stream")
 
 
-@pytest.mark.soak
-def test_nbconvert_executes_a_notebook_into_a_page(tmp_path: Path) -> None:
-    book = notebook(
-        tmp_path,
-        "import sys; print(sys.platform)",
-        "import pandas as pd; pd.DataFrame({'n': [41 + 1]})",
-    )
-    done = jupyter("nbconvert", "--to=html", "--execute", book.name, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    page = book.with_suffix(".html").read_text()
-    assert "wasi" in page
-    assert "<td>42</td>" in page
-
-
 def test_papermill_hands_parameters_over_and_tells_which_cell_failed(tmp_path: Path) -> None:
     cells = ("x = 1", "print(x * 2, name)", "raise ValueError('in the sandbox')", "print('never')")
     book, out = notebook(tmp_path, *cells, tags={0: "parameters"}), tmp_path / "out.ipynb"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,49 +191,6 @@ def test_cells_see_what_the_user_makes_of_their_files(tmp_path: Path) -> None:
         book.client.kernel_info()
         assert said(book, "print(1)") == "1\n"
         assert (tmp_path / "late.csv").exists()
-
-
-LOOK = """
-import os
-for folder, _, names in os.walk('/notebook'):
-    for name in names:
-        print(os.path.relpath(f'{folder}/{name}', '/notebook'), open(f'{folder}/{name}').read())
-"""
-ACTS = [
-    "os.makedirs(os.path.dirname('{a}') or '.', exist_ok=True); open('{a}', 'w').write('{n}')",
-    "open('{a}', 'a').write('{n}')",
-    "os.remove('{a}')",
-    "os.remove('/app/{a}')",
-    "os.replace('{a}', '{b}')",
-    "os.link('{a}', '{b}')",
-    "shutil.rmtree('{c}')",
-    "shutil.rmtree('/app/{c}')",
-    "shutil.move('{c}', '{d}')",
-]
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(4))
-def test_the_folder_holds_what_cells_see(tmp_path: Path, seed: int) -> None:
-    chance, files, folders = random.Random(seed), ["a.csv", "s/b.csv", "s/t/c.csv"], ["s", "s/t"]
-    for path in files:
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_text("mine")
-    files, folders = [*files, "x.csv", "n/y.csv"], [*folders, "n"]
-    with RealKernel(cwd=tmp_path, folder="write") as book:
-        for step in range(60):
-            code = "import os, shutil\n"
-            for _ in range(chance.randint(1, 4)):
-                (a, b), (c, d) = chance.sample(files, 2), chance.sample(folders, 2)
-                act = chance.choice(ACTS).format(a=a, b=b, c=c, d=d, n=f"{step}\\n")
-                code += f"try: {act}\nexcept OSError: pass\n"
-            code += chance.choice(["", "", "", "os._exit(1)"])
-            travels = ["%undo --files", "%redo --files"]
-            book.run(chance.choice([code, code, code, *travels]))
-            seen = sorted(said(book, LOOK).splitlines())
-            there = [p for p in tmp_path.rglob("*") if p.is_file()]
-            lines = [f"{p.relative_to(tmp_path)} {p.read_text()}\n" for p in there]
-            assert seen == sorted("".join(lines).splitlines()), code
 
 
 def test_a_home_shows_nothing_and_every_start_says_why(

@@ -75,11 +75,7 @@ def test_the_path_is_told_by_the_host_and_not_to_the_guest(kernel: RealKernel) -
     assert str(workspace) not in sneaking.stdout
 
 
-def test_tables_reach_the_notebook_as_html_and_as_text(kernel: RealKernel) -> None:
-    kernel.run("%%session_write data/a.csv\n1,2")
-    files = result_of(kernel, "%session_files --long")
-    assert "data/a.csv" in files["text/plain"]
-    assert "<td" in files["text/html"]
+def test_the_sessions_facts_reach_the_notebook_as_html_and_as_text(kernel: RealKernel) -> None:
     info = result_of(kernel, "%session_info")
     assert "walls around the kernel" in info["text/plain"]
     assert "%session_path" in info["text/plain"]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-import warnings
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -143,15 +140,6 @@ def test_a_module_for_another_wasmtime_is_made_again(cache: Cache, binary: Path)
     assert answer_of(cache, binary) == 42
 
 
-def test_a_damaged_module_is_made_again(cache: Cache, binary: Path) -> None:
-    answer_of(cache, binary)
-    with modules_in(cache)[0].open("rb+") as file:
-        file.seek(4096)
-        file.write(b"\xcc" * 64)
-    with pytest.warns(CacheWarning, match="damaged"):
-        assert answer_of(cache, binary) == 42
-
-
 def test_two_processes_at_once_compile_once(cache: Cache, binary: Path) -> None:
     both = [builder(cache, binary, 0.3) for _ in range(2)]
     said = "".join(process.communicate(timeout=60)[0] for process in both)
@@ -220,27 +208,3 @@ def test_the_time_left_is_told_by_the_processors_that_a_compilation_gets() -> No
     assert how_long(90, 0, 10, processors=2).endswith("s left")
     assert "soon" in how_long(90, 91, 60, processors=2)
     assert "longer than estimated" in how_long(90, 120, 200, processors=2)
-
-
-ROUNDS = 40
-
-
-@pytest.mark.soak
-def test_killed_builders_leave_nothing_that_is_loaded_and_wrong(tmp_path: Path) -> None:
-    dice = random.Random(6)
-    cache, binary = Cache(tmp_path / "cache"), tmp_path / "tiny.wasm"
-    binary.write_bytes(TINY)
-    for _ in range(ROUNDS):
-        doomed = [builder(cache, binary, 0.05) for _ in range(2)]
-        for process in doomed:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(dice.uniform(0.1, 0.6))
-            process.kill()
-            process.communicate()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CacheWarning)
-            assert answer_of(cache, binary) == 42
-        assert len(modules_in(cache)) == 1
-        for path in cache.folder.iterdir():
-            if dice.random() < 0.7:
-                path.unlink()

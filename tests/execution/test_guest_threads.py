@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 
 import pytest
 
+from tests.attacks.conftest import Victim
 from tests.faces import error_of, says
 from wasm_kernel import BaseSandbox
 
@@ -35,52 +35,34 @@ exec("".join(f"def g{n}(x): return g{n + 1}(x) + 1\\n" for n in range(300)))
 threads = [threading.Thread(target=lambda f=f: print(f(1))) for f in (f0, g0)]
 for each in threads: each.start(); each.join()
 """,
-    "a consumer before its producer": """
-import queue, threading
-q = queue.Queue(maxsize=2)
-def consume():
-    while (item := q.get()) is not None: print("got", item)
-def produce():
-    for item in (1, None): q.put(item)
-threads = [threading.Thread(target=f) for f in (consume, produce)]
-for each in threads: each.start()
-for each in threads: each.join()
-""",
-    "daemons without an end": """
+    "daemons without an end, in batches, and waits with a time": """
 import queue, threading, time
-q = queue.Queue()
-def serve():
+q, stop = queue.Queue(), threading.Event()
+def serve(name, *rest, step=1, **more):
+    count = 0
     while True:
-        print(q.get() * 2)
+        item = q.get(
+            timeout=None
+        )
+        count += step
+        print(item * 2, name, rest, step, more, count)
         q.task_done()
 def poll():
     while True: time.sleep(0.01)
-def tick(never=threading.Event()):
-    while not never.wait(0.01): pass
-for f in (poll, tick, serve): threading.Thread(target=f, daemon=True).start()
-for item in range(3): q.put(item)
-q.join()
-""",
-    "a loop until it is stopped": """
-import threading
-stop = threading.Event()
-def turn():
+def tick():
     while not stop.wait(0.01): pass
     print("stopped")
-thread = threading.Thread(target=turn)
-thread.start()
+given = {"args": ("worker", 1), "kwargs": {"step": 2, "a": 3}}
+threading.Thread(target=serve, daemon=True, **given).start()
+poll, tick = (threading.Thread(target=f, daemon=True) for f in (poll, tick))
+for each in (poll, tick): each.start()
+for batch in (range(3), range(3, 6)):
+    for item in batch: q.put(item)
+    q.join()
+poll.join(timeout=0.05)
+print(poll.is_alive(), threading.Event().wait(0.05))
 stop.set()
-thread.join()
-""",
-    "waits with a time, beside a daemon": """
-import threading, time
-def beat():
-    while True: time.sleep(0.01)
-beats = threading.Thread(target=beat, daemon=True)
-beats.start()
-print(beats.is_alive())
-beats.join(timeout=0.05)
-print(threading.Event().wait(0.05))
+tick.join()
 """,
     "a barrier, a local, and an error": """
 import threading
@@ -104,10 +86,14 @@ import asyncio, threading
 async def double(n):
     await asyncio.sleep(0.01)
     return 2 * n
+def run(loop):
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    print("loop ends")
 loop = asyncio.new_event_loop()
-thread = threading.Thread(target=loop.run_forever, daemon=True)
+thread = threading.Thread(target=run, args=(loop,), daemon=True)
 thread.start()
-for n in (1, 2): print(asyncio.run_coroutine_threadsafe(double(n), loop).result(5))
+for n in (1, 2): print(asyncio.run_coroutine_threadsafe(double(n), loop).result(timeout=60))
 loop.call_soon_threadsafe(loop.stop)
 thread.join()
 inner = threading.Thread(target=lambda: print(asyncio.run(double(3))))
@@ -162,25 +148,6 @@ while not done: time.sleep(0.01)
 while ticks < 3: time.sleep(0)
 stop.set()
 thread.join()
-""",
-    "batches for daemons": """
-import queue, threading
-q, found = queue.Queue(), []
-def serve(name, *rest, step=1, **more):
-    count = 0
-    while True:
-        item = q.get(
-            timeout=None
-        )
-        count += step
-        found.append((item, rest, more))
-        if item == 8: print(name, rest, step, more, count)
-        q.task_done()
-threading.Thread(target=serve, args=("worker", 1), kwargs={"step": 2, "a": 3}, daemon=True).start()
-for batch in (range(3), range(3, 6), range(6, 9)):
-    for item in batch: q.put(item)
-    q.join()
-    print(len(found))
 """,
     "ends in the queue, after it was empty": """
 import queue, threading
@@ -255,7 +222,7 @@ def turn(word, mine, other):
         print(word, n)
         n += 1
         other.release()
-threads = [threading.Thread(target=each) for each in (produce, consume)]
+threads = [threading.Thread(target=each) for each in (consume, produce)]
 threads += [threading.Thread(target=turn, args=("ping", ping, pong))]
 threads += [threading.Thread(target=turn, args=("pong", pong, ping))]
 for pair in threads[:2], threads[2:]:
@@ -318,19 +285,6 @@ async def main():
     threading.Thread(target=lambda: done.append(1)).start()
     while not done: await asyncio.sleep(0)
 asyncio.run(main())
-def run(loop):
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-    print("loop ends")
-loop = asyncio.new_event_loop()
-thread = threading.Thread(target=run, args=(loop,))
-thread.start()
-async def double(n):
-    await asyncio.sleep(0.01)
-    return 2 * n
-for n in range(3): print(asyncio.run_coroutine_threadsafe(double(n), loop).result(timeout=60))
-loop.call_soon_threadsafe(loop.stop)
-thread.join()
 """,
     "a loop in a thread, which waits with a time": """
 import asyncio, queue, threading
@@ -709,9 +663,8 @@ def test_a_thread_that_waits_goes_on_in_later_cells_and_goes_back_with_them(
 
 def test_threads_that_wait_outlive_an_interrupt(sandbox: BaseSandbox) -> None:
     sandbox.execute(f"{WORKER}q.put(1)\nq.join()")
-    waiting = "def rest(): time.sleep(600)\nthreading.Thread(target=rest).start(); rest()"
-    threading.Timer(1, sandbox.interrupt).start()  # the end of the cell waits for no thread then
-    result = sandbox.execute(waiting)
+    waiting = "def rest(): time.sleep(600)\nthreading.Thread(target=rest).start()\n"
+    result = Victim(sandbox).run(f"{waiting}print('begun'); rest()", interrupt="begun")
     assert error_of(result).startswith("KeyboardInterrupt")
     assert "did not run to the end" in result.stderr
     assert says(sandbox, "q.put(2); q.join(); print(found)") == "[(1, 1), (2, 2)]"
@@ -722,16 +675,15 @@ import threading, time
 from concurrent.futures import ThreadPoolExecutor
 pool = ThreadPoolExecutor(1)
 def spin():
+    print("begun")
     while True: pass
 pool.submit(spin).result()
 """
 
 
 def test_a_pool_goes_on_after_an_interrupt(sandbox: BaseSandbox) -> None:
-    threading.Timer(2, sandbox.interrupt).start()
-    error = sandbox.execute(POOL).error
-    assert error is not None
-    assert error.ename == "KeyboardInterrupt"
+    result = Victim(sandbox).run(POOL, interrupt="begun")
+    assert error_of(result).startswith("KeyboardInterrupt")
     assert says(sandbox, "print(pool.submit(abs, -1).result())") == "1"
 
 

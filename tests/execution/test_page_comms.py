@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.faces import PATIENCE, error_of, put_back, wait_for
+from tests.faces import PATIENCE, put_back
 from tests.listening import Page
 from wasm_kernel import Sandbox, create_sandbox
 from wasm_kernel.errors import Interrupted
@@ -63,23 +63,6 @@ def test_a_message_on_no_comm_is_dropped_and_an_opening_is_answered(notebook: No
     assert not notebook.move(7, "nobody").said
     opened = notebook.say("open", "c1", target_name="jupyter.widget.control")
     assert opened.said == [CommMessage("close", "c1")]
-
-
-def test_progress_bars_are_widgets(notebook: Notebook) -> None:
-    notebook.run("from tqdm.auto import tqdm\nfor _ in tqdm(range(3)): pass")
-    models = [m.data["state"]["_model_name"] for m in notebook.page.said if m.kind == "open"]
-    assert "FloatProgressModel" in models
-
-
-def test_an_await_for_a_widget_can_be_interrupted(notebook: Notebook) -> None:
-    notebook.run(SLIDER + "import asyncio")
-    code = "print('begun', flush=True)\nawait asyncio.Future()"
-    cell = notebook.sandbox.submit(code, listener=notebook.page, parent=PARENT)
-    wait_for(lambda: notebook.page.heard)
-    time.sleep(0.3)  # the cell awaits by now
-    assert not cell.done()
-    notebook.sandbox.interrupt()
-    assert error_of(cell.result(PATIENCE)).startswith("KeyboardInterrupt:")
 
 
 # -- limits
@@ -139,13 +122,6 @@ def test_a_widget_whose_closing_is_undone_is_opened_again(notebook: Notebook) ->
     notebook.run("%undo")
     assert notebook.page.kinds("s1") == ["open", "close", "open"]
     assert notebook.move(6).text == "now 6\n"
-
-
-def test_after_a_crash_widgets_that_were_never_kept_are_closed(notebook: Notebook) -> None:
-    notebook.run("import ipywidgets as w")
-    made = "t = w.IntText(model_id='t1'); import os; os._exit(1)"
-    assert not notebook.sandbox.execute(made, listener=notebook.page).success
-    assert notebook.page.kinds("t1") == ["open", "close"]
 
 
 def test_the_travels_of_an_owner_are_told_with_the_next_message(notebook: Notebook) -> None:

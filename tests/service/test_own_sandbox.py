@@ -181,15 +181,19 @@ def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
 
     def lose() -> SandboxResult:
         begun.unlink(missing_ok=True)
-        cell = sandbox.submit("open('begun', 'w').close(); import time; time.sleep(3600)")
+        cell = sandbox.submit(
+            "lost = True; open('begun', 'w').close(); import time; time.sleep(3600)"
+        )
         wait_for(begun.exists)
         os.kill(process_of(sandbox), signal.SIGKILL)
         return cell.result(60)
 
     lost = lose()
     assert "has ended, or was killed" in error_of(lost)
-    result = sandbox.execute("print(x)")
-    assert result.stdout == "41\n"
+    assert "as they were after the last cell that was kept" in error_of(lost)
+    result = sandbox.execute("print(x, 'lost' in dir())")
+    assert result.stdout == "41 False\n"
+    assert "The session goes on after a break" in result.stderr
     numbers = [each.reply["execution_count"] for each in (lost, result)]  # each number is used once
     assert numbers == [number, number + 1]
     sandbox.close()

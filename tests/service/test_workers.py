@@ -115,21 +115,6 @@ def lose(sandbox: Sandbox, how: signal.Signals = signal.SIGKILL) -> Any:
     return error
 
 
-def test_a_killed_worker_takes_its_cell_and_nothing_else(service: Service) -> None:
-    with service.create() as one, service.create() as other:
-        keep(one, "x = 41")
-        says(other, "x = 1")
-        process = worker_of(other).process
-        error = lose(one)
-        assert error.ename == "WorkerLost"
-        assert "as they were after the last cell that was kept" in error.evalue
-        again = one.execute("print(x, 'lost' in dir())")
-        assert again.stdout == "41 False\n"
-        assert "The session goes on after a break" in again.stderr
-        assert says(other, "print(x)") == "1"
-        assert worker_of(other).process == process
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

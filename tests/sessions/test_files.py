@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -263,23 +264,17 @@ def test_a_write_that_fails_leaves_what_was_there(
 
 
 def test_one_of_many_writers_makes_a_file(root: Path) -> None:
-    made, told = [], []
-
-    def write(number: int) -> None:
+    def made(number: int) -> bool:
         try:
             write_session_file(ID, "once", str(number), root, overwrite=False)
-            made.append(number)
         except FileExistsError:
-            told.append(number)
+            return False
+        return True
 
-    writers = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert len(made) == 1
-    assert len(told) == 7
-    assert read_session_file(ID, "once", root) == str(made[0]).encode()
+    with ThreadPoolExecutor(8) as writers:
+        all_made = [*writers.map(made, range(8))]
+    assert all_made.count(True) == 1
+    assert read_session_file(ID, "once", root) == str(all_made.index(True)).encode()
 
 
 def test_a_folder_that_another_process_makes_at_the_same_time_is_used(

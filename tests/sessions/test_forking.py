@@ -133,18 +133,14 @@ def test_a_fork_has_contents_and_an_index_of_its_own(parent: Path) -> None:
     assert (after.tree.commits, where(made), after.image) == (before.tree.commits, WHERE, IMAGE)
     assert after.tree.origin == ForkOrigin(4, True, {})
     assert after.reading.salt != before.reading.salt
+    assert (private_of(made) / "tmp" / "scratch").read_text() == "x"
+    assert (private_of(made) / "packages" / "one.py").read_text() == "x"
 
 
 def opened(identities: Sequence[tuple[str, str, str]]) -> list[OpenFile]:
     """Open files, by identity, guest's folder, and path there."""
     numbered = enumerate(identities, start=9)
     return [OpenFile(fd, guest, path, 0, 0, 0, 0, one) for fd, (one, guest, path) in numbered]
-
-
-def test_files_of_tmp_and_packages_are_in_a_fork(parent: Path) -> None:
-    made = private_of(fork(parent))
-    assert (made / "tmp" / "scratch").read_text() == "x"
-    assert (made / "packages" / "one.py").read_text() == "x"
 
 
 def test_open_files_are_called_as_their_copies(parent: Path) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from tests.aged import aged_session
-from tests.documented import Heard
 from tests.tasks import WaitingCell
 from wasm_kernel import prune_sessions
 from wasm_kernel.events import SandboxLogger
@@ -18,7 +16,6 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET, Cancelled
 from wasm_kernel.sessions import metadata, pruning
 from wasm_kernel.sessions.pruning import (
-    Pruned,
     PruneError,
     PruneSessions,
     prune,
@@ -92,16 +89,6 @@ def test_other_words_are_refused_with_the_usage(line: str) -> None:
         request_of(line)
 
 
-def test_it_prunes_and_its_events_are_heard(tmp_path: Path, heard: Heard) -> None:
-    old, young = aged_session(tmp_path, 72), aged_session(tmp_path, 0)
-    line = CommandLine("prune_sessions", "--older-than 24h --apply")
-    told = prune_command(heard.logger)(line, waiting(tmp_path))
-    assert told["deleted"] == [old.name]
-    assert told["summary"].startswith("1 session deleted")
-    assert [path.name for path in tmp_path.iterdir()] == [young.name]
-    assert heard.events[-1][0] == "session.prune.completed"
-
-
 def test_an_interrupt_ends_it_between_two_sessions(tmp_path: Path) -> None:
     old = aged_session(tmp_path, 72)
     gone = waiting(tmp_path)
@@ -124,11 +111,3 @@ def test_a_result_of_thousands_fits_into_a_message_and_all_events_come(
     names = [event for event, _ in pruned.events]
     assert names.count("session.prune.candidate") == 8
     assert names[-1] == "session.prune.completed"
-
-
-def test_pruning_deletes_only_with_apply(tmp_path: Path) -> None:
-    aged_session(tmp_path, 72)
-    for fields in ({}, {"root": "/"}, {"dry_run": True}):
-        request = msgspec.convert({"hours": 1, **fields}, PruneSessions)
-        assert prune(SessionsRoot(tmp_path))(request, QUIET) != Pruned()
-    assert len(list(tmp_path.iterdir())) == 1

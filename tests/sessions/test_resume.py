@@ -205,14 +205,6 @@ def test_states_that_are_lost_are_counted_and_the_one_that_is_used_is_named(
     assert "that may not be where the session was left" in result.stderr
 
 
-def test_variables_that_were_given_up_are_not_found(here: Callable[[], BaseSandbox]) -> None:
-    sandbox = here()
-    sandbox.execute("x = 1; open('file', 'w').write('kept')")
-    sandbox.close(discard_variables=True)
-    result = here().execute("print(open('file').read(), 'x' in globals())")
-    assert (result.stdout, result.stderr) == ("kept False\n", "")
-
-
 def said_by_doctor(root: Path) -> list[str]:
     return [f.text for f in doctor.examine(root) if "saved by another version" in f.text]
 

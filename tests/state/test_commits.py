@@ -19,7 +19,7 @@ from tests.stored import flip
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
 from wasm_kernel.state import commits, folding, recorder
-from wasm_kernel.state.commits import ContentFile, GuestPages, Source, Unreadable
+from wasm_kernel.state.commits import GuestPages, Source, Unreadable
 from wasm_kernel.state.folding import fold
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
@@ -79,17 +79,6 @@ def test_damage_is_not_folded_into_what_is_whole(session: Session) -> None:
     assert sorted(session.history.tree.commits) == [1, 2, 3]
 
 
-def test_a_commit_that_is_damaged_cut_or_gone_is_named(session: Session) -> None:
-    three(session)
-    flip(session.content(3))
-    os.truncate(session.content(2), 100)
-    session.content(1).unlink()
-    for one in (3, 2, 1):
-        with pytest.raises(Unreadable) as found:
-            session.go(one)
-        assert found.value.commit_id == one
-
-
 def test_a_file_that_was_only_touched_is_read_and_used(session: Session) -> None:
     three(session)
     for path in (session.folder / "contents").iterdir():
@@ -117,24 +106,6 @@ def large(session: Session) -> None:
     for number in range(3):
         session.cell(**{f"p{page}": f"{number} {page}" for page in range(1250)})
     session.flush()
-
-
-def test_large_commits_are_checked_at_the_same_time(
-    session_of: Making, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    large(session)
-    both, verify = threading.Barrier(2), ContentFile.verify
-    met = []
-
-    def meet_and_verify(content: ContentFile) -> None:
-        met.append(both.wait(5))
-        verify(content)
-
-    monkeypatch.setattr(ContentFile, "verify", meet_and_verify)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
-    session.history.move(2)
-    assert reopened(session_of, session).state == {page: f"1 {page}" for page in range(1250)}
-    assert sorted(met) == [0, 1]
 
 
 @pytest.mark.parametrize("most", [0, 1])
