@@ -114,14 +114,11 @@ def test_the_name_tells_the_versions_of_wasmtime_apart(
     assert Compiler(cache).name(described(Path()), FUEL) != ours
 
 
-def test_a_file_that_is_not_the_one_its_package_describes_is_refused(
-    cache: Cache, binary: Path
+def test_a_file_that_is_not_wasm_or_not_its_packages_is_refused(
+    cache: Cache, binary: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(CompileError, match="Reinstall"):
         Compiler(cache).module(described(binary, "0" * 64), UNCHECKED, silent)
-
-
-def test_a_file_that_is_not_wasm_is_refused(cache: Cache, tmp_path: Path) -> None:
     path = tmp_path / "no.wasm"
     path.write_bytes(b"no wasm")
     digest = hashlib.sha256(b"no wasm").hexdigest()

@@ -33,6 +33,8 @@ def test_what_lies_inside_is_read(guest: Guest, at: int, length: int) -> None:
 def test_what_lies_outside_is_not_read(guest: Guest, at: int, length: int) -> None:
     with pytest.raises(OutOfBounds):
         guest.instance.memory.read(at, length)
+    with pytest.raises(OutOfBounds):
+        guest.instance.memory.buffers(0, 1025)
 
 
 @pytest.mark.parametrize("at", [SIZE - 3, SIZE, 2**32 - 4, -4])
@@ -71,11 +73,6 @@ def test_nothing_of_a_closed_guests_host_is_kept_for_the_next_one(tmp_path: Path
     del answer
     gc.collect()
     assert kept() is None
-
-
-def test_too_many_buffers_are_refused(guest: Guest) -> None:
-    with pytest.raises(OutOfBounds):
-        guest.instance.memory.buffers(0, 1025)
 
 
 @given(path=st.text(alphabet="dataep/.", max_size=14))

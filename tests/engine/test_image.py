@@ -53,16 +53,15 @@ def test_an_image_that_is_kept_open_is_there_when_its_file_is_removed(
     assert guest.instance.memory.read(200_000, 10) == b"remembered"
 
 
-def test_an_image_that_is_cut_off_is_refused(make: Making, saved: image.BaseImage) -> None:
+def test_an_image_that_is_too_large_or_cut_off_is_refused(
+    make: Making, saved: image.BaseImage
+) -> None:
+    with pytest.raises(MemoryError, match="memory_bytes"):
+        saved.attach(make(memory_bytes=MIB).instance)
     with saved.path.open("rb+") as file:
         file.truncate(saved.record.size - 1)
     with pytest.raises(ImageError, match="not complete"):
         saved.attach(make().instance)
-
-
-def test_an_image_larger_than_the_limit_is_refused(make: Making, saved: image.BaseImage) -> None:
-    with pytest.raises(MemoryError, match="memory_bytes"):
-        saved.attach(make(memory_bytes=MIB).instance)
 
 
 @pytest.mark.parametrize(

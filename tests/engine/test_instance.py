@@ -87,18 +87,12 @@ def metered(tmp_path: Path) -> Iterator[Guest]:
     guest.close()
 
 
-def test_fuel_runs_out(metered: Guest) -> None:
+def test_fuel_runs_out_and_is_lowered(metered: Guest) -> None:
+    assert isinstance(stopped(metered, "nothing", fuel=1), OutOfFuel)
     error = stopped(metered, "spin", fuel=100_000)
     assert isinstance(error, OutOfFuel)
     assert error.budget == 100_000
     assert metered.instance.fuel_left == 0
-
-
-def test_fuel_that_runs_out_before_the_turn_begins_is_told_as_such(metered: Guest) -> None:
-    assert isinstance(stopped(metered, "nothing", fuel=1), OutOfFuel)
-
-
-def test_lowering_fuel_says_what_it_took(metered: Guest) -> None:
     metered.call("nothing", fuel=1000)
     left = metered.instance.fuel_left
     assert left is not None

@@ -58,13 +58,10 @@ def test_files_are_listed_as_a_value_and_as_a_table(run: Run) -> None:
     shown = run("%session_files *.csv")
     assert value(shown).split() == ["file", "x.csv"]
     assert "<td" in value(shown, "text/html")
-
-
-def test_long_listings_tell_sizes_and_times(run: Run) -> None:
     run("open('big', 'w').write('x' * 3000)")
-    shown = value(run("%session_files --long"))
-    assert "2.9 KiB" in shown
-    assert shown.splitlines()[0].split() == ["file", "size", "modified"]
+    long = value(run("%session_files --long"))
+    assert "2.9 KiB" in long
+    assert long.splitlines()[0].split() == ["file", "size", "modified"]
 
 
 def test_names_are_shown_and_never_acted_on(run: Run) -> None:
@@ -172,7 +169,7 @@ def test_a_wrong_use_is_told_in_one_line(run: Run, line: str) -> None:
 # -- facts
 
 
-def test_the_sessions_facts_are_a_dict_and_a_table(run: Run) -> None:
+def test_the_sessions_facts_are_a_dict_and_a_table(run: Run, module_sandbox: BaseSandbox) -> None:
     info = printed(run, "i = %session_info\nprint(json.dumps(i))")
     assert info["runtime"] == "python"
     assert info["memory_bytes"] > 50 << 20
@@ -182,9 +179,6 @@ def test_the_sessions_facts_are_a_dict_and_a_table(run: Run) -> None:
     assert "/app" in value(shown)
     assert "%session_path" not in value(shown)  # only kernels have it
     assert "<table>" in value(shown, "text/html")
-
-
-def test_the_facts_tell_no_path_of_the_host(run: Run, module_sandbox: BaseSandbox) -> None:
     for magic in ("session_info", "policy", "fuel"):
         code = f"import json\nx = get_ipython().run_line_magic('{magic}', '')\nprint(dict(x))"
         assert str(module_sandbox.workspace.parent) not in run(code).stdout

@@ -106,6 +106,7 @@ def _plotly(data: Any, layout: Any) -> tuple[str, Any]:
 
 
 STRUCTURES: dict[str, Callable[[int], tuple[str, Any]]] = {
+    "Markdown: a fence of blanks": lambda n: ("text/markdown", "```" + " " * n + "!"),
     "Plotly: many points": lambda n: _plotly([{"type": "bar", "x": values(n, float)}], {}),
     "Plotly: many traces": lambda n: _plotly(values(n, lambda _: {"type": "bar"}), {}),
     "Plotly: many names in a path of many texts": lambda n: _plotly(

@@ -72,15 +72,14 @@ def test_an_image_that_would_never_be_drawn_is_refused(mime: str, parts: str) ->
     assert time.process_time() - begun < 8
 
 
-def test_parts_of_another_output_are_not_used() -> None:
+def test_parts_that_could_not_be_counted_are_not_used() -> None:
+    sheet = "<style>rect {fill: url(#p8); stroke: red}</style>"
+    assert "url(" not in safe(SVG, sheet + SQUARE).data[SVG]
+    clean = safe(SVG, '<style><a title="x"><style>b{}</style></a></style>')
+    assert clean.removed == ("an image with elements in its style sheet",)
     assert safe(HTML, '<use href="#a9"/>').removed == (
         "an image that is made of parts of another one",
     )
-
-
-def test_a_style_sheet_paints_with_no_part_that_could_not_be_counted() -> None:
-    sheet = "<style>rect {fill: url(#p8); stroke: red}</style>"
-    assert "url(" not in safe(SVG, sheet + SQUARE).data[SVG]
 
 
 def test_a_pattern_of_the_image_itself_stays() -> None:
@@ -88,8 +87,3 @@ def test_a_pattern_of_the_image_itself_stays() -> None:
     clean = safe(SVG, parts)
     assert 'style="fill: url(#wk-h)"' in clean.data[SVG]
     assert clean.removed == ()
-
-
-def test_an_image_with_elements_in_its_style_sheet_is_refused() -> None:
-    clean = safe(SVG, '<style><a title="x"><style>b{}</style></a></style>')
-    assert clean.removed == ("an image with elements in its style sheet",)

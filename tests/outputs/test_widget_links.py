@@ -39,16 +39,13 @@ def test_links_pass_on_what_needs_no_cleaning(
     assert link(page, "DirectionalLink", source, target) is fine
 
 
-def test_a_link_in_both_ways_is_judged_in_both(page: Page) -> None:
-    assert link(page, "DirectionalLink", ("IntSlider", "value"), ("HTML", "value"))
-    assert not link(page, "Link", ("IntSlider", "value"), ("HTML", "value"))
-
-
-def test_a_link_can_not_be_bent_later(page: Page) -> None:
+def test_a_link_in_both_ways_is_judged_in_both_and_not_bent_later(page: Page) -> None:
     assert link(page, "DirectionalLink", ("IntSlider", "value"), ("HTML", "value"))
     page.make("Text", "c")
     assert page.update("link", source=["IPY_MODEL_c", "value"]) == {}
     assert page.update("link", target=["IPY_MODEL_c", "value"]) != {}
+    assert link(page, "DirectionalLink", ("IntSlider", "value"), ("HTML", "value"))
+    assert not link(page, "Link", ("IntSlider", "value"), ("HTML", "value"))
 
 
 def test_no_chain_of_links_brings_text_where_it_is_cleaned() -> None:

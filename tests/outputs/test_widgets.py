@@ -253,12 +253,7 @@ def test_html_in_widgets_is_that_of_outputs() -> None:
         assert problems_in({"text/html": described.get("description", "")}) == [], payload.name
 
 
-def test_a_long_description_that_becomes_html_later_is_emptied(page: Page) -> None:
-    page.make("Text", description="<b>" + "x" * 5000)
-    assert page.update("w1", description_allow_html=True)["description"] == ""
-
-
-def test_a_description_that_becomes_html_later_is_cleaned_then(page: Page) -> None:
+def test_a_description_that_becomes_html_later_is_cleaned_then_or_emptied(page: Page) -> None:
     text = f"<b>x</b>{IMG}"
     assert page.make("Text", description=text)["description"] == text
     assert page.update("w1", description_allow_html=True) == {
@@ -268,6 +263,8 @@ def test_a_description_that_becomes_html_later_is_cleaned_then(page: Page) -> No
     assert page.update("w1", description=text)["description"] == f"<b>x</b>{LEFT}"
     assert page.update("w1", description_allow_html=False) == {"description_allow_html": False}
     assert page.update("w1", description=text)["description"] == text
+    page.make("Text", description="<b>" + "x" * 5000)
+    assert page.update("w1", description_allow_html=True)["description"] == ""
 
 
 def test_tex_in_a_label_only_typesets(page: Page) -> None:
@@ -367,16 +364,13 @@ def test_nothing_begins_to_play(page: Page) -> None:
 # -- other messages
 
 
-def test_a_widget_may_take_the_focus_and_nothing_else(page: Page) -> None:
+def test_a_widget_may_take_the_focus_and_no_other_method_passes(page: Page) -> None:
     page.make("Text")
     for wish, fine in (("focus", True), ("blur", True), ("eval", False), (IMG, False)):
         data = {"method": "custom", "content": {"do": wish, "more": IMG}}
         passed = page.out(CommMessage("msg", "w1", data))
         assert (passed is not None) is fine
         assert passed is None or passed.data["content"] == {"do": wish}
-
-
-def test_a_method_that_is_not_known_does_not_pass(page: Page) -> None:
     page.make("Text")
     for method in (None, "request_state", "eval", ["update"]):
         assert page.out(CommMessage("msg", "w1", {"method": method, "state": {}})) is None
@@ -421,15 +415,12 @@ def test_a_closed_widget_is_forgotten(page: Page) -> None:
 # -- other modes
 
 
-def test_static_shows_no_widgets() -> None:
+def test_static_shows_no_widgets_and_trusted_all() -> None:
     page = Page(Mode.STATIC)
     assert page.out(opening("w1", identity("IntSlider"))) is None
     assert page.told == ["widgets"]
     assert page.update("w1", value=1) is None
     assert not page.gate.admits(CommMessage("open", "c", target_name=CONTROL))
-
-
-def test_trusted_lets_everything_through() -> None:
     page = Page(Mode.TRUSTED)
     message = CommMessage("open", "c", {"state": {"_model_module": "bqplot"}}, "mine", "module")
     assert page.out(message) is message

@@ -76,25 +76,29 @@ def right_or_told(session_of: Making, stored: Path) -> None:
     assert state in ({}, *STATES.values()), state
 
 
+RECORDS: dict[str, Callable[[bytes, bytes], list[bytes]]] = {
+    "flipped": lambda before, one: [before, flipped(one)],
+    "taken out": lambda before, one: [before],
+    "doubled": lambda before, one: [before, one, one],
+    "empty": lambda before, one: [before, b"\n"],
+    "swapped": lambda before, one: [one, before],
+}
+
+
+def flipped(line: bytes) -> bytes:
+    middle = len(line) // 2
+    return line[:middle] + bytes([line[middle] ^ 4]) + line[middle + 1 :]
+
+
 @pytest.mark.parametrize("number", sampled({str(one): one for one in range(1, 12)}, 7))
-@pytest.mark.parametrize("kind", ["flipped", "taken out", "doubled", "empty", "swapped"])
+@pytest.mark.parametrize("kind", RECORDS)
 def test_a_damaged_record_is_told(session_of: Making, stored: Path, number: int, kind: str) -> None:
     path = stored / "index"
     lines = path.read_bytes().splitlines(keepends=True)
     number = min(number, len(lines) - 1)
-    if kind == "flipped":
-        middle = bytearray(lines[number])
-        middle[len(middle) // 2] ^= 4
-        lines[number] = bytes(middle)
-    elif kind == "taken out":
-        del lines[number]
-    elif kind == "doubled":
-        lines.insert(number, lines[number])
-    elif kind == "empty":
-        lines[number] = b"\n"
-    else:
-        lines[number - 1 : number + 1] = reversed(lines[number - 1 : number + 1])
-    path.write_bytes(b"".join(lines))
+    before, one = lines[number - 1 : number + 1]
+    instead = RECORDS[kind](before, one)
+    path.write_bytes(b"".join([*lines[: number - 1], *instead, *lines[number + 1 :]]))
     right_or_told(session_of, stored)
 
 
@@ -111,43 +115,27 @@ def test_an_index_cut_after_any_line_is_a_state_that_had_been(
         assert told
 
 
-def pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def link(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-def folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def longer(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + bytes(4096))
-
-
-def exchange(path: Path) -> None:
-    path.write_bytes(os.urandom(path.stat().st_size))
-
-
-CONTENTS: dict[str, Callable[[Path], None]] = {
+INSTEAD: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "a link to zeros": lambda path: path.symlink_to("/dev/zero"),
+    "nothing": lambda path: None,
+    "a folder": Path.mkdir,
+}
+CONTENTS: dict[str, Callable[[Path], object]] = {
     "flipped": flip,
     "cut": lambda path: os.truncate(path, 100),
-    "longer": longer,
-    "gone": Path.unlink,
-    "a pipe": pipe,
-    "a link to zeros": link,
-    "a folder": folder,
-    "another's": exchange,
+    "longer": lambda path: path.write_bytes(path.read_bytes() + bytes(4096)),
+    "another's": lambda path: path.write_bytes(os.urandom(path.stat().st_size)),
 }
 
 
+def replace(path: Path, kind: str) -> None:
+    path.unlink(missing_ok=True)
+    INSTEAD[kind](path)
+
+
 @pytest.mark.parametrize("one", sampled({str(one): one for one in (1, 3, 5)}, 2))
-@pytest.mark.parametrize("kind", CONTENTS)
+@pytest.mark.parametrize("kind", [*CONTENTS, *INSTEAD])
 def test_a_damaged_content_is_told(session_of: Making, stored: Path, kind: str, one: int) -> None:
     session = session_of(load=True)
     session.close()
@@ -155,13 +143,13 @@ def test_a_damaged_content_is_told(session_of: Making, stored: Path, kind: str, 
         pytest.skip("it was folded away")
     path = session.content(one)
     path.chmod(0o600)
-    CONTENTS[kind](path)
+    CONTENTS[kind](path) if kind in CONTENTS else replace(path, kind)
     right_or_told(session_of, stored)
 
 
 def test_something_else_in_the_place_of_the_index_is_told(session_of: Making, stored: Path) -> None:
-    for instead in (pipe, link, folder):
-        instead(stored / "index")
+    for kind in INSTEAD:
+        replace(stored / "index", kind)
         assert standing(session_of, stored) == ({}, True)
 
 

@@ -30,19 +30,6 @@ def nodes(tree: HistoryTree) -> list[str]:
     return [line.split("  ")[0].rstrip() for line in tree.text().splitlines()]
 
 
-def test_the_date_is_told_where_it_is_not_today() -> None:
-    now = time.time()
-    assert (
-        time.strftime("  %H:%M:%S  ", time.gmtime(now))
-        in CheckpointTable([state(1, 0, time=now)]).text()
-    )
-    earlier = time.gmtime(now - 100_000)
-    assert (
-        time.strftime("%Y-%m-%d %H:%M", earlier)
-        in CheckpointTable([state(1, 0, time=now - 100_000)]).text()
-    )
-
-
 def test_branches_hang_off_the_line_that_leads_here() -> None:
     assert nodes(HistoryTree(BRANCHED)) == [
         "● the beginning",
@@ -78,10 +65,20 @@ def test_html_nests_the_branches_and_escapes_labels() -> None:
     assert "<script>" not in html
 
 
-def test_the_table_lists_each_name() -> None:
+def test_the_table_lists_each_name_and_the_date_where_it_is_not_today() -> None:
     text = CheckpointTable(BRANCHED).text()
     assert [line.split()[0] for line in text.splitlines()[2:4]] == ["one", "two"]
     assert "<script>" not in CheckpointTable([state(1, 0, "<script>")]).html()
+    now = time.time()
+    assert (
+        time.strftime("  %H:%M:%S  ", time.gmtime(now))
+        in CheckpointTable([state(1, 0, time=now)]).text()
+    )
+    earlier = time.gmtime(now - 100_000)
+    assert (
+        time.strftime("%Y-%m-%d %H:%M", earlier)
+        in CheckpointTable([state(1, 0, time=now - 100_000)]).text()
+    )
 
 
 def test_branches_of_branches_of_any_depth_are_drawn() -> None:

@@ -40,14 +40,11 @@ def test_what_is_no_number_of_cells_before_is_not_undone(cells: int) -> None:
         Tree({}, 0, {}).plan("undo", cells)
 
 
-def test_undo_stops_at_what_older_cells_were_folded_into() -> None:
+def test_undo_stops_at_what_was_folded() -> None:
     folded = Tree({5: commit(5, 0, cells=5), 6: commit(6, 5)}, 6, {})
     assert folded.plan("undo", 1).target == 5
     with pytest.raises(TravelError, match="Only 1 cell can"):
         folded.plan("undo", 2)
-
-
-def test_undo_stops_at_cells_that_were_folded_over_a_checkpoint() -> None:
     commits = {1: commit(1, 0), 7: commit(7, 1, cells=6), 8: commit(8, 7)}
     with pytest.raises(TravelError):
         Tree(commits, 8, {"early": 1}).plan("undo", 2)
@@ -104,11 +101,8 @@ def with_widgets() -> Tree:
     return Tree(commits, 7, {})
 
 
-def test_a_cells_number_leads_to_right_after_it_without_what_widgets_did() -> None:
+def test_travels_leave_what_widgets_did_with_the_cell_before() -> None:
     assert with_widgets().plan("restore", name="3").target == 6
-
-
-def test_an_undo_leaves_what_widgets_did_after_the_cell_before() -> None:
     assert with_widgets().plan("undo").target == 5
 
 

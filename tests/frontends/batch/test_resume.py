@@ -73,15 +73,20 @@ def test_cells_whose_states_are_gone_are_run_again(
     assert (mended.verdict, mended.kept, mended.cells) == ("ok", 0, 3)
 
 
+def running(folder: Path, *words: str) -> list[str]:
+    """The command that runs the notebooks of a test."""
+    command = [sys.executable, "-P", "-m", "wasm_kernel.frontends.cli.main", "run"]
+    command += [str(folder / "in"), "-o", str(folder / "out"), "--sessions", str(folder / "kept")]
+    return [*command, *words]
+
+
 def test_a_run_that_was_killed_goes_on_and_runs_no_cell_twice(
     make: Making, run: Running, tmp_path: Path
 ) -> None:
     body = ["import time; x = [1]; " + NOTE.format("a"), "x.append(2); " + NOTE.format("b")]
     make("a.ipynb", *body, NOTE.format("c") + "time.sleep(600)", LOG)
     out = tmp_path / "out" / "a.ipynb"
-    command = [sys.executable, "-P", "-m", "wasm_kernel.frontends.cli.main", "run"]
-    command += [str(tmp_path / "in"), "-o", str(out.parent), "--sessions", str(tmp_path / "kept")]
-    runner = subprocess.Popen(command)
+    runner = subprocess.Popen(running(tmp_path))
     try:
         wait_for(lambda: out.exists() and _record(out).get("done") == 2, "the second cell")
         assert _record(out)["verdict"] == "running"
@@ -127,16 +132,7 @@ def test_ctrl_c_ends_what_runs_and_says_so(make: Making, tmp_path: Path) -> None
     for name in ("a.ipynb", "b.ipynb"):
         make(name, "1", "import time; time.sleep(600)")
     out = tmp_path / "out"
-    command = [sys.executable, "-P", "-m", "wasm_kernel.frontends.cli.main", "run"]
-    command += [
-        str(tmp_path / "in"),
-        "-o",
-        str(out),
-        "--jobs",
-        "1",
-        "--sessions",
-        str(tmp_path / "s"),
-    ]
+    command = running(tmp_path, "--jobs", "1")
 
     def has_run_one() -> bool:
         return (out / "a.ipynb").exists() and _record(out / "a.ipynb").get("done") == 1
