@@ -31,6 +31,7 @@ WRONG: dict[str, list[Any]] = {
     "open_files": [0, 15, 65_537, None],
     "workspace_bytes": [-1, 1.0, None, True],
     "workspace_files": [-1, 1.0, None, True],
+    "network_mode": ["both", None],
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.faces import PATIENCE
 from tests.network.servers import Server
 from wasm_kernel import ExecutionPolicy
 from wasm_kernel.linux.folders import Folder
@@ -38,13 +39,13 @@ def network(
 
 async def exchange(net: Network, port: int, data: bytes, *, is_secure: bool = False) -> bytes:
     """Sends bytes on a new connection to localhost; returns the answer."""
-    number = await net.connect("localhost", port, 5.0)
+    number = await net.connect("localhost", port, PATIENCE)
     try:
         if is_secure:
             await net.secure(number, "localhost")
         await net.send(number, 0, data)
         found = b""
-        end = time.monotonic() + 10.0
+        end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             answer = await net.receive(number, len(found), 0.1)
             found += answer["data"]
@@ -81,7 +82,7 @@ def get(port: int, head: str = "GET / HTTP/1.1", more: str = "") -> bytes:
 async def test_other_spellings_of_a_host_reach_nothing(host: str) -> None:
     net = network(NetworkRule("localhost", ports=(80,), addresses=("127.0.0.0/8",)))
     with pytest.raises(NetworkRefused):
-        await net.connect(host, 80, 5.0)
+        await net.connect(host, 80, PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ async def test_a_name_that_leads_to_an_inner_address_is_refused(
     monkeypatch.setattr(upstream, "_addresses", found)
     net = network(NetworkRule("example.org"))
     with pytest.raises(NetworkRefused, match="no public address"):
-        await net.connect("example.org", 443, 5.0)
+        await net.connect("example.org", 443, PATIENCE)
 
 
 async def test_the_connection_goes_to_the_address_that_was_judged(
@@ -120,9 +121,9 @@ async def test_the_connection_goes_to_the_address_that_was_judged(
     net = network(
         NetworkRule("name.test", schemes=("http",), ports=(http.port,), addresses=("127.0.0.1",))
     )
-    number = await net.connect("name.test", http.port, 5.0)
+    number = await net.connect("name.test", http.port, PATIENCE)
     await net.send(number, 0, b"GET /echo HTTP/1.1\r\nHost: name.test:%d\r\n\r\n" % http.port)
-    assert b"200 OK" in (await net.receive(number, 0, 5.0))["data"]
+    assert b"200 OK" in (await net.receive(number, 0, PATIENCE))["data"]
     await net.close_all()
     assert looks == ["name.test"]
 
@@ -196,6 +197,17 @@ async def test_headers_for_the_next_hop_are_not_passed_on(rule: NetworkRule, htt
     assert names == {"Host", "X-Kept"}
 
 
+async def read_all(net: Network, port: int, data: bytes) -> None:
+    """Sends bytes on a new connection to localhost, and reads the answer until a call fails."""
+    number, received = await net.connect("localhost", port, PATIENCE), 0
+    try:
+        await net.send(number, 0, data)
+        while True:
+            received += len((await net.receive(number, received, PATIENCE))["data"])
+    finally:
+        await net.close_all()
+
+
 def limited(rule: NetworkRule, **limits: Any) -> NetworkRule:
     """Returns a rule with other limits."""
     return NetworkRule.parse({**rule.table, **limits})
@@ -205,25 +217,19 @@ def limited(rule: NetworkRule, **limits: Any) -> NetworkRule:
 async def test_bytes_are_limited(rule: NetworkRule, http: Server, limit: str) -> None:
     net = network(limited(rule, **{limit: 1_000_000}))
     with pytest.raises(PermissionError, match="1,000,000"):
-        number, received = await net.connect("localhost", http.port, 5.0), 0
-        await net.send(number, 0, get(http.port, "GET /zeros/50000000 HTTP/1.1"))
-        try:
-            while received < 50_000_000:
-                received += len((await net.receive(number, received, 5.0))["data"])
-        finally:
-            assert received < 2_000_000
-            await net.close_all()
+        await read_all(net, http.port, get(http.port, "GET /zeros/50000000 HTTP/1.1"))
+    assert net.used[1] < 2_000_000
 
 
 async def test_an_upload_beyond_its_bytes_ends(rule: NetworkRule, http: Server) -> None:
     net = network(limited(rule, request_bytes=1_000_000))
     head = get(http.port, "POST / HTTP/1.1", "Content-Length: 100000000\r\n")
     with pytest.raises(PermissionError, match="1,000,000"):
-        number = await net.connect("localhost", http.port, 5.0)
+        number = await net.connect("localhost", http.port, PATIENCE)
         try:
             await net.send(number, 0, head)
             for _ in range(200):
-                await asyncio.wait_for(net.send(number, 0, bytes(500_000)), 5.0)
+                await asyncio.wait_for(net.send(number, 0, bytes(500_000)), PATIENCE)
         finally:
             await net.close_all()
 
@@ -231,13 +237,7 @@ async def test_an_upload_beyond_its_bytes_ends(rule: NetworkRule, http: Server) 
 async def test_an_endless_answer_ends_by_its_time(rule: NetworkRule, http: Server) -> None:
     net = network(limited(rule, seconds=1.0))
     with pytest.raises(TimeoutError, match="1 seconds"):
-        number, received = await net.connect("localhost", http.port, 5.0), 0
-        await net.send(number, 0, get(http.port, "GET /chunks/100000 HTTP/1.1"))
-        try:
-            while True:
-                received += len((await net.receive(number, received, 5.0))["data"])
-        finally:
-            await net.close_all()
+        await read_all(net, http.port, get(http.port, "GET /chunks/100000 HTTP/1.1"))
 
 
 async def test_answers_that_nobody_reads_wait_in_little_memory(
@@ -246,7 +246,7 @@ async def test_answers_that_nobody_reads_wait_in_little_memory(
     net = network(rule)
     count, part = 16, 512 * 1024
     for _ in range(count):
-        number = await net.connect("localhost", http.port, 5.0)
+        number = await net.connect("localhost", http.port, PATIENCE)
         await net.send(number, 0, get(http.port, "GET /zeros/1500000 HTTP/1.1"))
     while net.waiting < SESSION_BYTES:
         await asyncio.sleep(0.01)
@@ -254,7 +254,7 @@ async def test_answers_that_nobody_reads_wait_in_little_memory(
         await asyncio.sleep(0.01)
         assert net.waiting < SESSION_BYTES + count * part
     found = 0
-    while not (answer := await net.receive(number, found, 5.0))["idle"]:
+    while not (answer := await net.receive(number, found, PATIENCE))["idle"]:
         found += len(answer["data"])
     assert found + len(answer["data"]) > 1_500_000
     await net.close_all()
@@ -263,7 +263,7 @@ async def test_answers_that_nobody_reads_wait_in_little_memory(
 async def test_many_connections_are_no_more_than_a_few(rule: NetworkRule, http: Server) -> None:
     net = network(rule)
     for start in range(0, 150, 50):
-        calls = [net.connect("localhost", http.port, 5.0) for _ in range(50)]
+        calls = [net.connect("localhost", http.port, PATIENCE) for _ in range(50)]
         await asyncio.gather(*calls, return_exceptions=True)
         assert len(net._connections) <= 32, start
     await net.close_all()
@@ -274,7 +274,7 @@ async def test_many_small_chunks_do_not_keep_others_waiting(
 ) -> None:
     net = network(rule)
     head = get(http.port, "POST / HTTP/1.1", "Transfer-Encoding: chunked\r\n")
-    number, longest = await net.connect("localhost", http.port, 5.0), 0.0
+    number, longest = await net.connect("localhost", http.port, PATIENCE), 0.0
     await net.send(number, 0, head)
     sending = asyncio.create_task(net.send(number, 0, b"1\r\nx\r\n" * 40_000))
     while not sending.done():
@@ -289,7 +289,7 @@ async def test_bytes_of_another_connection_are_not_to_be_had(
     rule: NetworkRule, http: Server
 ) -> None:
     net = network(rule)
-    number = await net.connect("localhost", http.port, 5.0)
+    number = await net.connect("localhost", http.port, PATIENCE)
     for received in (-1, 1, 2**40):
         with pytest.raises(ConnectionError):
             await net.receive(number, received, 0.0)
@@ -304,7 +304,7 @@ async def test_the_certificate_is_checked(rule: NetworkRule, https: Server, http
     async def secured(host: str, name: str) -> None:
         net = network(limited(rule, host=host))
         try:
-            await net.secure(await net.connect(host, https.port, 5.0), name)
+            await net.secure(await net.connect(host, https.port, PATIENCE), name)
         finally:
             await net.close_all()
 
@@ -321,10 +321,10 @@ async def test_a_connection_that_was_used_is_not_made_a_secure_one(
     """A rule for https may allow a secret, which would be sent in plain text."""
     net = network(rule)
     with pytest.raises(ConnectionError, match="in use"):
-        number, received = await net.connect("localhost", http.port, 5.0), 0
+        number, received = await net.connect("localhost", http.port, PATIENCE), 0
         await net.send(number, 0, get(http.port, "GET /csv HTTP/1.1"))
         while not (received and net._connections[number].is_idle):
-            received += len((await net.receive(number, received, 1.0))["data"])
+            received += len((await net.receive(number, received, PATIENCE))["data"])
         try:
             await net.secure(number, "localhost")
         finally:
@@ -334,11 +334,11 @@ async def test_a_connection_that_was_used_is_not_made_a_secure_one(
 async def test_calls_at_once_on_a_connection_take_turns(rule: NetworkRule, https: Server) -> None:
     """A request that is sent while TLS begins waits for it, and is not sent in plain text."""
     net = network(rule)
-    number = await net.connect("localhost", https.port, 5.0)
+    number = await net.connect("localhost", https.port, PATIENCE)
     data = get(https.port, "GET /csv HTTP/1.1")
     calls = [net.secure(number, "localhost"), net.send(number, 0, data)]
     assert await asyncio.gather(*calls, return_exceptions=True) == [None, None]
-    assert b"200 OK" in (await net.receive(number, 0, 5.0))["data"]
+    assert b"200 OK" in (await net.receive(number, 0, PATIENCE))["data"]
     await net.close_all()
 
 
@@ -377,15 +377,9 @@ async def test_an_endless_or_broken_answer_ends(kind: str) -> None:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             rule = NetworkRule("localhost", schemes=("http",), ports=(port,))
-            net = network(limited(rule, request_bytes=200_000, seconds=60.0))
-            number, received = await net.connect("localhost", port, 5.0), 0
-            await net.send(number, 0, get(port))
-            try:
-                while True:
-                    received += len((await net.receive(number, received, 5.0))["data"])
-            finally:
-                assert net.used[1] < 400_000
-                await net.close_all()
+            net = network(limited(rule, request_bytes=200_000, seconds=PATIENCE))
+            await read_all(net, port, get(port))
+    assert net.used[1] < 400_000
 
 
 async def test_an_event_has_no_query_and_no_body(rule: NetworkRule, http: Server) -> None:

@@ -70,7 +70,7 @@ def test_large_bodies_pass_both_ways(sandbox: Sandbox, scheme: str, size: int) -
     assert got == put == str(size)
 
 
-def test_a_session_keeps_its_connection(sandbox: Sandbox, https: Server) -> None:
+def test_a_session_keeps_its_connection_also_over_cells(sandbox: Sandbox, https: Server) -> None:
     before = https.connections
     code = (
         "import requests\n"
@@ -79,9 +79,6 @@ def test_a_session_keeps_its_connection(sandbox: Sandbox, https: Server) -> None
     )
     assert says(sandbox, code) == "200 200 200 200 200"
     assert https.connections == before + 1
-
-
-def test_a_connection_outlives_its_cell(sandbox: Sandbox) -> None:
     says(sandbox, "import httpx; client = httpx.AsyncClient(); await client.get(S + '/csv')")
     assert says(sandbox, "print((await client.get(S + '/csv')).status_code)") == "200"
 
@@ -125,7 +122,7 @@ import socket, time
 plain = socket.create_connection(("localhost", {http.port}))
 plain.sendall(b"GET /csv HTTP/1.0\\r\\nHost: localhost:{http.port}\\r\\n\\r\\n")
 plain.setblocking(False)
-parts, end = [], time.monotonic() + 10
+parts, end = [], time.monotonic() + 60
 while b"" not in parts and time.monotonic() < end:
     try:
         parts.append(plain.recv(100))
@@ -148,18 +145,15 @@ def test_an_owner_can_take_the_network_away(
         assert says(made, get) == "12"
 
 
-def test_a_client_goes_on_after_undo(sandbox: Sandbox) -> None:
-    says(sandbox, "import requests; kept = requests.Session(); kept.get(S + '/csv')")
-    says(sandbox, "kept.get(S + '/csv'); kept.get(S + '/csv')")
-    sandbox.undo()
-    assert says(sandbox, "print(kept.get(S + '/csv').text[:3])") == "a,b"
-
-
-def test_undo_says_that_requests_stay_sent(sandbox: Sandbox) -> None:
+def test_undo_says_that_requests_stay_sent_and_clients_go_on(sandbox: Sandbox) -> None:
     says(sandbox, "import requests; requests.get(S + '/csv')")
     says(sandbox, "quiet = 1")
     assert "stay sent" not in says(sandbox, "%undo")
     assert "Requests that were sent to the network stay sent" in says(sandbox, "%undo")
+    says(sandbox, "import requests; kept = requests.Session(); kept.get(S + '/csv')")
+    says(sandbox, "kept.get(S + '/csv'); kept.get(S + '/csv')")
+    sandbox.undo()
+    assert says(sandbox, "print(kept.get(S + '/csv').text[:3])") == "a,b"
 
 
 def test_session_info_shows_the_rules(sandbox: Sandbox) -> None:

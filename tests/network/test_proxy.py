@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.faces import PATIENCE
 from tests.network.servers import Server
 from tests.network.test_attacks import exchange, get, network
 from wasm_kernel.network.judge import NetworkRefused
@@ -73,7 +74,9 @@ def test_requests_go_through_the_owners_proxy(
         data = get(server.port, "GET /csv HTTP/1.1")
         found = asyncio.run(exchange(network(rule), server.port, data, is_secure=scheme == "https"))
         with pytest.raises(NetworkRefused):
-            asyncio.run(network(NetworkRule("127.0.0.2", deny=True)).connect("127.0.0.2", 80, 5.0))
+            asyncio.run(
+                network(NetworkRule("127.0.0.2", deny=True)).connect("127.0.0.2", 80, PATIENCE)
+            )
     assert b"200 OK" in found
     target = f"localhost:{server.port}".encode()
     assert heads[0].startswith(
