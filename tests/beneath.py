@@ -13,7 +13,11 @@ from wasm_kernel.sessions.session import Session
 
 
 def over(
-    folder: Path, root: Path, session_id: str = "reader", policy: ExecutionPolicy | None = None
+    folder: Path,
+    root: Path,
+    session_id: str = "reader",
+    policy: ExecutionPolicy | None = None,
+    suffixes: tuple[str, ...] = (),
 ) -> Sandbox:
     """A session whose guest sees a folder as /notebook; the caller closes it.
 
@@ -22,6 +26,7 @@ def over(
         root: The root of the session. The kernel's connection file would lie beside it.
         session_id: The session's id.
         policy: Its limits.
+        suffixes: The suffixes of files that may be published into the folder `results`.
     """
     policy, logger, found = policy or ExecutionPolicy(), SandboxLogger.of(None), folder.stat()
     session = Session(SessionsRoot(root), session_id, logger, mounts=policy.mounts)
@@ -32,8 +37,8 @@ def over(
         reopened=session.folders.reopened,
         fork=False,
         prune=False,
-        suffixes=(),
-        results=(),
+        suffixes=suffixes,
+        results=("results",) if suffixes else (),
         collects=False,
         publishes_at_end=False,
         notebook=NotebookFolder(

@@ -66,7 +66,7 @@ KNOWN = {
     "sessions/session.py:session_paths": CACHE,
     "sessions/session.py:_noted_places": STATE,
     "sessions/upkeep.py:_is_gone": WORDS,
-    "publishing/writer.py:_give_second_name": NO_PATH,
+    "publishing/writer.py:_copy": NO_PATH,
     "sessions/root.py:SessionsRoot.find": WORDS,
     "sessions/files.py:write_session_file": WORDS,
 }

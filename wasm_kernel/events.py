@@ -21,7 +21,7 @@ from msgspec import Struct, field
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.result import CellResult, SandboxResult
+from wasm_kernel.result import SHORT_MOST, CellResult, SandboxResult
 
 EXECUTION_START = "execution.start"  # runtime, fuel_budget, memory_bytes, cell_timeout, session_id
 EXECUTION_COMPLETE = "execution.complete"  # runtime, success, exit_code, error, fuel_consumed,
@@ -166,7 +166,7 @@ class SandboxLogger:
             runtime=runtime,
             success=result.success,
             exit_code=result.exit_code,
-            error=result.error.ename if result.error else None,
+            error=result.error.ename[:SHORT_MOST] if result.error else None,
             fuel_consumed=result.fuel_consumed,
             memory_used_bytes=result.memory_used_bytes,
             duration=result.duration,

@@ -1,17 +1,22 @@
 """Commands that only workers of tests have: `%knock` leaves a line in `/app/knocked`, and `%wait`
-takes some seconds. No cell begins while there is a file `/app/busy`.
+takes some seconds. `%ask` makes that many requests to the owner. No cell begins while there is a
+file `/app/busy`.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from tests.faults import Fault
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine
+from wasm_kernel.guests.broker_handlers import PrepareCodec
+from wasm_kernel.linux.broker import EmptyReply
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.service.worker import _Worker
 
@@ -25,7 +30,10 @@ def knock(line):
 @register_line_magic
 def wait(line):
     return run_host_command(get_ipython(), "wait", line)
-del knock, wait  # they would hide the magics where these stand without a percent sign
+@register_line_magic
+def ask(line):
+    return run_host_command(get_ipython(), "ask", line)
+del knock, wait, ask  # they would hide the magics where these stand without a percent sign
 """
 
 
@@ -60,6 +68,16 @@ def add_commands(guest: SessionGuest) -> None:
                 raise Cancelled
             time.sleep(0.01)
 
+    def ask(line: CommandLine, context: CommandContext) -> list[str]:
+        told: Counter[str] = Counter()
+        for _ in range(int(line.line)):
+            try:
+                context.broker.call(PrepareCodec("none", "unchecked"), EmptyReply, context)
+            except WasmKernelError as problem:
+                told[str(problem)] += 1
+        return [f"{count} times: {why}" for why, count in told.items()]
+
+    guest.commands.add("ask", ask)
     guest.commands.add("knock", knock)
     guest.commands.add("wait", wait)
     guest.commands.listener = _Busy(guest.folders.real / "busy")

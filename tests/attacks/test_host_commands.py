@@ -143,3 +143,11 @@ def test_f6_a_text_that_is_too_long_to_be_read_is_refused_in_words(knocker: Vict
     assert "not done in a cell of more than 250,000 characters" in result.stderr
     assert "cell of its own" in result.stderr
     assert done(knocker) == []
+
+
+def test_a_cell_that_asks_the_owner_for_too_much_is_refused_in_words(knocker: Victim) -> None:
+    """Before, its worker was ended as one that had been taken over, and the cell was lost."""
+    told = knocker.says("kept = 1\ntold = %ask 300\nprint(*told, sep='\\n')").splitlines()
+    assert told[0].startswith("64 times: ")
+    assert told[1].startswith("236 times: work beyond the sandbox was asked for 64 times already.")
+    assert knocker.says("told = %ask 1\nprint(kept, *told)") == "1 1 times: there is no such codec."

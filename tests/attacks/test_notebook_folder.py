@@ -28,6 +28,13 @@ from wasm_kernel.sessions import ids
 
 SECRET = "secret of the host"
 Opening = Callable[..., Sandbox]
+LONG_NAMES = """
+import os
+os.makedirs(above := "/".join("a" * 199 for _ in range(4)))
+for number in range(10):
+    open(f"{above}/{number}{'b' * 190}.csv", "w").close()
+kept = 1
+"""
 LIST = "import os; print(sorted(os.listdir()))"
 
 
@@ -141,3 +148,13 @@ def test_sessions_in_the_folder_are_hidden_when_they_come(begin: Opening, folder
         assert says(sandbox, "os.mkdir('later'); print(os.listdir('later'))") == "[]"
     finally:
         other.close()
+
+
+def test_files_with_long_names_are_noted_without_harm(
+    folder: Path, tmp_path: Path, ending: ExitStack
+) -> None:
+    """Before, the note was too long for its message: the worker was ended, and the cell lost."""
+    made = over(folder, tmp_path / "sessions", suffixes=(".csv",))
+    ending.enter_context(closing(made))
+    says(made, LONG_NAMES)
+    assert says(made, "print(kept)") == "1"

@@ -61,6 +61,36 @@ def test_case_17_a_cell_that_spoilt_the_interpreter_is_named_and_taken_back(
     assert broken.says("print(mine)") == "17"
 
 
+DEEP_REPLY = """
+channel = get_ipython().agent.channel
+def send(frame, send=channel.send):
+    if frame["op"] == "done":
+        del channel.send
+        deep = {}
+        for _ in range(61):
+            deep = {"": deep}
+        frame["reply"]["deep"] = deep
+    return send(frame)
+channel.send = send
+kept = 1
+"""
+VALID = {
+    "deep reply": DEEP_REPLY,
+    "long error": "kept = 1\nraise type('x' * 5_000_000, (Exception,), {})",
+}
+
+
+@pytest.mark.parametrize("code", VALID.values(), ids=VALID)
+def test_a_cell_can_not_make_its_worker_look_like_one_that_was_taken_over(
+    victim: Victim, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, the worker was ended, and the cell's variables were lost."""
+    process = victim.process
+    assert error_of(victim.run(code))[:1] in ("", "x")
+    assert victim.says("print(kept)") == "1"
+    assert (victim.process, caplog.text) == (process, "")
+
+
 def test_case_17_a_limit_too_low_for_any_turn_takes_nothing_back(
     warm_metered: None, fresh_victim_of: Making
 ) -> None:

@@ -117,6 +117,18 @@ def test_a_list_without_sessions_is_not_an_error(command: Command) -> None:
     assert json.loads(good(command("list", "--json"))) == []
 
 
+def test_times_that_not_all_time_zones_have_are_unknown(
+    command: Command, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, such metadata in one session's folder kept all sessions from being listed."""
+    write_session_file(ID, "a", b"", root)
+    metadata = root / ID / ".metadata.json"
+    fields = json.loads(metadata.read_text()) | {"updated_at": "9999-12-31T23:59:59+00:00"}
+    metadata.write_text(json.dumps(fields))
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    assert f"{ID}  unknown" in good(command("list"))
+
+
 def test_another_folder_may_be_named_before_or_behind(command: Command, tmp_path: Path) -> None:
     write_session_file(ID, "a", b"", tmp_path / "other")
     for words in (("--root", "other", "list", "--json"), ("list", "--json", "--root", "other")):

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
@@ -36,8 +37,8 @@ from wasm_kernel.guests.base import (
     ParsedCell,
 )
 from wasm_kernel.guests.protocol import Answer, Display, FunctionFrame, FunctionReply, Output
-from wasm_kernel.linux.broker import INTERNAL_ERROR, Broker, log_failure
-from wasm_kernel.linux.task import Cancelled
+from wasm_kernel.linux.broker import INTERNAL_ERROR, Broker, Reply, log_failure
+from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.state.index import place_of
 from wasm_kernel.state.session_state import SessionState
 from wasm_kernel.state.tree import TravelPlan, checked_name
@@ -61,6 +62,10 @@ _OF_KERNELS = {
 _FILES = r"(?:^|\s)--files(?!\S)"
 _CELLS_MOST = 2**31
 _DIGITS = 9
+_REQUESTS_MOST = 64  # of one turn; an owner ends a worker that makes 256 in a call, with cancels
+_TOO_MANY_REQUESTS = (
+    f"work beyond the sandbox was asked for {_REQUESTS_MOST} times already. Ask in another cell."
+)
 _ASKED_MOST = 1_000  # travels in one cell: each costs the host work, and a name a write to disk
 _TOO_MANY = f"A cell can ask this {_ASKED_MOST:,} times. Nothing was changed by this one."
 _STAY_SENT = ". Requests that were sent to the network stay sent"
@@ -92,16 +97,29 @@ class RunningTurn(Protocol):
         """Shows a rich output of `size` bytes; raises `FrameError` if it is over a limit."""
 
 
+class _CountedBroker:
+    """The broker of a sandbox, which takes a limited number of requests from each turn."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker, self.left = broker, _REQUESTS_MOST
+
+    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
+        self.left -= 1
+        if self.left < 0:
+            raise CommandRefused(_TOO_MANY_REQUESTS)
+        return self._broker.call(request, reply, task)
+
+
 class HostCommands:
     """The commands of a sandbox, and the requests of its running cell.
 
     Any thread may add a command, best before the first cell. All else runs on the guest's thread.
     The broker does work beyond this process's confinement; the listener gets the files that turns
-    changed. `functions` are those that the sandbox's owner offers to cells.
+    changed. `functions` are those that the sandbox's `owner` offers to cells.
     """
 
     def __init__(self, state: SessionState, language: GuestLanguage, broker: Broker) -> None:
-        self.broker = broker
+        self.owner, self.broker = broker, _CountedBroker(broker)
         self.language = language
         self.travel = PendingTravel(state)
         self.listener: ChangedFiles | None = None
@@ -141,6 +159,7 @@ class HostCommands:
     def begin_cell(self, number: int) -> None:
         """Forgets an earlier cell's requests; `number` is the default name of checkpoints."""
         self.travel.begin(number)
+        self.broker.left = _REQUESTS_MOST
         self._actions = []
 
     def after_cell(self, action: AfterCellAction) -> None:
@@ -236,7 +255,7 @@ class TurnCommands:
     def __init__(
         self, turn: RunningTurn, commands: HostCommands, clock: Clock, max_text: int
     ) -> None:
-        self.broker = commands.broker
+        self.broker: Broker = commands.broker
         self._turn = turn
         self._commands = commands
         self._clock = clock
@@ -263,7 +282,7 @@ class TurnCommands:
             self._functions.check(asked, size)
             if sends(asked) and self._commands.travel.has_network:
                 self._commands.travel.reached_out()
-            return self.broker.call(asked, FunctionReply, self)
+            return self._commands.owner.call(asked, FunctionReply, self)
 
         return self._answer(run, "a function of the host")
 

@@ -12,7 +12,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine, Json
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Cancelled
-from wasm_kernel.publishing.names import PublishableNames, is_public
+from wasm_kernel.publishing.names import PublishableNames, is_public, is_too_long
 from wasm_kernel.publishing.place import AdoptFiles, WriteFiles, WriteOutcome
 from wasm_kernel.publishing.publish import outcomes, some_of
 from wasm_kernel.publishing.tree import FileTree, content_of
@@ -63,10 +63,9 @@ class WriteBack:
     def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
         """Writes a turn's changes; tells the cell's author about files that stay in the session."""
         self._waiting |= {covered_by(path) or path for path in paths}
-        waiting = sorted(path for path in self._waiting if is_public(path))
-        if not waiting:
-            return
-        refused = dict[str, str]()
+        public = sorted(path for path in self._waiting if is_public(path))
+        refused = {path: self._names.refusal_beside(path) for path in public if is_too_long(path)}
+        waiting = [path for path in public if path not in refused]
         try:
             for some, done in outcomes(self._session, WriteFiles, waiting, context.broker, context):
                 self._remember(some, done)

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from wasm_kernel.linux.files import link_or_copy
-from wasm_kernel.linux.folders import Closing, Folder, closing_fd
+from wasm_kernel.linux.files import FileCopier
+from wasm_kernel.linux.folders import Closing, Folder, closing_fd, undoing
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.names import PublishError
 from wasm_kernel.publishing.record import KEPT, FolderRecord, WrittenFile
@@ -30,6 +30,7 @@ from wasm_kernel.publishing.tree import (
     remove,
 )
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _SINCE = (
     "it was changed there since the cell began, and was left as it is. The next cell sees the "
     "changed file: run this one again to overwrite it, or rename one of the two."
@@ -115,7 +116,7 @@ class FolderWriter(Closing):
                 raise NameTaken
             if known.kept:
                 draft = own_name()
-                _give_second_name(self.record.place, known.kept, here, draft)
+                _copy(self.record.place, known.kept, here, draft)
                 with discarding(here, draft):
                     give_name(here, draft, name, there)
             elif there is not None:
@@ -163,7 +164,7 @@ class FolderWriter(Closing):
                 )
             new = replace(new, kept=f"{KEPT}{own_name()[1:]}", size=there.st_size)
             try:
-                _give_second_name(here, name, place, new.kept)
+                _copy(here, name, place, new.kept)
                 self.record.note(path, new)
                 yield
             except BaseException:
@@ -198,12 +199,18 @@ def _checked(there: os.stat_result) -> os.stat_result:
     return there
 
 
-def _give_second_name(folder: Folder, name: str, to: Folder, new: str) -> None:
-    """Links a file into another folder; copies it with mode and times if that is impossible."""
-    link_or_copy(folder.fd, name, new, there=to.fd)
-    old, made = folder.status(name), to.status(new)
-    if old is None or made is None or os.path.samestat(old, made):
-        return
-    with closing_fd(to.open_regular(new)) as fd:
-        os.fchmod(fd, stat.S_IMODE(old.st_mode) & 0o777)
-        os.utime(fd, ns=(old.st_atime_ns, old.st_mtime_ns))
+def _copy(folder: Folder, name: str, to: Folder, new: str) -> None:
+    """Copies a file to another folder, with its mode and times.
+
+    It is no second name of the file: a worker that was taken over can write to the kept originals,
+    and the user's file may have further names elsewhere.
+    """
+    with (
+        closing_fd(folder.open_regular(name)) as source,
+        closing_fd(to.open_regular(new, _NEW)) as copy,
+        undoing(lambda: to.remove(new)),
+    ):
+        known = os.fstat(source)
+        FileCopier().copy(source, copy, known.st_size)
+        os.fchmod(copy, stat.S_IMODE(known.st_mode) & 0o777)
+        os.utime(copy, ns=(known.st_atime_ns, known.st_mtime_ns))

@@ -391,7 +391,7 @@ def read_request(data: bytes) -> Request:
 def read_value(value: Raw, kind: Any) -> Any:
     """Returns the value of a call; `FrameError` if it is of another type."""
     found = _read(msgspec.json.Decoder(kind), value)
-    protocol.check_depth([found])
+    protocol.check_depth(found if isinstance(found, Struct) else [found])
     return found
 
 

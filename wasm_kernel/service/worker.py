@@ -163,7 +163,7 @@ class _Worker:
         """Adds the commands that reach beyond the sandbox, as far as its caller offers them."""
         self._guest.commands.functions = opened.functions
         if any(each.name == RequestFacts.function for each in opened.functions):
-            self._guest.facts.add(RequestFacts(self._guest.commands.broker).now)
+            self._guest.facts.add(RequestFacts(self._broker).now)
         if opened.kernel is not None and isinstance(session, LastUse):
             self._serve_kernel(opened, opened.kernel, session, seen_folder)
         elif opened.forks:
@@ -197,7 +197,7 @@ class _Worker:
 
     def _note(self, text: str) -> None:
         """Makes the front end show a sentence beside the output of cells."""
-        self.send(messages.Noted(text))
+        self.send(messages.Noted(text[:_LOG_CHARACTERS]))
 
     def run(self) -> None:
         """Serves the service's requests, until the service closes the session or is gone.

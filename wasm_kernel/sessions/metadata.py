@@ -12,7 +12,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Any
 
 from msgspec import Struct
@@ -107,10 +107,7 @@ class Metadata(Struct, frozen=True):
 
     def touched(self, now: datetime) -> Metadata:
         """Returns the metadata after a cell; its time goes forward even if the clock does not."""
-        try:
-            return replace(self, updated_at=max(now, self.updated_at + _TICK))
-        except OverflowError:
-            raise MetadataCorrupted("its updated_at is the end of time") from None
+        return replace(self, updated_at=max(now, self.updated_at + _TICK))
 
     def render(self) -> bytes:
         """Returns the file's content; times are ISO 8601 in UTC with microseconds."""
@@ -128,9 +125,9 @@ def _time(fields: Mapping[str, Any], name: str) -> datetime:
     try:
         found = datetime.fromisoformat(text) if isinstance(text, str) else None
         aware = found if found is None or found.tzinfo else found.replace(tzinfo=UTC)
-        if aware is not None:
+        if aware is not None and 1 < aware.year < MAXYEAR:  # other zones have no such time
             return aware.astimezone(UTC)
-    except (ValueError, OverflowError):
+    except ValueError:
         pass
     raise MetadataCorrupted(f"its {name} is not an ISO 8601 time")
 
