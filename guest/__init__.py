@@ -1,4 +1,4 @@
-"""How the Python guest's binary is made: upstream's files, checked and patched.
+"""The recipe of the Python guest's binary: upstream's files, checked and patched.
 
 Only a build uses this package; nothing of it is installed. `recipe.py` is the way in.
 """

@@ -1,4 +1,4 @@
-"""Which room may import which, and how large a file and a function may grow.
+"""The limits of rooms, files and functions: the rooms that each may import, and sizes.
 
 Every import counts, also those inside functions, those for the type checker only, and those through
 `import_module` or `__import__` with a literal name.

@@ -387,7 +387,7 @@ def _duration(seconds: float) -> str:
 
 
 def describe(problem: Exception) -> str:
-    """Returns a problem in words, for people; that of an `OSError` has no path."""
+    """Returns a problem in words, for people; the words for an `OSError` have no path."""
     text = problem.strerror if isinstance(problem, OSError) else ""
     silent = "no memory is left" if isinstance(problem, MemoryError) else type(problem).__name__
     return text or str(problem) or silent

@@ -4,7 +4,7 @@ import { Words } from "./words.js";
 const { Dialog, InputDialog, Notification, showErrorMessage } = lib.apputils;
 const { PathExt } = lib.coreutils;
 
-/** What a user does to the session of the current notebook. */
+/** The actions of a user on the session of the current notebook. */
 export class Actions {
   constructor(app, trans, panel) {
     this.link = null; // the link of the current notebook

@@ -50,13 +50,13 @@ export class Words {
     return this.trans.__("Variables are as after %1", this.place(state));
   }
 
-  /** Whether the states would outlive the sandbox. */
+  /** Says whether the states would outlive the sandbox. */
   saved(tree) {
     if (tree.saved === null) return this.trans.__("not saved");
     return tree.saved ? this.trans.__("saved") : this.trans.__("saving…");
   }
 
-  /** How many variables a session goes on with, and since when. */
+  /** Says with how many variables a session goes on, and of what time. */
   variables({ variables, is_partial }, time) {
     const [count, date] = [variables.length, time.toLocaleString()];
     if (is_partial) return this.trans.__("More than %1 variables, of %2.", count, date);

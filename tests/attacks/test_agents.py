@@ -245,7 +245,7 @@ def values(text: str, encoding: str = "utf-8") -> bytes:
     ids=["objects", "behind escapes", "deep", "utf-16", "a text full of marks"],
 )
 def test_a_request_of_many_values_is_not_read(content: bytes, status: int) -> None:
-    """Reading it blocked the loop of all clients for seconds. Texts may be that long."""
+    """Formerly, reading it blocked the loop of all clients for seconds. Texts may be as long."""
     sender = Sender()
     assert asyncio.run(sender.send(content, connection="c1")) == status
     assert [size for *_, size in sender.app.requests][:1] == [len(content)] * (status == 200)
@@ -278,7 +278,7 @@ def test_updates_of_many_displays_take_time_in_proportion() -> None:
 def test_a_resource_that_holds_up_all_clients_is_refused_or_sent_in_base64(
     server: HttpServer, agents: Agents
 ) -> None:
-    """A resource of 30 MB whose JSON is six times as long took 4 s of the loop, and 2 GB."""
+    """Formerly, a resource of 30 MB with 180 MB of JSON took 4 s of the loop, and 2 GB."""
     eve = agents.http(server.url, EVE)
     eve.says(
         "open('large.txt', 'w').write('x' * 9_000_000); open('odd.txt', 'w').write('\\0a' * 9)"
@@ -334,7 +334,7 @@ def text_of(blocks: list[Any]) -> str:
     "data", [{"application/x-odd": "x"}, {"image/png": "iVBORw0KGgo="}, {"text/html": "x"}]
 )
 def test_outputs_that_no_reply_shows_make_few_files_and_lines(data: dict[str, Any]) -> None:
-    """A cell of a third of a second made the host write files for 48 s, and a reply of 296 kB."""
+    """Formerly, a cell of 0.3 s made the host write files for 48 s, and a reply of 296 kB."""
     blocks, files = reply_to([data] * 3_000)
     text = text_of(blocks)
     assert len(files) <= 50
@@ -379,7 +379,7 @@ async def test_unread_replies_hold_no_more_than_a_share() -> None:
 
 
 async def test_work_on_files_takes_turns_also_when_its_client_hangs_up() -> None:
-    """A hundred threads at once blocked the loop of all clients for seconds."""
+    """Formerly, a hundred threads at once blocked the loop of all clients for seconds."""
     running: list[str] = []
     most: Counter[str] = Counter()
     may_end = threading.Event()

@@ -250,7 +250,7 @@ def test_a_map_of_a_billion_parts_takes_no_memory(root: Path, tmp_path: Path) ->
 
 
 def test_a_negative_size_is_refused(root: Path, tmp_path: Path) -> None:
-    """A negative size sent Python's reader back to the same header, over and over."""
+    """Formerly, a negative size sent Python's reader back to the same header for ever."""
     odd = bytearray(member("files/x")[0].tobuf())
     odd[124:136] = (b"\xff" * 12)[:10] + b"\xfe\x00"
     odd[148:156] = b"        "

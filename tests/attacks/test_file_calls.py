@@ -94,7 +94,7 @@ def test_listings_that_never_end_take_bounded_memory(
 
 
 def test_files_that_come_and_go_leave_no_record(keeping: tuple[Guest, FileVersions]) -> None:
-    """The record of names that were never made took two gigabytes in 12 seconds."""
+    """Formerly, the record of names that were never made took two gigabytes in 12 seconds."""
     guest, versions = keeping
     path = guest.app.parent / "private" / KEPT / JOURNAL
     guest.one_path("path_create_directory", "d")
@@ -165,7 +165,7 @@ def test_moving_many_files_ends_with_the_cell(keeping: tuple[Guest, FileVersions
 
 
 def test_a_forks_undo_does_not_write_to_its_parents_files(tmp_path: Path) -> None:
-    """A content too large to be copied lay in the fork's workspace itself."""
+    """Formerly, a content too large to be copied lay in the fork's workspace itself."""
     places, root = (tmp_path / "parent", tmp_path / "fork"), tmp_path / "p"
     folders = [SandboxFolders.of_workspace(place, root) for place in places]
     parent, fork = (
@@ -198,7 +198,7 @@ def test_a_forks_undo_does_not_write_to_its_parents_files(tmp_path: Path) -> Non
 
 
 def test_a_plain_sandbox_on_a_sessions_folder_sees_its_files(tmp_path: Path) -> None:
-    """A second sandbox on a session's folder has the same files; before, it saw none of them."""
+    """Formerly, a second sandbox on a session's folder saw none of the session's files."""
     name, sandbox = create_session_sandbox(workspace_root=tmp_path)
     with sandbox:
         sandbox.execute("open('/app/mine', 'w').close()")

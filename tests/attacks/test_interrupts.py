@@ -176,7 +176,7 @@ def test_case_07_a_queued_cell_is_interrupted_before_it_runs(victim: Victim) -> 
 def test_case_07_an_interrupt_while_the_guest_starts_ends_the_cell(
     tmp_path: Path, has_worker: bool
 ) -> None:
-    """Formerly, the worker's answer to a cell that it interrupted before it was open was lost."""
+    """Formerly, a worker that was not open yet lost its answer to an interrupted cell."""
     with create_sandbox(workspace=tmp_path, policy=SMALL) as starting:
         assert isinstance(starting, Sandbox)
         future = starting.submit("while True: pass")
@@ -294,6 +294,6 @@ class Late:
 
 @pytest.mark.parametrize("code", ["del kept, Late", "late = Late(); del late"])
 def test_an_interrupt_that_outlives_its_cell_ends_no_later_one(victim: Victim, code: str) -> None:
-    """asyncio keeps some interrupts for later: one in 10,000 ended the next cell."""
+    """asyncio keeps some interrupts for later. Formerly, one in 10,000 ended the next cell."""
     victim.run(OUTLIVES, interrupt="begun")
     assert victim.says(f"{code}\nfor number in range(10**5): pass\nprint('went on')") == "went on"

@@ -55,7 +55,7 @@ def inhabit(outer: Path) -> str:
 
 @pytest.mark.parametrize("opening", OPENINGS, ids=KINDS)
 def test_a_guest_reaches_no_session_that_was_there_before(outer: Path, opening: Opening) -> None:
-    """The outer guest saw the session in its workspace, and renamed it away."""
+    """Formerly, the outer guest saw the session in its workspace, and could rename it."""
     name = inhabit(outer)
     with opening(outer) as sandbox:
         assert sandbox.execute(SEE).stdout == "[]\n"
@@ -79,7 +79,7 @@ def test_a_guest_reaches_no_session_that_comes_later(outer: Path, opening: Openi
 
 @pytest.mark.parametrize("place", [".", "NAME", "NAME/sub", "plain"])
 def test_no_mount_is_a_root_of_sessions_or_lies_in_one(tmp_path: Path, place: str) -> None:
-    """A cell listed the folders of other sessions, and could write to them."""
+    """Formerly, a cell listed the folders of other sessions, and could write to them."""
     root = tmp_path / "theirs"
     name, sandbox = create_session_sandbox(workspace_root=root)
     with sandbox:

@@ -114,7 +114,7 @@ def test_a_folder_that_becomes_a_link_leads_no_call_out(
 def test_kept_versions_are_never_other_peoples_files(
     guest: tuple[Guest, FileVersions], outside: Path
 ) -> None:
-    """F3: outside files were kept as earlier versions, and `%undo --files` handed them over."""
+    """F3. Formerly, outside files were kept as versions, and `%undo --files` gave them away."""
     tiny, versions = guest
     for number in range(40):
         (tiny.app / "d" / "sub" / str(number)).write_text("own")

@@ -82,7 +82,7 @@ def test_a_session_begun_during_a_deletion_is_not_deleted(
 def test_a_folder_that_is_swapped_at_the_last_moment_is_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user's own `mv`, which takes no lock, swaps it."""
+    """A user's own `mv`, which takes no lock, swaps the folder."""
     Session(SessionsRoot(tmp_path), ID).closed()
 
     def swap() -> None:

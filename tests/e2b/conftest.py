@@ -58,7 +58,7 @@ class Api:
     def begin(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> http.client.HTTPConnection:
-        """Sends a request, and does not read its answer; the system takes little of it."""
+        """Sends a request, and does not read its answer, of which the system holds little."""
         line = http.client.HTTPConnection(self.place, timeout=PATIENCE)
         line.sock = socket.socket()
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()

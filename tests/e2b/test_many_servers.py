@@ -62,7 +62,7 @@ def ids(answer: Api) -> set[str]:
 
 @pytest.mark.parametrize("kept", [(), ("--keep",)])
 def test_clients_of_an_ending_server_read_so(tmp_path: Path, kept: tuple[str, ...]) -> None:
-    """Formerly, they read that their sandbox was killed, or that "the service is closed"."""
+    """Formerly, clients read that their sandbox was killed, or that "the service is closed"."""
     code = "import time\nprint('began', flush=True)\ntime.sleep(600)"
     with (
         ExitStack() as ending,

@@ -68,7 +68,7 @@ def test_a_sleeping_kernel_has_no_worker_and_goes_on_with_everything(kernel: Rea
 
 
 def test_a_kernel_with_a_file_without_a_name_stays_awake(kernel: RealKernel) -> None:
-    """Another process could not open the file again."""
+    """The kernel's next worker could not open such a file again."""
     kernel.run("import os; gone = open('gone', 'w+'); gone.write('still'); os.remove('gone')")
     assert not happens(lambda: len(descendants(kernel.pid)) < WITH_A_WORKER, 1.5)
     assert kernel.run("gone.seek(0); print(gone.read()); gone.close()").stdout == "still\n"

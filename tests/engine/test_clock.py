@@ -113,7 +113,7 @@ STORIES = {
     "an interrupt delivered by other means is not raised again": "arm none; interrupt; "
     "interrupt_delivered; watch; raised 0",
 }
-"""What happens to a turn in this order; other words are methods of the clock."""
+"""Stories: the steps of a turn in order. Words that `HAPPENS` lacks are methods of the clock."""
 
 
 TICKS = range(25)
@@ -136,7 +136,7 @@ HAPPENS: dict[str, Callable[[Timed], object]] = {
     "pending": lambda timed: timed.signals.is_pending,
     "spares": lambda timed: timed.watch() is None,
 }
-"""What a story checks."""
+"""The checks of a story, by their names."""
 
 
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)

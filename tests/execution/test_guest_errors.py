@@ -159,7 +159,7 @@ print(fib(500) % 1000)
 
 
 def test_a_recursion_that_is_too_deep_looks_for_no_file(module_sandbox: BaseSandbox) -> None:
-    """A look at the files of all modules, for each of a thousand frames, took a second."""
+    """Formerly, a thousand frames looked at the files of all modules, which took a second."""
     code = """
 import sys, types
 class Probe(types.ModuleType):
@@ -218,7 +218,7 @@ def test_a_group_of_exceptions_is_an_error_with_its_parts(module_sandbox: BaseSa
 
 
 def test_the_code_of_a_cell_has_the_name_of_a_file(module_sandbox: BaseSandbox) -> None:
-    """Formerly, it was `<ipython-input-...>`, and rich showed no lines of cells."""
+    """Formerly, the name was `<ipython-input-...>`, and rich showed no lines of cells."""
     result = module_sandbox.execute("f = lambda: 1 / 0\nprint(f.__code__.co_filename)\nf()")
     assert result.stdout.startswith("/tmp/ipykernel_")
     assert result.error is not None

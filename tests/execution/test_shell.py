@@ -311,7 +311,7 @@ def test_a_program_calls_its_functions_at_exit_and_leaves_the_interpreter_as_it_
 
 
 def test_a_program_that_ends_by_a_system_call_ends_alone(shell: BaseSandbox) -> None:
-    """Formerly, the guest ended with it, and all variables of the cell."""
+    """Formerly, the guest ended with the program, and all variables were lost."""
     leaves = "import atexit, os\natexit.register(print, 'bye')\nprint('a')\n"
     leaves += "try: os._exit(3)\nexcept Exception: pass\nprint('b')"
     said(shell, f"kept = 1\nopen('leaves.py', 'w').write({leaves!r})")

@@ -89,7 +89,7 @@ def test_a_file_of_our_own_has_a_key_and_is_for_its_owner_alone(tmp_path: Path) 
 
 
 def test_half_a_character_is_sent_as_it_came(tmp_path: Path) -> None:
-    """msgspec refuses it; a reply repeats all that a client says of itself."""
+    """msgspec refuses a lone surrogate; a reply repeats all that a client says of itself."""
     opened = connection(tmp_path / "connection.json")
     opened.open(allow_unsigned=False)
     session, sent = opened.session, {"x": "\udc80 \ud800"}

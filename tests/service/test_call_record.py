@@ -119,7 +119,7 @@ def test_what_was_recorded_is_answered_again_without_a_call(recorded: Recorded) 
 
 
 def test_another_network_is_for_later_cells_like_all_other_options(tmp_path: Path) -> None:
-    """Formerly, the running cell had it at once, and the old one was never closed."""
+    """Formerly, the running cell got the new network at once, and the old one stayed open."""
     urn = Urn(10)
 
     def change() -> None:

@@ -180,7 +180,7 @@ def ends_interrupted(sandbox: Sandbox, code: str, begun: threading.Event) -> Non
 def test_an_interrupt_ends_an_awaited_call_however_early_it_comes(
     offering: Sandboxes, runtime: str
 ) -> None:
-    """Formerly, half of them in JavaScript cost the worker, after two seconds."""
+    """Formerly, half of the interrupts in JavaScript cost the worker, after two seconds."""
     begun = threading.Event()
 
     async def endless() -> None:
@@ -196,7 +196,7 @@ def test_an_interrupt_ends_an_awaited_call_however_early_it_comes(
 def test_javascript_that_catches_errors_ends_at_an_interrupt(
     offering: Sandboxes, call: str
 ) -> None:
-    """Formerly, it went on, or went on in the next cell, which never ended."""
+    """Formerly, the code went on, even in the next cell, which never ended."""
     begun = threading.Event()
 
     async def nap() -> None:
@@ -214,7 +214,7 @@ def test_javascript_that_catches_errors_ends_at_an_interrupt(
 
 
 def test_a_sandbox_that_is_closed_during_a_call_keeps_its_variables(offering: Sandboxes) -> None:
-    """Formerly, closing it took 5 seconds, and its worker ended as after a crash."""
+    """Formerly, closing took 5 seconds, and the sandbox's worker ended as after a crash."""
     door = Door()
     sandbox = offering(door.knock, session_id="one")
     says(sandbox, "x = 7")

@@ -150,7 +150,7 @@ print(sandbox.fork()[0].execute("print(x)").stdout)
 
 
 def test_private_state_ends_with_its_sandbox(make: Making, tmp_path: Path) -> None:
-    """Two sandboxes on one folder once had one private folder, which stayed."""
+    """Formerly, two sandboxes on one folder had one private folder, which stayed."""
     before = private_folders()
     command = [sys.executable, "-W", "ignore:This process", "-c", LEFT_OPEN, str(tmp_path / "work")]
     told = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -355,7 +355,7 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
 def test_a_system_clock_that_is_set_ahead_deletes_no_session(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Formerly, it deleted each one, however shortly before the session was used."""
+    """Formerly, such a clock deleted even sessions that were used a moment ago."""
     service = starting(limits=ServiceLimits(expire_seconds=1000))
     sandbox = service.create()
     says(sandbox, "x = 1")

@@ -98,7 +98,7 @@ def test_the_error_names_memory_if_the_system_has_ended_processes_for_it(
 def test_a_session_goes_on_after_the_system_had_no_thread_for_it(
     homes: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Formerly, all of its later cells waited for ever."""
+    """Formerly, all later cells of the session waited for ever."""
     sent: list[int] = []
 
     def records(channel: Channel) -> None:
@@ -207,7 +207,7 @@ def test_a_stopped_session_keeps_its_room_from_others_for_a_moment_only(
 def test_no_caller_waits_for_a_worker_that_reads_nothing(
     homes: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Formerly, a kernel's only thread waited in it, and no signal reached the kernel."""
+    """Formerly, a kernel's only thread waited for the worker, and no signal reached the kernel."""
     monkeypatch.setattr(worker_line, "_CLOSE_SECONDS", PATIENCE)
     is_over = threading.Event()
 
@@ -286,7 +286,7 @@ def test_a_session_that_needs_more_than_all_memory_is_refused_at_once(homes: Mak
 
 
 def test_a_listener_may_close_its_own_session(homes: Making) -> None:
-    """Formerly, its thread waited for itself."""
+    """Formerly, the session's thread waited for itself."""
     closed = threading.Event()
 
     class Closes(NoListener):

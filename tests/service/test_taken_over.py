@@ -190,7 +190,7 @@ def test_no_worker_answers_a_call_that_waits_for_the_next_worker(
 
 
 def test_no_worker_calls_a_function_that_is_offered_to_later_cells(homes: Making) -> None:
-    """Formerly, the running cell's worker could call it, if no function was offered earlier."""
+    """Formerly, the running cell's worker could call the first functions that were offered."""
     called: list[Any] = []
     answers: list[str] = []
     is_offered = threading.Event()
@@ -305,7 +305,7 @@ def test_a_workers_requests_end_with_the_cell(
 def test_a_worker_that_answers_and_never_closes_its_session_is_ended(
     homes: Making, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Formerly, closing it took more than two minutes."""
+    """Formerly, closing such a session took more than two minutes."""
 
     def stays(channel: Channel) -> None:
         request(channel)

@@ -193,7 +193,7 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
 def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
     tmp_path: Path,
 ) -> None:
-    """Formerly, its process was ended at once, and the large cell before it was lost."""
+    """Formerly, the guest's process was ended at once, and the large cell before was lost."""
     policy = ExecutionPolicy(grace_seconds=0.1)
     with (
         faulty("wasm_kernel.state.commits:write_content") as faults,

@@ -215,7 +215,7 @@ def test_a_link_for_a_private_folder_leads_nowhere(
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_pipe_among_the_commits_is_refused(parent: Path, tmp_path: Path, kind: str) -> None:
-    """F11: a pipe blocked its reader."""
+    """F11. Formerly, a pipe blocked its reader."""
     (tmp_path / "secret").write_text("secret")
     [place] = [path for path in contents_of(parent).iterdir() if path.name[0] != "."]
     place.unlink()
@@ -321,7 +321,7 @@ def test_forks_that_are_made_at_once_are_counted_one_after_the_other(parent: Pat
 def test_no_fork_takes_the_last_of_a_disk(
     parent: Path, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
-    """Formerly, `fork(1000)` filled it."""
+    """Formerly, `fork(1000)` filled the disk."""
     sizes = itertools.chain([2**40] * looks, itertools.repeat(2**27))
     there = lambda folder: SimpleNamespace(f_bavail=next(sizes), f_frsize=1)  # noqa: E731
     monkeypatch.setattr(os, "statvfs", there)

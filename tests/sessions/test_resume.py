@@ -219,7 +219,7 @@ def test_doctor_announces_sessions_that_this_guest_can_not_go_on_with(tmp_path: 
 
 
 def test_variables_wait_for_the_guest_that_saved_them(tmp_path: Path) -> None:
-    """Here the guest is of another language: the notice names that possibility, too."""
+    """Here the guest is of another language, which the notice names as a possibility, too."""
     cells = {
         "javascript": "x = 7; require('fs').writeFileSync('kept.txt', 'here')",
         "python": "print('x' in dir(), open('kept.txt').read()); x = 8",

@@ -35,7 +35,7 @@ def lose(session: Session, one: int) -> None:
 
 
 def test_a_cell_after_a_lost_one_is_the_head(session_of: Making, session: Session) -> None:
-    """Commit 3 was never written, but the undo from it was."""
+    """Commit 3 was never written, but an undo from commit 3 was."""
     three(session)
     session.go(1)
     session.history.save()
@@ -96,7 +96,7 @@ def test_a_commit_that_is_forgotten_takes_all_that_stands_on_it(
 
 
 def test_without_a_number_left_a_commit_is_refused_in_words(session: Session) -> None:
-    """No later process could read it."""
+    """No later process could read such a commit."""
     three(session)
     session.history.tree = replace(session.history.tree, last=index.ID_MOST)
     with pytest.raises(OSError, match="no numbers left"):

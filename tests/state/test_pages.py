@@ -1,4 +1,4 @@
-"""Which pages changed: all trackers pass the same tests."""
+"""Trackers find the pages that changed; all trackers pass the same tests."""
 
 from __future__ import annotations
 

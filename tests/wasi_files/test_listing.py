@@ -89,7 +89,7 @@ def test_beyond_the_last_entry_is_nothing(guest: Guest) -> None:
 
 
 def test_a_long_listing_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of a million long names took 700 MB."""
+    """Formerly, a folder of a million long names took 700 MB."""
     monkeypatch.setattr(listing, "MOST_BYTES", 2_000_000)
     entries = (FolderEntry(f"{number:0250}", number, abi.FILE_TYPE) for number in range(20_000))
     found, cookie, names = Listing(1, entries), 0, 0

@@ -57,7 +57,7 @@ _PROGRESSIVE, _OPTIMIZED, _KEEPS_RGB, _IS_YCBCR = 1, 2, 4, 8
 
 
 class Settings(Struct, frozen=True):
-    """What to write.
+    """The settings of a picture to write.
 
     Attributes:
         at: The address of the pixels.

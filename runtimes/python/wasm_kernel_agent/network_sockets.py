@@ -190,7 +190,7 @@ class NetworkSocket(socket.socket):
     listen = accept = dup = sendto = recvfrom = sendmsg = recvmsg = share = _refuse
 
     def detach(self) -> int:
-        """Leaves the connection to another socket."""
+        """Gives the connection up, so that another socket may use it."""
         self._closed, self._wire = True, None
         return -1
 

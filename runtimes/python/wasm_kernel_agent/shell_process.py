@@ -210,7 +210,7 @@ def _draw_anew_in_numpy() -> None:
 
 
 def _draws() -> Callable[[], None]:
-    """Returns the function that lets both modules draw on from where they are now."""
+    """Returns a function that sets the random numbers of both modules back to this state."""
     state, numpy_random = random.getstate(), sys.modules.get("numpy.random")
     if numpy_random is not None:
         bits, drawn = numpy_random.get_bit_generator(), numpy_random.get_state(legacy=False)

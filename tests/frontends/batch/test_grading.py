@@ -331,7 +331,7 @@ def test_a_check_that_refuses_nothing_is_known(load: Callable[[str], None]) -> N
 
 
 def test_a_check_that_gives_points_for_no_number_is_known(load: Callable[[str], None]) -> None:
-    """NaN is neither near nor far, so a submission that answered it got all points unnoticed."""
+    """Formerly, the answer NaN, which is neither near nor far, got all points unnoticed."""
     load(
         "@test(probes=['x'])\ndef is_far(x):\n    if abs(x - 42) > 0.1: return False\n"
         "    return True\n"

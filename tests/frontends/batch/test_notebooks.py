@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
 
-"""Which notebooks a batch has, how they are read, and where they are written."""
+"""The notebooks of a batch: how they are found, read and written."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_notebook_may_begin_with_the_mark_that_windows_puts_there(encoding: st
 def test_a_folder_with_the_name_of_the_home_is_no_other(
     make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`run *` beside a stranger's folder `~` ran the notebooks in the home folder of the user."""
+    """Formerly, `run *` beside a stranger's folder `~` ran the notebooks in the user's home."""
     make("~/a.ipynb", "'theirs'")
     home = make("home/a.ipynb", "'mine'").parent
     monkeypatch.setenv("HOME", str(home))
@@ -173,7 +173,7 @@ def test_a_hostile_notebook_is_read_in_time_that_grows_with_its_size() -> None:
 
 
 def test_a_notebook_with_a_lone_surrogate_can_be_written() -> None:
-    """Formerly, it ended the run of all notebooks on a cluster, and runs that compared outputs."""
+    """Formerly, such a notebook ended a whole run on a cluster, or a run that compared outputs."""
     cell = {"cell_type": "code", "id": "a", "source": "'\ud800'", "metadata": {}, "outputs": []}
     book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}}
     read = parse_notebook(json.dumps(book | {"cells": [cell | {"execution_count": None}]}).encode())
@@ -191,7 +191,7 @@ def test_a_notebook_of_an_old_format_takes_parameters() -> None:
 def test_a_notebook_of_many_values_is_not_read(
     values: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A notebook of 30 MB blocked all other notebooks for 72 s and took 6 GB."""
+    """Formerly, a notebook of 30 MB blocked all other notebooks for 72 s and took 6 GB."""
     monkeypatch.setattr(notebooks, "MOST_VALUES", 1_000)
     book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}
     text = json.dumps(book | {"metadata": {"x": "@"}})

@@ -170,7 +170,7 @@ def test_an_installed_image_brings_the_packages_it_was_built_of(
 def test_a_guest_whose_code_and_image_were_installed_has_its_files_laid_out(
     cache: Cache, small: PythonFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A confined kernel finds them there; it could not make them itself."""
+    """A confined kernel finds the files there; it could not make them itself."""
     language = PythonLanguage(cache)
     language.files = small
     monkeypatch.setattr(language.compiler, "being_kept", lambda *_: nullcontext())

@@ -51,7 +51,7 @@ class CellRequest(Struct, frozen=True):
     `cell` is the number of its call, `cells` the numbers that its user sees: its own, and
     that of the first cell of this kernel.
 
-    A front end that was taken over may send any; the rules of the network hold for all of them.
+    A front end that was taken over may send any request; the rules of the network hold for all.
     """
 
     cell: Annotated[int, Meta(ge=0, lt=2**62)]

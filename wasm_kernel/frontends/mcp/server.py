@@ -73,7 +73,7 @@ _ADVICE = dict.fromkeys(
     "workspace_bytes": "Delete what is not needed any more.",
     "reply_bytes": "Read one after the other.",
 }
-"""What an agent can do about a limit."""
+"""The advice to an agent about each limit."""
 
 
 class WorkspaceServer(MCPServer[None]):
