@@ -226,7 +226,7 @@ def test_every_foreign_import_is_declared() -> None:
     assert not wrong, told(wrong)
 
 
-def test_what_a_confined_kernel_imports_late_is_known_to_its_walls() -> None:
+def test_late_imports_of_a_confined_kernel_are_known_to_its_walls() -> None:
     others = {ROOT / PACKAGE / "frontends" / name for name in NOT_IN_A_KERNEL}
     others |= {ROOT / PACKAGE / name for name in ("integrations", "network")}
     within = (found for found in imports(PACKAGE) if others.isdisjoint(found.file.parents))

@@ -146,7 +146,7 @@ ODD_FILES = ("x", 5, {"1:2": "notes"}, {"1:2": ["/app"]}, {"1:2": ["/app", 3]}, 
 BAD |= {f"open files {odd}": [manifest(memory=MEMORY | {"open_files": odd})] for odd in ODD_FILES}
 
 
-def test_what_no_export_writes_is_refused_in_words(root: Path, tmp_path: Path) -> None:
+def test_members_that_no_export_writes_are_refused_in_words(root: Path, tmp_path: Path) -> None:
     for name, members in BAD.items():
         begun = time.process_time()
         told = refused(root, packed(tmp_path / "a.tar.gz", members))

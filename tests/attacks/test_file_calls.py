@@ -38,7 +38,7 @@ def file(fd: int, **fields: object) -> OpenFile:
     return replace(plain, **fields)
 
 
-def test_what_is_opened_again_is_not_written_to_in_a_folder_to_read_from(guest: Guest) -> None:
+def test_a_file_of_a_read_only_folder_that_is_opened_again_is_not_written_to(guest: Guest) -> None:
     """A table of open files may come from an archive, or from days when the mount was writable."""
     path = guest.app.parent / "ro" / "f"
     path.write_text("own")
@@ -114,7 +114,7 @@ def test_files_that_come_and_go_leave_no_record(keeping: tuple[Guest, FileVersio
     assert len(versions.ledger) < 10
 
 
-def test_what_came_and_went_before_a_commit_is_right_after_it(
+def test_files_that_came_and_went_before_a_commit_are_right_after_it(
     keeping: tuple[Guest, FileVersions],
 ) -> None:
     guest, versions = keeping

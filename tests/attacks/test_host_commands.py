@@ -120,7 +120,7 @@ def test_a_slow_command_ends_at_the_cells_deadline(knocker: Victim) -> None:
     assert result.duration < PATIENCE
 
 
-def test_what_is_done_before_a_cell_can_be_interrupted(victim: Victim) -> None:
+def test_work_before_a_cell_can_be_interrupted(victim: Victim) -> None:
     victim.says("x = 1")
     (victim.app / "busy").touch()
     cell = victim.sandbox.submit("x = 2")

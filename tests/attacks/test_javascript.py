@@ -165,7 +165,7 @@ def test_a_search_for_a_package_ends_with_the_cell() -> None:
     assert len(asked) < 5
 
 
-def test_what_a_cell_leaves_for_its_next_turn(sandbox: BaseSandbox) -> None:
+def test_a_property_that_a_cell_left_harms_no_later_turn(sandbox: BaseSandbox) -> None:
     leave = """
     Object.defineProperty(Object.prototype, 'then', { get() { for (;;); }, configurable: true })
     """

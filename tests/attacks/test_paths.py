@@ -111,7 +111,7 @@ SWAPPED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("kinds", "paths"), SWAPPED.values(), ids=SWAPPED)
-def test_what_is_swapped_leads_nowhere_outside_and_to_no_reserved_name(
+def test_swapped_files_lead_nowhere_outside_and_to_no_reserved_name(
     place: Path, kinds: tuple[str, ...], paths: tuple[str, ...]
 ) -> None:
     with swapping(place / "s", *kinds):

@@ -170,7 +170,7 @@ def test_killed_in_the_middle_no_session_is_half_deleted(root: Path) -> None:
     assert list(root.iterdir()) == []  # also the folders that a removal had renamed
 
 
-def test_what_seems_to_come_from_the_future_is_not_old(root: Path) -> None:
+def test_a_session_that_seems_to_come_from_the_future_is_not_old(root: Path) -> None:
     """The clock went back a year. The times of the files do not matter."""
     future, old = an_old_session(root, -YEAR), an_old_session(root)
     for workspace in (future, old):

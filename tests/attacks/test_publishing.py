@@ -136,7 +136,7 @@ PLANTED: dict[str, Callable[[Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_what_a_repository_planted_leads_nowhere(
+def test_files_that_a_repository_planted_lead_nowhere(
     one: Publishing, tmp_path: Path, planted: str
 ) -> None:
     if planted != "the folder":
@@ -302,7 +302,7 @@ def test_links_in_the_folder_are_not_written_through_nor_deleted(
     assert [each.name for each in outside.iterdir()] == ["key.csv"]
 
 
-def test_what_cells_are_not_shown_is_neither_replaced_nor_deleted(
+def test_files_that_cells_are_not_shown_are_neither_replaced_nor_deleted(
     one: Publishing, tmp_path: Path
 ) -> None:
     (one.book / "kept").mkdir()
@@ -342,7 +342,7 @@ def test_a_deep_path_is_not_looked_for(one: Publishing, monkeypatch: pytest.Monk
     assert steps == []
 
 
-def test_what_a_session_keeps_can_not_be_planted(one: Publishing) -> None:
+def test_kept_originals_can_not_be_planted(one: Publishing) -> None:
     (one.book / "mine.csv").write_text("mine")
     one.write("written/kept-x", "evil")
     one.write("mine.csv", "evil")

@@ -44,7 +44,7 @@ def whole(root: Path) -> Iterator[BaseSandbox]:
         yield sandbox
 
 
-def test_its_guest_sees_no_session(whole: BaseSandbox, root: Path) -> None:
+def test_a_guest_on_the_root_sees_no_session(whole: BaseSandbox, root: Path) -> None:
     code = "import os\nprint(sorted(p[0] + '/' + n for p in os.walk('/app') for n in p[1] + p[2]))"
     assert whole.execute(code).stdout == f"['/app/mine', '/app/mine/{UUID}', '/app/mine/file']\n"
 
@@ -76,7 +76,7 @@ for act in {!r}:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_its_guest_reaches_no_session(whole: BaseSandbox, root: Path, way: str) -> None:
+def test_a_guest_on_the_root_reaches_no_session(whole: BaseSandbox, root: Path, way: str) -> None:
     before = host_tree(root)
     whole.execute("import os; os.symlink('.', 'up'); os.symlink('..', 'mine/up')")
     for name in ("named", UUID, "copied", "below/deep"):
@@ -108,7 +108,7 @@ def test_its_guest_reaches_no_session(whole: BaseSandbox, root: Path, way: str) 
         "mine/.metadata.json",
     ],
 )
-def test_its_guest_makes_nothing_that_is_taken_for_one(
+def test_a_guest_on_the_root_makes_nothing_that_is_taken_for_a_session(
     whole: BaseSandbox, root: Path, name: str
 ) -> None:
     whole.execute("import os; os.mkdir('folder'); open('file', 'w').close()")
@@ -155,7 +155,7 @@ def test_a_folder_does_not_become_a_session_and_one_that_has_is_closed(
         shutil.rmtree(root / name)
 
 
-def test_what_is_hidden_does_not_count(root: Path) -> None:
+def test_hidden_files_do_not_count(root: Path) -> None:
     (root / "named" / "large").write_bytes(bytes(100_000))
     with create_sandbox(workspace=root, policy=ExecutionPolicy(workspace_bytes=50_000)) as sandbox:
         result = sandbox.execute("open('file', 'wb').write(bytes(40_000))")

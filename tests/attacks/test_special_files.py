@@ -61,7 +61,9 @@ REFUSALS = {"OSError", "PermissionError", "NotADirectoryError", "FileExistsError
 REFUSALS |= {"OperationalError", "SpecialFileError"}
 
 
-def test_what_may_hang_is_refused_at_once(victim: Victim, put_special: Callable[[], None]) -> None:
+def test_files_that_may_block_are_refused_at_once(
+    victim: Victim, put_special: Callable[[], None]
+) -> None:
     for use in USES:
         put_special()
         begun = time.monotonic()

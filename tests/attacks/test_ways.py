@@ -223,7 +223,7 @@ def test_case_09_no_link_too_deep_to_look_at_shows_a_hidden_name(session: Victim
         assert session.run(f"print(os.stat({path!r}))").error is not None
 
 
-def test_what_the_guest_writes_is_not_runnable_on_the_host(session: Victim) -> None:
+def test_files_that_the_guest_writes_are_not_runnable_on_the_host(session: Victim) -> None:
     tool = session.app / "tool"
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o6755)

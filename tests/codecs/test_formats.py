@@ -110,12 +110,12 @@ def test_numbers_are_written_and_read_again(sandbox: BaseSandbox) -> None:
 
 
 @pytest.mark.parametrize("code", REFUSED)
-def test_what_is_not_there_says_what_to_do(sandbox: BaseSandbox, code: str) -> None:
+def test_formats_that_are_not_there_say_what_to_do(sandbox: BaseSandbox, code: str) -> None:
     assert REFUSED[code] in said(sandbox, code)
 
 
 @pytest.mark.soak
-def test_what_pip_brings_in_reads_further_formats(tmp_path: Path) -> None:
+def test_packages_that_pip_brings_in_read_further_formats(tmp_path: Path) -> None:
     with create_sandbox(workspace=tmp_path, pip=True) as sandbox:
         for name in ("sample.xlsb", "data.h5"):
             shutil.copy(FILES / name, tmp_path)

@@ -86,7 +86,7 @@ print(len(ParquetFile(open("turns.parquet", "rb"))._groups))
     assert said(sandbox, code) == "4"
 
 
-def test_what_can_not_be_written_leaves_no_file(sandbox: BaseSandbox) -> None:
+def test_a_table_that_can_not_be_written_leaves_no_file(sandbox: BaseSandbox) -> None:
     code = "import os\npd.DataFrame({'a': ['\\ud800']}).to_parquet('broken.parquet')"
     assert "can't be written" in said(sandbox, code)
     assert said(sandbox, "print(os.path.exists('broken.parquet'))") == "False"
@@ -155,7 +155,7 @@ def test_a_column_that_parquet_has_no_type_for_is_named(sandbox: BaseSandbox) ->
         assert words in error
 
 
-def test_what_needs_pyarrow_says_so(sandbox: BaseSandbox) -> None:
+def test_options_that_need_pyarrow_say_so(sandbox: BaseSandbox) -> None:
     code = "pd.read_parquet('types.parquet', dtype_backend='pyarrow')"
     assert "'numpy_nullable' works" in said(sandbox, code)
     traceback = traceback_of(sandbox.execute("import pyarrow"))
@@ -201,7 +201,7 @@ REFUSED = {
 }
 
 
-def test_what_feather_refuses_is_refused_in_words(sandbox: BaseSandbox) -> None:
+def test_tables_that_feather_lacks_are_refused_in_words(sandbox: BaseSandbox) -> None:
     for code, words in REFUSED.items():
         assert words in said(sandbox, code), code
 

@@ -145,5 +145,5 @@ def test_a_list_of_files_is_one_table(sandbox: BaseSandbox) -> None:
         ("os.makedirs('empty', exist_ok=True); found('empty')", "there are no files in empty"),
     ],
 )
-def test_what_is_refused_is_refused_in_words(sandbox: BaseSandbox, code: str, words: str) -> None:
+def test_calls_are_refused_in_words(sandbox: BaseSandbox, code: str, words: str) -> None:
     assert words in said(sandbox, "df = pd.DataFrame({'a': [1], 'b': [2]})\n" + code)

@@ -29,7 +29,7 @@ def read(sandbox: SandboxOf, path: str) -> Answer:
     return sandbox.call("GET", f"/files?path={path}")
 
 
-def test_what_is_uploaded_is_there_for_cells(sandbox: SandboxOf) -> None:
+def test_uploaded_files_are_there_for_cells(sandbox: SandboxOf) -> None:
     body = parts(("a.txt", b"A"), ("/home/user/deep/b.bin", b"\0\xff"), ("/app/c.txt", b"C"))
     answer = sandbox.call("POST", "/files", body, MULTIPART)
     paths = ["/home/user/a.txt", "/home/user/deep/b.bin", "/app/c.txt"]

@@ -243,7 +243,7 @@ REFUSED = {
 }
 
 
-def test_what_a_sandbox_can_not_do_is_said(nb: RealKernel) -> None:
+def test_a_sandbox_says_which_calls_can_not_work(nb: RealKernel) -> None:
     for code, sentence in REFUSED.items():
         assert sentence in nb.run(code).stderr, code
 

@@ -143,7 +143,7 @@ def test_a_kernel_is_forked_with_its_launchers_arguments_variables_and_folder(
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("--WasmKernel.no_such=1", "-f", "new.json")])
-def test_what_it_writes_and_its_status_are_the_same(
+def test_a_forked_command_has_the_same_output_and_status(
     forker: Forker, arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     started = {**forker.env, launcher.SETTING: "0"}
@@ -175,7 +175,7 @@ def test_signals_reach_it_and_its_end_is_the_launchers(forker: Forker, root: Pat
         assert is_gone(process)
 
 
-def test_it_ends_with_its_launcher_and_goes_on_without_the_forker(
+def test_a_kernel_ends_with_its_launcher_and_goes_on_without_the_forker(
     spec: dict[str, str], root: Path, tmp_path: Path
 ) -> None:
     forker = Forker(tmp_path, spec | {"TZ": "UTC-1"})
@@ -195,7 +195,7 @@ def test_it_ends_with_its_launcher_and_goes_on_without_the_forker(
     assert {name for name in shared if "pidfd" not in name} <= own  # both may watch the forker
 
 
-def test_it_ends_with_the_process_that_asked_for_that(forker: Forker, tmp_path: Path) -> None:
+def test_a_kernel_ends_with_the_process_that_asked_for_that(forker: Forker, tmp_path: Path) -> None:
     file = tmp_path / "connection.json"
     asked = "import os, subprocess, sys; os.environ['JPY_PARENT_PID'] = str(os.getpid())"
     asked += "; subprocess.Popen([sys.executable, '-m', 'wasm_kernel', '-f', sys.argv[1]]); input()"
@@ -297,7 +297,7 @@ def test_a_kernel_in_a_folder_of_modules_gets_no_forker_of_kernels_elsewhere(
     assert elsewhere == also_elsewhere != inside
 
 
-def test_it_serves_no_launcher_after_the_installation_has_changed(
+def test_a_forker_serves_no_launcher_after_the_installation_has_changed(
     spec: dict[str, str], tmp_path: Path
 ) -> None:
     forker = Forker(tmp_path, spec | {"TZ": "UTC-2"})
@@ -355,7 +355,7 @@ def test_a_started_kernels_forker_forks_its_worker_before_it_listens_and_stays_w
     os.kill(forker, signal.SIGKILL)
 
 
-def test_it_ends_when_no_launcher_asks(spec: dict[str, str], tmp_path: Path) -> None:
+def test_a_forker_ends_when_no_launcher_asks(spec: dict[str, str], tmp_path: Path) -> None:
     forker = Forker(tmp_path, spec | {"TZ": "UTC-3"}, idle_seconds=2.0)
     ends(forker.process)
     assert not forker.path.exists()

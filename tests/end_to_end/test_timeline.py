@@ -257,7 +257,7 @@ def test_a_guest_neither_hears_a_view_nor_speaks_to_one(kernel: RealKernel, view
     assert "states" in view.ask("tree")
 
 
-def test_what_a_view_may_not_ask_is_refused_in_words(kernel: RealKernel, view: View) -> None:
+def test_wrong_requests_of_a_view_are_refused_in_words(kernel: RealKernel, view: View) -> None:
     for request, fields in (
         ("go", {"state": "1"}),
         ("go", {"state": 10**12}),
@@ -299,9 +299,7 @@ hostile_too = [Hostile(), {1: Hostile()}]
 RAN = "__import__('os').path.exists('/app/ran')"
 
 
-def test_what_changed_at_a_state_is_told_without_code_of_a_cell(
-    kernel: RealKernel, view: View
-) -> None:
+def test_changes_at_a_state_are_told_without_code_of_a_cell(kernel: RealKernel, view: View) -> None:
     kernel.run("a = 1; table = {'k': [1]}; gone = 0")
     kernel.run("a = 2; table['k'].append(2); del gone; text = 'x' * 100")
     kernel.run(HOSTILE)
@@ -370,7 +368,7 @@ Object.defineProperty(Object.prototype, "value", { get: () => "stolen" });
 """
 
 
-def test_what_changed_is_told_in_javascript_without_code_of_a_cell(tmp_path: Path) -> None:
+def test_changes_are_told_in_javascript_without_code_of_a_cell(tmp_path: Path) -> None:
     with starting_in(tmp_path) as start:
         kernel = start(name="wasm-javascript")
         view = View(kernel)

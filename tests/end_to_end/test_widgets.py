@@ -233,7 +233,7 @@ def test_a_reply_waits_for_the_answers_to_outputs_in_widgets(
         assert (seconds > 0.9) is (waits and is_first)
 
 
-def test_of_waiting_messages_with_all_outputs_the_last_one_is_delivered(page: RealKernel) -> None:
+def test_only_the_last_of_waiting_messages_with_all_outputs_is_delivered(page: RealKernel) -> None:
     page.run("import ipywidgets as w; out, seen = w.Output(model_id='o1'), []")
     page.run("out.observe(lambda change: seen.append(len(change.new)), 'outputs')")
     page.run(

@@ -69,7 +69,7 @@ def test_an_interrupt_ends_the_longest_sleep(guest: Guest) -> None:
         thread.join()
 
 
-def test_what_was_printed_is_seen_before_a_sleep(guest: Guest) -> None:
+def test_printed_text_is_seen_before_a_sleep(guest: Guest) -> None:
     guest.write(1, b"before")
     poll(guest, timer(1))
     assert guest.said == [("stdout", "before")]

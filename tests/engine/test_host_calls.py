@@ -23,14 +23,14 @@ DATA, DEEP = Preopen(CLOSED, "/data"), Preopen(CLOSED, "/data/deep")
 
 
 @pytest.mark.parametrize(("at", "length"), [(0, 0), (0, SIZE), (SIZE - 1, 1), (SIZE, 0)])
-def test_what_lies_inside_is_read(guest: Guest, at: int, length: int) -> None:
+def test_ranges_inside_the_memory_are_read(guest: Guest, at: int, length: int) -> None:
     assert len(guest.instance.memory.read(at, length)) == length
 
 
 @pytest.mark.parametrize(
     ("at", "length"), [(SIZE, 1), (0, SIZE + 1), (-1, 1), (0, -1), (2**32, 1), (2**64, 2**64)]
 )
-def test_what_lies_outside_is_not_read(guest: Guest, at: int, length: int) -> None:
+def test_ranges_outside_of_the_memory_are_not_read(guest: Guest, at: int, length: int) -> None:
     with pytest.raises(OutOfBounds):
         guest.instance.memory.read(at, length)
     with pytest.raises(OutOfBounds):

@@ -34,7 +34,7 @@ def saved(make: Making, tmp_path: Path) -> image.BaseImage:
     return image.BaseImage(path, "tiny", record)
 
 
-def test_what_one_guest_writes_no_other_sees(make: Making, saved: image.BaseImage) -> None:
+def test_no_guest_sees_the_writes_of_another(make: Making, saved: image.BaseImage) -> None:
     before = saved.path.read_bytes()
     one, other = make(), make()
     for guest in (one, other):

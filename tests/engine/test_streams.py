@@ -78,7 +78,7 @@ def test_a_stream_is_cut_beyond_its_own_cap() -> None:
     assert heard.of("stderr").startswith("12345\ufffd\n[wasm-kernel] ")
 
 
-def test_what_is_held_is_bounded() -> None:
+def test_held_text_is_bounded() -> None:
     out, heard = streams(10 * HOLD_CHARS)
     for _ in range(5):
         out.feed("stdout", b"x" * HOLD_CHARS)

@@ -41,7 +41,7 @@ def head_bytes(sandbox: Sandbox) -> int:
     return sandbox.checkpoints()[-1].bytes
 
 
-def test_what_is_deleted_goes_back_to_the_machine(sandbox: Sandbox) -> None:
+def test_memory_of_deleted_variables_goes_back_to_the_machine(sandbox: Sandbox) -> None:
     sandbox.execute("import numpy as np; big = np.full(80 << 17, 1.5)")
     wait_saved(sandbox)
     assert head_bytes(sandbox) > 75 * MIB

@@ -63,7 +63,7 @@ def test_a_field_of_the_wrong_kind_is_refused(why: str, fields: dict[str, Any]) 
         (CommMessage("msg", "c", buffers=(bytes(49 << 20),)), "the most is 48 MiB"),
     ],
 )
-def test_what_fits_no_frame_is_refused_in_words(message: CommMessage, words: str) -> None:
+def test_messages_that_fit_no_frame_are_refused_in_words(message: CommMessage, words: str) -> None:
     comms, told = Comms(), Page()
     comms.from_guest(frame())
     assert comms.from_page(message, {}, told) is None

@@ -223,7 +223,7 @@ def test_mounted_folders_are_the_same_for_both(
     assert says(parent, "import os; print(sorted(os.listdir('/shared')))") == "['f', 'g']"
 
 
-def test_what_can_not_be_copied_is_named_in_the_first_cell(
+def test_files_that_can_not_be_copied_are_named_in_the_first_cell(
     parent: Sandbox, forked: Forking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(parent.workspace)

@@ -39,7 +39,7 @@ except jsonschema.ValidationError as problem:
 """
 
 
-def test_what_plotly_and_altair_check_their_figures_with_is_there(
+def test_schemas_that_plotly_and_altair_check_figures_with_are_there(
     module_sandbox: BaseSandbox,
 ) -> None:
     result = module_sandbox.execute(SCHEMAS)

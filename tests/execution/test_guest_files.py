@@ -60,7 +60,7 @@ def test_cd_goes_back_and_forth(sandbox: Sandbox) -> None:
     assert history[1:] == ["0: /app", "1: /app/a", "2: /app", "3: /app/a"]
 
 
-def test_what_is_stored_outlives_the_kernel(tmp_path: Path) -> None:
+def test_stored_variables_outlive_the_kernel(tmp_path: Path) -> None:
     with create_sandbox(workspace=tmp_path) as first:
         stored = first.execute("import numpy as np\nkept = {'a': np.ones(3)}\n%store kept")
         assert stored.stdout == "Stored 'kept' (dict)\n"
@@ -75,7 +75,7 @@ def test_what_is_stored_outlives_the_kernel(tmp_path: Path) -> None:
         assert "no stored variable" in second.execute("%store -r kept").stdout
 
 
-def test_what_cannot_be_stored_leaves_nothing_behind(sandbox: Sandbox) -> None:
+def test_a_variable_that_cannot_be_stored_leaves_nothing_behind(sandbox: Sandbox) -> None:
     assert not sandbox.execute("hard = (n for n in ())\n%store hard").success
     assert "hard" not in sandbox.execute("%store").stdout
 

@@ -389,7 +389,7 @@ for _ in range(2):
     assert says(put_back(module_sandbox), IMPORT + code) == "\n".join(["int32 8589934592"] * 2)
 
 
-def test_what_compiled_code_makes_as_int32_is_not_taken_for_positions(
+def test_int32_arrays_of_compiled_code_are_not_taken_for_positions(
     module_sandbox: BaseSandbox,
 ) -> None:
     code = """

@@ -29,7 +29,7 @@ def test_a_cell_without_await_can_begin_a_task(sandbox: BaseSandbox) -> None:
     assert ended.outputs[0].data["text/plain"] == "3"
 
 
-def test_what_needs_no_waiting_is_done_within_the_cell(sandbox: BaseSandbox) -> None:
+def test_a_task_that_needs_no_waiting_is_done_within_the_cell(sandbox: BaseSandbox) -> None:
     sandbox.execute(STEPS + "async def quick(): print('done')")
     result = sandbox.execute("task = asyncio.create_task(quick())")
     assert (result.stdout, result.stderr) == ("done\n", "")
@@ -130,6 +130,8 @@ def test_pools_of_processes_make_their_calls_with_copies(sandbox: BaseSandbox) -
     assert sandbox.execute(PROCESSES).stderr == ""
 
 
-def test_what_only_processes_share_is_refused_in_words(module_sandbox: BaseSandbox) -> None:
+def test_objects_that_only_processes_share_are_refused_in_words(
+    module_sandbox: BaseSandbox,
+) -> None:
     for code in ("multiprocessing.Process(target=print).start()", "multiprocessing.Queue()"):
         assert "no processes" in error_of(module_sandbox.execute("import multiprocessing\n" + code))

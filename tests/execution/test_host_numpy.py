@@ -103,7 +103,7 @@ def test_an_interrupt_lets_the_product_finish(opened: Opening, faults: Faults) -
     assert says(sandbox, "print((c == 1000).all())") == "True"
 
 
-def test_what_the_host_computes_burns_fuel(warm_metered: None, opened: Opening) -> None:
+def test_work_of_the_host_burns_fuel(warm_metered: None, opened: Opening) -> None:
     sandbox = opened(fuel_budget=20_000_000_000)
     assert sandbox.execute(f"{MAKE}\na, b = np.ones((2, 1000, 1000), 'f4')").success
     consumed = sandbox.execute("np.matmul(a, b)\nNone").fuel_consumed

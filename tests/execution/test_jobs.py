@@ -52,7 +52,7 @@ def test_the_guest_is_started_once_and_again_after_a_failure(
 
 
 @pytest.mark.parametrize("is_in_guest", [False, True])
-def test_its_end_waits_for_the_host_and_not_for_a_guest_that_does_not_stop(
+def test_the_end_waits_for_the_host_and_not_for_a_guest_that_does_not_stop(
     made: Callable[[Begin], GuestJobs], monkeypatch: pytest.MonkeyPatch, is_in_guest: bool
 ) -> None:
     monkeypatch.setattr("wasm_kernel.execution.jobs.JOIN_SECONDS", 0.01)
@@ -72,7 +72,7 @@ def test_its_end_waits_for_the_host_and_not_for_a_guest_that_does_not_stop(
     assert gate.result(SECONDS)
 
 
-def test_its_end_does_not_wait_for_a_start(
+def test_the_end_does_not_wait_for_a_start(
     made: Callable[[Begin], GuestJobs], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first start compiles for a minute, and there is nothing to save yet."""
@@ -125,7 +125,7 @@ def test_an_interrupt_between_two_cells_is_for_the_first_that_waits(
 
 
 @pytest.mark.parametrize("problem", [OSError(24, "Too many open files", "/home/a"), MemoryError()])
-def test_what_the_system_refuses_is_said_in_words_without_paths(
+def test_errors_of_the_system_are_said_in_words_without_paths(
     made: Callable[[Begin], GuestJobs], problem: Exception
 ) -> None:
     jobs = made(lambda: None)

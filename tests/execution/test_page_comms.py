@@ -84,7 +84,7 @@ def test_a_callback_that_does_not_let_itself_be_interrupted_is_stopped(tmp_path:
 # -- journeys in memory
 
 
-def test_what_a_callback_changed_is_taken_back_with_the_cell_before(notebook: Notebook) -> None:
+def test_changes_by_a_callback_are_taken_back_with_the_cell_before(notebook: Notebook) -> None:
     notebook.run(OBSERVED)
     notebook.run("y = 1")
     for value in range(5):

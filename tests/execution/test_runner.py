@@ -59,7 +59,7 @@ def test_a_question_that_is_refused_says_why(module_sandbox: Sandbox) -> None:
     assert "The page is gone." in error_of(result)
 
 
-def test_what_was_printed_before_an_output_comes_before_it(module_sandbox: Sandbox) -> None:
+def test_text_that_was_printed_before_an_output_comes_before_it(module_sandbox: Sandbox) -> None:
     page = Page()
     code = "for i in range(3):\n  print(i, end='')\n  display(i)"
     module_sandbox.execute(code, listener=page)

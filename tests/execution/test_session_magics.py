@@ -224,7 +224,7 @@ def test_fuel_is_told_so_far_left_and_for_the_last_cell(warm_metered: None, tmp_
 
 
 @pytest.mark.parametrize("line", ["%session_path", "%prune_sessions --older-than 1h --apply"])
-def test_what_only_a_kernel_does_is_refused_elsewhere(run: Run, line: str) -> None:
+def test_magics_that_need_a_kernel_are_refused_elsewhere(run: Run, line: str) -> None:
     text = run(line, fails="UsageError").stderr
     assert "works in notebooks and consoles. Here, the program that runs this session" in text
 

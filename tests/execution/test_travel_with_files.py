@@ -135,7 +135,7 @@ def test_a_file_of_any_size_is_kept_when_it_is_removed_or_moved(opened: Opening)
     assert state(sandbox) == {"big": "x" * 5000, "other": "o"}
 
 
-def test_what_is_kept_stays_below_its_cap(opened: Opening) -> None:
+def test_kept_versions_stay_below_their_cap(opened: Opening) -> None:
     sandbox = opened(files_history_bytes=100_000)
     for number in range(16):
         says(sandbox, f"_ = open('a', 'w').write('{number % 10}' * 20_000)")
@@ -209,7 +209,7 @@ def test_files_without_a_name_go_when_nothing_knows_them(opened: Opening) -> Non
     assert says(sandbox, "print(os.listdir('/tmp'))") == "[]"
 
 
-def test_what_a_silent_cell_leaves_is_no_reason_to_keep_a_failed_cells_files(
+def test_a_silent_cell_is_no_reason_to_keep_the_files_of_a_failed_cell(
     sandbox: Sandbox,
 ) -> None:
     says(sandbox, "_ = open('a', 'w').write('good')")

@@ -178,7 +178,7 @@ def test_a_keeper_may_have_the_next_begin_anew(
     third.release()
 
 
-def test_what_is_noted_for_the_next_keeper_can_be_anything(private: Folder, tmp_path: Path) -> None:
+def test_the_note_for_the_next_keeper_may_hold_anything(private: Folder, tmp_path: Path) -> None:
     for content in (b"", b"null", b'{"anew": 1}', b"\xff", b"[" * 100_000):
         (tmp_path / "holder").write_bytes(content)
         assert Holder.of(private) == Holder(alive=True)  # as after a crash

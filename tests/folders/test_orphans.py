@@ -66,7 +66,9 @@ def missed(private: Path, hours: float) -> None:
 
 @pytest.mark.parametrize("anew", [False, True])
 @pytest.mark.parametrize("place", ["one", "."])
-def test_what_rm_leaves_is_removed_a_week_later(root: Path, place: str, anew: bool) -> None:
+def test_private_folders_that_rm_left_are_removed_a_week_later(
+    root: Path, place: str, anew: bool
+) -> None:
     young, old = a_session(root, "young", hours=24 * 6), a_session(root, hours=24 * 8)
     shutil.rmtree(root / place)
     if anew:
@@ -116,7 +118,7 @@ def test_a_mount_point_is_not_taken_for_gone(root: Path, monkeypatch: pytest.Mon
     assert private.exists()
 
 
-def test_what_is_in_use_is_not_removed(root: Path) -> None:
+def test_a_private_folder_in_use_is_not_removed(root: Path) -> None:
     private = a_session(root)
     session = Session(SessionsRoot(root), "one")
     shutil.rmtree(root / "one")
@@ -281,7 +283,7 @@ UNSAFE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", UNSAFE)
-def test_what_is_not_safe_beside_the_root_is_not_used(
+def test_an_unsafe_folder_beside_the_root_is_not_used(
     root: Path, state: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     if "another's" in kind and os.geteuid() != 0:

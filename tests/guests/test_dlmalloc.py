@@ -61,7 +61,7 @@ def test_nothing_but_whole_pages_of_free_chunks_above_the_image_is_told() -> Non
     assert unknown.free(LEAST) == []
 
 
-def test_what_a_hostile_guest_writes_there_stays_inside_its_memory() -> None:
+def test_words_of_a_hostile_guest_lead_nowhere_outside_of_its_memory() -> None:
     chance = random.Random(5)
     for _ in range(200):
         memory = FakeMemory()

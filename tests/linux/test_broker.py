@@ -94,7 +94,7 @@ _SPAWNED = f"{_HANDLERS}\nbroker = spawn()\n"
 
 
 @needs_walls
-def test_it_stays_outside_the_walls(tmp_path: Path) -> None:
+def test_the_broker_stays_outside_the_walls(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("known outside")
     code = f"""{_SPAWNED}
 walls = confinement.Confinement("required")
@@ -174,7 +174,7 @@ def test_calls_are_answered_cancelled_or_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("request_", ["", "Deaf", "Compute"])
-def test_it_ends_soon_after_the_one_inside(tmp_path: Path, request_: str) -> None:
+def test_the_broker_ends_soon_after_the_process_inside(tmp_path: Path, request_: str) -> None:
     """F25: idle, in a handler that does not heed cancelling, or computing."""
     code = f"""{_HANDLERS}
 watch, alive = os.pipe()  # its other end closes once all who have it are gone
@@ -227,7 +227,9 @@ print(time.monotonic() - begun < 30)
     ],
     ids=["kind", "name", "depth", "values", "many"],
 )
-def test_it_ends_when_a_stranger_sends_an_invalid_message(sent: str, tmp_path: Path) -> None:
+def test_the_broker_ends_when_a_stranger_sends_an_invalid_message(
+    sent: str, tmp_path: Path
+) -> None:
     """Formerly, the broker's reading thread died, and the broker outlived its kernel."""
     code = f"""{_SPAWNED}
 for data in {sent}:

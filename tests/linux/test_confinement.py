@@ -183,7 +183,7 @@ FILE_CALLS = {
 
 
 @needs_walls
-def test_what_is_kept_can_be_reached_and_nothing_else(tmp_path: Path) -> None:
+def test_kept_paths_can_be_reached_and_no_others(tmp_path: Path) -> None:
     code = _FILES_SHUT + "\n".join(f"print(tried(lambda: {call}))" for call in FILE_CALLS)
     assert dict(zip(FILE_CALLS, said_by(code, *folders(tmp_path)), strict=True)) == FILE_CALLS
 

@@ -36,7 +36,7 @@ def test_a_file_is_replaced_as_a_whole_or_stays(inside: Path) -> None:
         assert folder.names() == ["head"]
 
 
-def test_what_is_not_a_regular_file_is_refused_at_once(inside: Path, outside: Path) -> None:
+def test_special_files_are_refused_at_once(inside: Path, outside: Path) -> None:
     os.mkfifo(inside / "fifo")
     (inside / "link").symlink_to(outside / "key")
     (inside / "zero").symlink_to("/dev/zero")

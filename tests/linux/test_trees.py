@@ -132,7 +132,7 @@ def test_two_may_empty_a_folder_at_once(here: Path, monkeypatch: pytest.MonkeyPa
     assert list(here.iterdir()) == []
 
 
-def test_what_can_not_be_read_is_left_out_and_named(here: Path, there: Path) -> None:
+def test_files_that_can_not_be_read_are_left_out_and_named(here: Path, there: Path) -> None:
     (here / "file").write_text("x")
     (here / "folder").mkdir()
     (here / "open").write_text("y")

@@ -114,7 +114,7 @@ def test_closed_folders_are_left_out_and_opened_only_by_force(here: Path) -> Non
         assert list(here.iterdir()) == []
 
 
-def test_what_is_not_ours_to_open_is_an_error(here: Path) -> None:
+def test_a_folder_that_is_not_ours_to_open_is_an_error(here: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs another user's folder")
     (here / "ours").mkdir()

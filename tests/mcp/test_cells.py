@@ -261,7 +261,7 @@ def test_functions_of_the_operator_are_described_to_the_model_and_requests_are_c
         assert "1 requests to the network" in agent.call("list_sessions").text
 
 
-def test_what_a_session_holds_is_told_with_times_and_names(stdio: Agent) -> None:
+def test_the_content_of_a_session_is_told_with_times_and_names(stdio: Agent) -> None:
     stdio.says("import math as mm, json; import os.path; from os import path; n = 1")
     info = stdio.call("get_workspace_info").text
     assert stdio.call("list_sessions").handle in info.splitlines()[0]

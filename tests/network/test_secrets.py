@@ -63,7 +63,9 @@ def test_a_placeholder_in_a_header_becomes_the_value(
     assert base64.b64decode(got["Authorization"].split()[1]) == f"user:{VALUE}".encode()
 
 
-def test_it_stays_one_under_another_rule(rule: NetworkRule, http: Server, https: Server) -> None:
+def test_a_placeholder_stays_one_under_another_rule(
+    rule: NetworkRule, http: Server, https: Server
+) -> None:
     for server in (http, https):
         events: Events = []
         got = sent(rule, server, f"Authorization: Bearer {MARK}\r\n", events)
@@ -186,7 +188,7 @@ def test_an_echo_in_pieces_is_hidden(seed: int) -> None:
     assert found == whole.replace(VALUE.encode(), b"*" * len(VALUE))
 
 
-def test_what_is_held_back_tells_nothing_of_the_value() -> None:
+def test_held_back_bytes_tell_nothing_of_the_value() -> None:
     def shown(part: str) -> list[bytes]:
         secrets = RequestSecrets([Secret("API_KEY")])
         asyncio.run(secrets.fill([(b"x", MARK.encode())], "/"))

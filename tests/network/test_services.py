@@ -93,7 +93,7 @@ def reaching(services: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
     ],
     ids=["seaborn", "sklearn", "pandas"],
 )
-def test_what_is_built_in_fetches_its_data(reaching: Sandbox, code: str, expected: str) -> None:
+def test_built_in_packages_fetch_their_data(reaching: Sandbox, code: str, expected: str) -> None:
     assert says(reaching, code) == expected
 
 

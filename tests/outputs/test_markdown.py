@@ -23,7 +23,7 @@ def test_plain_formatting_stays_markdown(text: str) -> None:
     "text",
     [":::{iframe} https://x.y\n:::", "{abbr}`x`", "# x {#main .jp-Dialog}", "x {a=b}", "{: .x}"],
 )
-def test_what_some_renderers_make_more_of_comes_as_html(text: str) -> None:
+def test_markdown_that_some_renderers_make_more_of_comes_as_html(text: str) -> None:
     assert set(safe(text)) == {"text/html"}
 
 

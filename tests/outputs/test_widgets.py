@@ -96,7 +96,7 @@ LOOKS = {
 
 
 @pytest.mark.parametrize(("name", "traits"), LOOKS.items(), ids=lambda value: str(value)[:20])
-def test_what_widgets_are_used_for_passes(page: Page, name: str, traits: dict[str, Any]) -> None:
+def test_everyday_traits_of_widgets_pass(page: Page, name: str, traits: dict[str, Any]) -> None:
     module = BASE if name == "Layout" else CONTROLS
     state = page.open("w1", identity(name, module) | traits).data["state"]
     assert {key: state[key] for key in traits} == traits
@@ -203,7 +203,9 @@ SINKS: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "trait", "value"), SINKS, ids=lambda value: str(value)[:30])
-def test_what_a_trait_can_not_be_is_left_out(page: Page, name: str, trait: str, value: Any) -> None:
+def test_a_wrong_value_of_a_trait_is_left_out(
+    page: Page, name: str, trait: str, value: Any
+) -> None:
     assert trait not in page.make(name, **{trait: value})
     assert page.told
     assert trait not in page.update("w1", **{trait: value})
@@ -439,7 +441,7 @@ def test_static_shows_no_widgets_and_trusted_all() -> None:
         (CommMessage("close", "c1"), True),
     ],
 )
-def test_what_the_page_may_open_itself(page: Page, message: CommMessage, fine: bool) -> None:
+def test_the_page_itself_may_open_few_comms(page: Page, message: CommMessage, fine: bool) -> None:
     assert page.gate.admits(message) is fine
 
 

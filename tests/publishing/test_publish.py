@@ -98,7 +98,9 @@ def test_a_published_file_is_replaced_by_another_session(one: Publishing, tmp_pa
     tomorrow.session.closed()
 
 
-def test_what_another_notebook_published_stays_with_it(one: Publishing, tmp_path: Path) -> None:
+def test_files_that_another_notebook_published_stay_with_it(
+    one: Publishing, tmp_path: Path
+) -> None:
     other = tmp_path / "other.ipynb"
     other.write_text("{}")
     bind(one.session.root, "one", other)
@@ -219,7 +221,7 @@ def test_a_cell_names_files_in_every_way(one: Publishing) -> None:
             cell.says(line)
 
 
-def test_where_no_notebook_is_known_the_setting_is_named(one: Publishing) -> None:
+def test_the_setting_is_named_if_no_notebook_is_known(one: Publishing) -> None:
     one.place = replace(one.place, folder=())
     one.write("r.csv")
     assert "`c.WasmKernel.publish_folder = " in EndedCell(one).wrote("r.csv")

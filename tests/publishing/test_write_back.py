@@ -113,7 +113,7 @@ def test_a_kept_original_is_no_other_name_of_the_users_file(one: Writing, tmp_pa
 
 
 @pytest.mark.usefixtures("disk")
-def test_what_the_user_changed_since_stays(one: Writing) -> None:
+def test_files_that_the_user_changed_since_stay(one: Writing) -> None:
     for act in (one.wrote, one.deleted, one.undone):
         one.wrote("r.csv", "session")
         (one.book / "r.csv").write_text("edited")
@@ -164,7 +164,7 @@ def test_cells_see_files_that_the_user_deleted_or_made_again(one: Writing) -> No
     assert one.files == {"mine.csv": "another"}
 
 
-def test_what_has_no_room_in_the_session_is_not_taken_over(one: Writing) -> None:
+def test_files_without_room_in_the_session_are_not_taken_over(one: Writing) -> None:
     one.place = replace(one.place, policy=ExecutionPolicy(workspace_bytes=100, workspace_files=50))
     one.wrote("r.csv", "session")
     (one.book / "r.csv").write_text("x" * 200)
@@ -209,7 +209,7 @@ def test_a_folder_goes_with_what_the_session_wrote(one: Writing) -> None:
     assert not (one.app / ".wh.a").exists()
 
 
-def test_what_is_read_only_stays(one: Writing) -> None:
+def test_read_only_files_stay(one: Writing) -> None:
     (one.book / "mine.csv").chmod(0o444)
     assert "read-only" in one.wrote("mine.csv", "x")["mine.csv"]
     assert "read-only" in one.deleted("mine.csv")["mine.csv"]
@@ -224,7 +224,7 @@ def test_temporary_files_leave_no_notes(one: Writing) -> None:
     assert one.files == {"mine.csv": "mine"}
 
 
-def test_what_can_not_be_kept_is_not_replaced(one: Writing) -> None:
+def test_files_that_can_not_be_kept_are_not_replaced(one: Writing) -> None:
     one.place = replace(one.place, policy=ExecutionPolicy(files_history_bytes=5))
     (one.book / "b.csv").write_text("b")
     (one.book / "c.csv").write_text("c")
@@ -333,7 +333,7 @@ def test_a_stop_in_the_midst_is_made_up_for_later(one: Writing) -> None:
     assert set(one.files) == {"mine.csv", "r.csv", "s.csv"}
 
 
-def test_what_the_user_changes_during_a_cell_is_seen_by_the_next(one: Writing) -> None:
+def test_files_that_the_user_changes_during_a_cell_are_seen_by_the_next(one: Writing) -> None:
     turn, place = Turn(one), one.book / "r.csv"
     with Folder.open(one.book) as book:
         for kernel in range(2):  # the second kernel finds the work of the first
@@ -392,7 +392,7 @@ def test_whatever_both_do_nothing_of_the_users_is_lost(one: Writing, seed: int) 
     assert one.files.items() >= users.items()
 
 
-def test_where_cells_see_nothing_nothing_is_written(
+def test_nothing_is_written_to_a_folder_that_cells_do_not_see(
     one: Writing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(one.book))

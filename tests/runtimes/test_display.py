@@ -17,7 +17,7 @@ def test_clear_output_says_whether_to_wait(serve: Serve) -> None:
     assert turn.frames == [{"op": "clear_output", "wait": True}]
 
 
-def test_what_json_lacks_is_translated(serve: Serve) -> None:
+def test_values_that_json_lacks_are_translated(serve: Serve) -> None:
     values = "{(1, 2): [b'123', {4}], 'd': __import__('datetime').date(2026, 1, 2), 's': '\\ud800'}"
     [turn] = serve(f"display({{'image/png': b'123', 'a/json': {values}}}, raw=True)")
     carried = {"(1, 2)": ["MTIz", [4]], "d": "2026-01-02", "s": "?"}
@@ -44,7 +44,9 @@ def test_a_display_is_updated_in_place(serve: Serve) -> None:
         ("{'image/png': b'x' * 60_000_000}", "too large to show"),
     ],
 )
-def test_what_no_frame_can_carry_becomes_a_note(serve: Serve, bundle: str, note: str) -> None:
+def test_content_that_no_frame_can_carry_becomes_a_note(
+    serve: Serve, bundle: str, note: str
+) -> None:
     [turn] = serve(f"display({bundle}, raw=True)")
     [frame] = turn.sent("display")
     assert list(frame["data"]) == ["text/plain"]

@@ -98,7 +98,7 @@ def test_json_that_is_not_json_is_refused() -> None:
         ("polars-runtime-32 needs compiled code. It is needed by polars 1.3.", "polars"),
     ],
 )
-def test_what_pip_can_not_install_has_a_stand_in(text: str, module: str) -> None:
+def test_packages_that_pip_can_not_install_have_a_stand_in(text: str, module: str) -> None:
     assert advice_on_packages(text) == f" In place of {module}: {STAND_INS[module]}."
 
 

@@ -97,7 +97,7 @@ def replaying(recorded: Recorded, urn: Urn) -> Any:
     )
 
 
-def test_what_was_recorded_is_answered_again_without_a_call(recorded: Recorded) -> None:
+def test_recorded_calls_are_answered_again_without_a_call(recorded: Recorded) -> None:
     said, other = recorded[2], Urn(999)
     with replaying(recorded, other) as sandbox:
         assert says(sandbox, CODE) == said

@@ -78,7 +78,7 @@ def test_outputs_are_cleaned_as_in_this_process(server: ForkServer, mode: Mode) 
         assert walled.comm(OPENED, never_stop) == own.comm(OPENED, never_stop)
 
 
-def test_what_waits_to_be_cleaned_when_the_cell_is_interrupted_is_left_out(
+def test_outputs_that_wait_to_be_cleaned_at_an_interrupt_are_left_out(
     server: ForkServer,
 ) -> None:
     with closing(WalledCleaner(server, Mode.SAFE, "auto")) as walled:

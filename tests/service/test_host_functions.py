@@ -88,7 +88,7 @@ def test_errors_are_of_the_same_class_and_name_no_place_of_the_host(offering: Sa
     assert "not object" in fails(sandbox, "put_off(object())")
 
 
-def test_what_no_message_can_carry_is_an_error_in_words(
+def test_values_that_no_message_can_carry_are_errors_in_words(
     offering: Sandboxes, caplog: pytest.LogCaptureFixture
 ) -> None:
     def deep(n: int) -> Any:

@@ -64,7 +64,7 @@ def make(tmp_path: Path, ending: ExitStack) -> Making:
     return one
 
 
-def test_its_guest_is_behind_both_walls_in_a_process_that_ends_with_it(
+def test_the_guest_is_behind_both_walls_in_a_process_that_ends_with_the_sandbox(
     make: Making, tmp_path: Path
 ) -> None:
     sandbox = make()
@@ -83,7 +83,7 @@ def test_its_guest_is_behind_both_walls_in_a_process_that_ends_with_it(
         sandbox.execute("1")
 
 
-def test_what_is_wrong_is_said_before_anything_is_made(make: Making, tmp_path: Path) -> None:
+def test_wrong_options_are_refused_before_anything_is_made(make: Making, tmp_path: Path) -> None:
     overlap = ExecutionPolicy(mounts=[Mount(tmp_path, "/data")])
     with pytest.raises(PolicyError, match="workspace"):
         make(policy=overlap)

@@ -32,7 +32,7 @@ def sandbox(module_sandbox: Any) -> Any:
     return put_back(module_sandbox)
 
 
-def test_what_no_message_can_carry_is_replaced_or_refused(sandbox: Sandbox) -> None:
+def test_text_that_no_message_can_carry_is_replaced_or_refused(sandbox: Sandbox) -> None:
     assert sandbox.execute("print('\ud800')").stdout == "?\n"
     with pytest.raises(FrameError, match="surrogates"):
         sandbox.query({"op": "complete", "code": "\ud800", "cursor_pos": 1}).result(30)
@@ -85,7 +85,7 @@ def test_an_argument_of_a_wrong_type_is_refused_and_nothing_is_lost(
         (lambda sandbox: sandbox.offer_functions(print), "functions is of type Iterable"),
     ],
 )
-def test_what_the_sandbox_can_not_take_is_refused_at_once(
+def test_arguments_that_the_sandbox_can_not_take_are_refused_at_once(
     sandbox: Sandbox, call: Callable[[Any], object], words: str
 ) -> None:
     """Formerly, a wrong logger hung the next cell, and a query could run code like a cell."""

@@ -448,7 +448,9 @@ def test_limits_that_make_no_sense_are_refused() -> None:
         ServiceLimits(queue=None)  # type: ignore[arg-type]
 
 
-def test_what_a_service_does_not_understand_is_refused(service: Service, tmp_path: Path) -> None:
+def test_options_that_a_service_does_not_understand_are_refused(
+    service: Service, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match="'auto', 'required' or 'off', not 'require'"):
         Service(tmp_path, confinement="require")
     with pytest.raises(TypeError, match="limits is of type ServiceLimits, not dict"):

@@ -235,7 +235,7 @@ def test_outputs_are_counted_as_they_are_kept(
     assert peak.grown < 128 * MIB
 
 
-def test_what_a_worker_says_of_itself_is_no_more_than_it_can_be(homes: Making) -> None:
+def test_figures_of_a_worker_are_no_more_than_they_can_be(homes: Making) -> None:
     """A worker's figures count in the sums and the memory of the whole service."""
 
     def boasts(channel: Channel) -> None:

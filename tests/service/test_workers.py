@@ -459,7 +459,7 @@ def test_the_walls_of_a_worker_hold_against_native_code(
         b'{"kind":"text","call":1,"name":"stdout","text":"' + b"x" * 65 * 2**20 + b'"}',
     ],
 )
-def test_what_a_worker_must_not_send_is_refused(data: bytes) -> None:
+def test_messages_that_a_worker_must_not_send_are_refused(data: bytes) -> None:
     with pytest.raises(FrameError):
         report = messages.read_report(data)
         # from Python 3.14 on, only reading the value finds how deep it is

@@ -292,7 +292,7 @@ def test_a_damaged_state_costs_the_variables_and_not_the_files(
     assert not list((private_of(there / made.session_id) / "state").iterdir())
 
 
-def test_what_is_missing_is_told_by_the_export_and_a_name_of_no_checkpoint_left_out(
+def test_the_export_tells_of_missing_states_and_leaves_out_names_of_none(
     here: Path, there: Path, archive: Path
 ) -> None:
     with session_in(here, RuntimeType.JAVASCRIPT) as sandbox:

@@ -323,7 +323,9 @@ PIECES = st.sampled_from(["a", "*", "?", "[ab]", "[!a]*", "a*", "*.csv", "**", "
     st.lists(st.lists(NAMES, min_size=1, max_size=4), max_size=8),
     st.lists(PIECES, min_size=1, max_size=5).filter(lambda pieces: pieces[-1] != "**"),
 )
-def test_it_finds_what_pathlib_finds(tree: list[list[str]], pieces: list[str]) -> None:
+def test_a_pattern_finds_the_files_that_pathlib_finds(
+    tree: list[list[str]], pieces: list[str]
+) -> None:
     folder = Path(tempfile.mkdtemp())
     try:
         for parts in tree:

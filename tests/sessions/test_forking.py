@@ -228,7 +228,9 @@ def test_a_pipe_among_the_commits_is_refused(parent: Path, tmp_path: Path, kind:
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
-def test_what_is_left_out_is_told(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_a_fork_leaves_out_are_told(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = os.open
 
     def refused(path: Any, *args: Any, **options: Any) -> int:

@@ -95,7 +95,9 @@ def test_time_goes_forward_also_where_the_clock_steps_back(
     assert metadata_of(file.parent)["created_at"] == THEN.isoformat(timespec="microseconds")
 
 
-def test_what_others_change_is_kept(file: Path, workspace: Path, private: Path | None) -> None:
+def test_fields_that_others_change_are_kept(
+    file: Path, workspace: Path, private: Path | None
+) -> None:
     written = touch(workspace, private)
     file.write_text(json.dumps({**metadata_of(file.parent), "note": "kept"}))
     written = touch(workspace, private, written)
@@ -173,7 +175,7 @@ def _link(file: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, _link])
-def test_what_is_no_file_is_left_as_it_is(
+def test_special_files_are_left_as_they_are(
     workspace: Path, private: Path | None, make: Callable[[Path], None]
 ) -> None:
     file = workspace / ".metadata.json"

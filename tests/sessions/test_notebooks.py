@@ -89,7 +89,7 @@ def test_other_bytes_are_another_notebook_the_same_a_backup(root: Path, notebook
     assert session_of(root, notebook) == session
 
 
-def test_where_files_can_t_be_told_apart_bytes_and_path_decide(
+def test_bytes_and_path_decide_if_files_can_not_be_told_apart(
     root: Path, notebook: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FileMark, "of", lambda fd: FileMark(1, "", 0, ""))
@@ -121,7 +121,9 @@ def test_a_deleted_session_is_told_and_not_made_again(root: Path, notebook: Path
     assert session_of(root, notebook) == again.session.id
 
 
-def test_of_kernels_that_start_at_once_one_has_the_session(root: Path, notebook: Path) -> None:
+def test_one_of_several_kernels_that_start_at_once_has_the_session(
+    root: Path, notebook: Path
+) -> None:
     session = session_of(root, notebook)
     with ThreadPoolExecutor(8) as threads:
         started = list(threads.map(lambda _: NotebookKernel(root, notebook), range(16)))

@@ -46,7 +46,7 @@ def get(root: Path, **options: Any) -> BaseSandbox:
     return get_session_sandbox(ID, workspace_root=root, **options)
 
 
-def test_what_is_open_is_found_and_not_started_twice(root: Path) -> None:
+def test_an_open_sandbox_is_found_and_not_started_twice(root: Path) -> None:
     first = get(root)
     first.execute("x = 1")
     assert get(root) is first

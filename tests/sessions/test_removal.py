@@ -186,7 +186,7 @@ def test_a_removal_that_another_process_finishes_at_once_leaves_no_private_folde
     assert not private.exists()
 
 
-def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_cut_short(
+def test_a_session_that_cannot_be_deleted_keeps_its_id_also_after_a_killed_removal(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail = raising(OSError(5, "Input/output error"))
@@ -215,7 +215,7 @@ def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_c
     assert [path.name for path in tmp_path.iterdir()] == [ID]
 
 
-def test_what_is_deleted_in_part_keeps_its_metadata(
+def test_a_session_that_is_deleted_in_part_keeps_its_metadata(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pruning never deletes a session without metadata."""

@@ -152,7 +152,9 @@ def test_opening_removes_what_a_killed_writer_left(workspace: Path, tmp_path: Pa
     assert list(workspace.glob(PATTERN)) == []
 
 
-def test_what_was_just_begun_stays(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_that_was_just_begun_stays(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()
     Session(SessionsRoot(workspace.parent), "one").closed()
     assert len(list(workspace.glob(PATTERN))) == 1

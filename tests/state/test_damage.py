@@ -265,7 +265,7 @@ def test_a_full_disk_while_damage_is_mended_loses_nothing(session_of: Making, st
     assert list((stored / "unused").iterdir()) == []
 
 
-def test_what_an_index_must_forget_is_not_forgotten_if_it_can_not_be_rewritten(
+def test_dropped_commits_stay_dropped_if_the_index_can_not_be_rewritten(
     session_of: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = session_of()

@@ -103,7 +103,7 @@ def test_without_a_number_left_a_commit_is_refused_in_words(session: Session) ->
         session.cell(p1="more")
 
 
-def test_what_killed_writers_left_is_swept(session_of: Making, session: Session) -> None:
+def test_files_that_killed_writers_left_are_swept(session_of: Making, session: Session) -> None:
     three(session)
     for name in (".index.aside", "contents/.9.aside", f"contents/{'0' * 64}"):
         (session.folder / name).write_bytes(b"half")

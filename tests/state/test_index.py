@@ -89,7 +89,7 @@ def entries(folder: Folder) -> list[Record | None]:
     return list(read_index(folder).entries)
 
 
-def test_what_is_written_is_read(folder: Folder, written: Path) -> None:
+def test_written_records_are_read(folder: Folder, written: Path) -> None:
     reading = read_index(folder)
     assert list(reading.entries) == RECORDS
     assert (reading.image, reading.next_number) == ("image", len(RECORDS) + 1)

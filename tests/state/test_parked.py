@@ -145,7 +145,7 @@ def test_a_content_that_was_touched_is_checked_again(session: Session, used: lis
     assert used == [False]
 
 
-def test_where_memory_cannot_be_kept_everything_is_laid(
+def test_everything_is_laid_if_memory_cannot_be_kept(
     session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = raising(OSError(errno.ENOMEM, "no"))

@@ -92,7 +92,7 @@ def test_cells_in_a_row_are_folded_too(session_of: Making, monkeypatch: pytest.M
     assert session.go(60) == {0: "v59"}
 
 
-def test_what_waits_to_be_written_is_not_put_off_by_folding(
+def test_waiting_commits_are_not_put_off_by_folding(
     session_of: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cells come faster than they are written, yet each is written in its turn."""

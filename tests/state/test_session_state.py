@@ -183,7 +183,7 @@ def test_names_that_were_removed_for_room_are_told_of(
     assert "the saved states were removed" in caplog.text
 
 
-def test_what_has_no_name_does_not_outlive_variables(opened: Opening, tmp_path: Path) -> None:
+def test_states_without_a_name_do_not_outlive_variables(opened: Opening, tmp_path: Path) -> None:
     first = opened(resume=Resume.NEVER)
     says(first, "x = 'kept'")
     first.checkpoint("clean")

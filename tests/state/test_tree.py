@@ -33,7 +33,7 @@ def test_a_restore_can_be_redone_too() -> None:
 
 
 @pytest.mark.parametrize("cells", [4, 0, -(2**31)])
-def test_what_is_no_number_of_cells_before_is_not_undone(cells: int) -> None:
+def test_a_number_that_is_not_one_of_cells_before_is_not_undone(cells: int) -> None:
     with pytest.raises(TravelError, match="Only 3 cells" if cells == 4 else None):
         line(3).plan("undo", cells)
     with pytest.raises(TravelError, match="No cell can be undone" if cells == 4 else None):
@@ -72,7 +72,7 @@ def test_the_latest_cell_of_a_number_is_meant() -> None:
 @pytest.mark.parametrize(
     "where", ["nope", "", "0", "99", "-1", "9" * 5000, "²", "../../x", "In[]", "\0"]
 )
-def test_what_is_not_there_is_told_with_what_is(where: str) -> None:
+def test_the_error_about_a_missing_state_names_those_that_exist(where: str) -> None:
     with pytest.raises(TravelError, match="Named checkpoints: early"):
         Tree(line(3).commits, 4, {"early": 2}).plan("restore", name=where)
 

@@ -424,7 +424,9 @@ def test_links_that_take_long_to_follow_do_not_block(
     assert real.call("path_remove_directory", "out") == abi.EINTR
 
 
-def test_what_a_copy_replaces_counts_as_long_as_it_is_open(tmp_path: Path, over: Over) -> None:
+def test_a_file_that_a_copy_replaces_counts_as_long_as_it_is_open(
+    tmp_path: Path, over: Over
+) -> None:
     (tmp_path / "lower").mkdir()
     (tmp_path / "lower" / "small").write_bytes(b"x")
     real = over(workspace_bytes=1000)

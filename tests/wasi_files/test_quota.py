@@ -91,7 +91,7 @@ def test_a_file_that_the_host_filled_over_the_limit_can_be_written_over(limited:
     assert written(guest, opened(guest, "b"), 1) == -abi.ENOSPC
 
 
-def test_what_others_put_there_between_turns_counts(tmp_path: Path) -> None:
+def test_files_of_others_between_turns_count(tmp_path: Path) -> None:
     with Folder.open(tmp_path) as folder:
         quota = Quota([Preopen(folder, "/app")], 10 * KB, 10, now=lambda: 0.0)
         quota.begin_turn()
@@ -192,7 +192,7 @@ def test_a_call_that_fails_costs_nothing_and_a_folder_is_a_name(limited: Making)
     assert guest.one_path("path_create_directory", "e") == abi.ENOSPC
 
 
-def test_what_moves_in_from_a_mount_must_fit(limited: Making, tmp_path: Path) -> None:
+def test_files_that_move_in_from_a_mount_must_fit(limited: Making, tmp_path: Path) -> None:
     guest = limited()
     folder = tmp_path / "other" / "d"
     folder.mkdir()

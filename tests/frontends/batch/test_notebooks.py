@@ -50,7 +50,9 @@ def test_folders_globs_and_files_are_found_once(
     assert one.output == tmp_path / "in" / "x.ipynb"
 
 
-def test_what_cannot_begin_is_refused_before_anything_runs(make: Making, tmp_path: Path) -> None:
+def test_a_run_that_cannot_begin_is_refused_before_anything_runs(
+    make: Making, tmp_path: Path
+) -> None:
     file = make("a.ipynb", "1")
     make("b.ipynb", "1")
     with pytest.raises(BatchError, match="no notebook"):

@@ -126,7 +126,7 @@ def test_a_cell_has_its_time_and_what_follows_is_not_run(
     assert executed(tmp_path / "out" / "deep" / "late.ipynb")[1] == ("print('never')", "")
 
 
-def test_what_a_notebook_writes_lies_beside_the_executed_one(
+def test_results_of_a_notebook_lie_beside_the_executed_one(
     make: Making, run: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rates.csv").write_text("1")
@@ -495,7 +495,7 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("module", NEEDS)
-def test_what_an_option_needs_is_looked_for_before_anything_is_run(
+def test_packages_that_an_option_needs_are_looked_for_before_anything_is_run(
     make: Making,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

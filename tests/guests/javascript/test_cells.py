@@ -46,7 +46,7 @@ def test_declarations_may_be_repeated_and_are_seen_in_later_cells(javascript: Ba
     assert value(javascript, "typeof l") == "'undefined'"
 
 
-def test_what_is_printed_comes_in_order_and_by_stream(javascript: BaseSandbox) -> None:
+def test_printed_text_comes_in_order_and_by_stream(javascript: BaseSandbox) -> None:
     result = javascript.execute(
         "console.log('a', { b: [1] }); console.error('%d!', 3); console.log()"
     )
@@ -214,7 +214,7 @@ def test_an_interrupt_ends_the_cell_and_nothing_else(javascript: BaseSandbox, co
         ("'x'.repeat(2 ** 30)", "RangeError"),
     ],
 )
-def test_what_goes_too_deep_is_an_error_like_others(
+def test_code_that_goes_too_deep_raises_an_error_like_others(
     javascript: BaseSandbox, code: str, error: str
 ) -> None:
     javascript.execute("var before = 1")

@@ -90,7 +90,7 @@ ABSENT = {
 }
 
 
-def test_what_can_not_be_imported_says_why(javascript: BaseSandbox) -> None:
+def test_a_module_that_can_not_be_imported_says_why(javascript: BaseSandbox) -> None:
     for name, why in ABSENT.items():
         assert why in problem(javascript, f"await import({name!r})")
 

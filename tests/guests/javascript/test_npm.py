@@ -93,7 +93,7 @@ REFUSED = {
 }
 
 
-def test_what_is_refused(sandbox: BaseSandbox) -> None:
+def test_wrong_lines_are_refused_in_words(sandbox: BaseSandbox) -> None:
     for words, why in REFUSED.items():
         assert why in problem(sandbox, f"%npm install {words}"), words
 
@@ -113,7 +113,7 @@ def test_links_in_packages_lead_nowhere(sandbox: BaseSandbox) -> None:
     assert "E" in problem(sandbox, f"fs.writeFileSync('{place}/index.js', '')")
 
 
-def test_it_is_off_unless_it_is_allowed(javascript: BaseSandbox) -> None:
+def test_npm_is_off_unless_it_is_allowed(javascript: BaseSandbox) -> None:
     assert "%npm is not allowed in this sandbox" in problem(javascript, "%npm install one")
 
 

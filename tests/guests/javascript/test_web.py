@@ -72,11 +72,11 @@ REFUSED = {
 }
 
 
-def test_what_is_there_and_how_it_is_shown(javascript: BaseSandbox) -> None:
+def test_interfaces_that_are_there_and_how_they_are_shown(javascript: BaseSandbox) -> None:
     assert {code: value(javascript, code) for code in THERE} == THERE
 
 
-def test_what_is_refused(javascript: BaseSandbox) -> None:
+def test_wrong_arguments_are_refused(javascript: BaseSandbox) -> None:
     for code, error in REFUSED.items():
         assert problem(javascript, code).startswith(error), code
 

@@ -167,7 +167,7 @@ def called(node: ast.expr | None) -> list[tuple[str, str]]:
 
 @example("\\\n%forkx = %fork")
 @given(TEXTS)
-def test_it_agrees_with_ipython_on_every_cell_that_runs(code: str) -> None:
+def test_the_reader_agrees_with_ipython_on_every_cell_that_runs(code: str) -> None:
     theirs = as_ipython(code)
     if theirs is not None:
         ours = [(order.name, order.line) for order in commands_in(code, NAMES)]

@@ -173,7 +173,9 @@ def test_large_sorts_are_done_in_pieces(
     assert guest.ask(STABLE_SORT + 1, at, numbers.size) == NOT_DONE
 
 
-def test_what_is_broken_off_is_called_done_and_what_is_refused_not(guest: GuardedGuest) -> None:
+def test_work_that_is_broken_off_is_called_done_and_a_refused_request_is_not(
+    guest: GuardedGuest,
+) -> None:
     numbers = np.arange(20_000.0)
     at, guest.pieces = guest.put(4096, numbers), 0
     assert guest.ask(SORT + 1, at, numbers.size) == DONE

@@ -15,7 +15,7 @@ from wasm_kernel.linux.files import file_identity
 from wasm_kernel.state.file_journal import NotKept
 
 
-def test_what_changed_its_kind(workspace: Workspace) -> None:
+def test_files_that_changed_their_kind_are_restored(workspace: Workspace) -> None:
     link = "a link that is no \udcff UTF-8"
     workspace.write("file", "text")
     workspace.make_folder("folder")
@@ -63,7 +63,7 @@ def test_a_file_that_others_wrote_to_since_can_be_had_again(workspace: Workspace
     assert workspace.state == {"a": "editor"}
 
 
-def test_what_others_made_in_a_folder_stays(workspace: Workspace) -> None:
+def test_files_that_others_made_in_a_folder_stay(workspace: Workspace) -> None:
     workspace.make_folder("d")
     workspace.write("d/f", "cell")
     (workspace.root / "d" / "theirs").write_text("x")

@@ -90,7 +90,7 @@ def test_a_file_that_is_removed_is_kept_with_a_link_or_a_copy(
     assert workspace.state == {"a": "old"}
 
 
-def test_what_no_commit_needs_is_let_go(workspace: Workspace) -> None:
+def test_versions_that_no_commit_needs_are_let_go(workspace: Workspace) -> None:
     for number in range(6):
         for text in ("a second change is not kept", f"{number}"):
             workspace.write("a", text)

@@ -89,9 +89,7 @@ def test_a_requirements_file_is_read_as_pip_reads_it() -> None:
         ("x" * 3_000, "only names"),
     ],
 )
-def test_what_a_requirements_file_can_not_ask_for_is_refused_by_its_line(
-    line: str, why: str
-) -> None:
+def test_a_wrong_line_of_a_requirements_file_is_refused_by_its_number(line: str, why: str) -> None:
     with pytest.raises(PackageError) as refusal:
         parse("install -r reqs.txt", (("reqs.txt", f"# one\nrich\n{line}\n"),))
     assert str(refusal.value).startswith("reqs.txt, line 3: ")

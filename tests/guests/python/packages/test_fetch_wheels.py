@@ -122,7 +122,7 @@ def test_too_much_is_not_fetched(
     assert "more than" in refusal("big", into=tmp_path / "to")
 
 
-def test_what_pip_reads_of_a_wheel_has_an_end(
+def test_metadata_that_takes_too_much_memory_ends_pip(
     index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pip reads the whole metadata of a wheel; 1 MB compressed may become 1 GB."""

@@ -97,7 +97,7 @@ def test_a_traceback_shows_the_source_of_a_package(stocked: BaseSandbox) -> None
     assert "return" in "\n".join(traceback_of(stocked.execute("import one; one.fail()")))
 
 
-def test_what_is_there_is_not_fetched_again(stocked: BaseSandbox) -> None:
+def test_packages_that_are_there_are_not_fetched_again(stocked: BaseSandbox) -> None:
     result = stocked.execute("%pip install one numpy")
     assert result.stdout.startswith("Requirement already satisfied: numpy ")
     assert "Requirement already satisfied: one 1.5" in result.stdout
@@ -224,7 +224,7 @@ IMPOSSIBLE = {
 }
 
 
-def test_what_can_not_be_is_said_in_a_sentence_and_nothing_changes(
+def test_impossible_requests_are_refused_in_a_sentence_and_change_nothing(
     guest: BaseSandbox, index: Make
 ) -> None:
     index("fast", tags="py3-none-linux_x86_64")

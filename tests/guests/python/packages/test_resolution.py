@@ -48,7 +48,7 @@ class Index:
                 have[wish.name] = max(right, key=lambda k: k.version)
 
 
-def test_what_a_package_needs_comes_with_it_a_round_for_each_level() -> None:
+def test_needs_of_a_package_come_with_it_a_round_for_each_level() -> None:
     index = Index(
         known("a", "1", "b", "c>=2"), known("b", "1", "d"), known("c", "2"), known("d", "1.0", "a")
     )

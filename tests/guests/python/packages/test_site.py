@@ -47,7 +47,7 @@ def modules(folder: Path) -> set[str]:
     return {n for n in content(folder) if "dist-info" not in n and n != module.RECORD}
 
 
-def test_what_is_installed_is_described_as_python_expects(folder: Path, make: Make) -> None:
+def test_installed_packages_are_described_as_python_expects(folder: Path, make: Make) -> None:
     SitePackages(folder).change([open_wheel(make("one", needs=("two",)))], asked=["one"])
     [found] = distributions(path=[str(folder / "site-packages")])
     assert found.read_text("INSTALLER") == "wasm-kernel\n"

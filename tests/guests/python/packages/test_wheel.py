@@ -69,7 +69,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_no_session_should_hold_is_refused(make: Make, kind: str) -> None:
+def test_wheels_that_no_session_should_hold_are_refused(make: Make, kind: str) -> None:
     options, why = REFUSED[kind]
     path = make("bad", **options)
     with pytest.raises(PackageError, match=why) as refusal:
