@@ -225,12 +225,11 @@ def how_long(total: float, used: float, elapsed: float, processors: int) -> str:
 
     `total` and `used` are seconds of processor time, `elapsed` the seconds since the work began.
     """
-    if used >= 1.2 * total:
-        return "it takes longer than estimated, as on a busy machine"
     if used >= total:
-        return "it should end soon"
+        return "it takes longer than estimated, as on a busy machine"
     pace = used / elapsed if elapsed > _PACE_SECONDS else processors
-    return f"about {5 * math.ceil((total - used) / max(pace, 0.01) / 5)} s left"
+    seconds = 5 * math.ceil((total - used) / max(pace, 0.01) / 5)
+    return f"about {seconds} s left, longer on a busy machine"
 
 
 @contextlib.contextmanager
