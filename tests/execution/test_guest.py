@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faces import error_of, says
+from tests.faces import error_of, says, traceback_of
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 
 
@@ -18,6 +18,12 @@ def test_a_memory_error_names_the_limit_and_its_setting(module_sandbox: BaseSand
     assert error.startswith("MemoryError:")
     assert limit in error
     assert "memory_bytes" in error
+
+
+def test_source_that_is_nested_too_deep_is_no_lack_of_memory(module_sandbox: BaseSandbox) -> None:
+    shown = "".join(traceback_of(module_sandbox.execute("eval('-' * 100_000 + '1')")))
+    assert "too complex to parse" in shown
+    assert "memory_bytes" not in shown
 
 
 def test_imports_complete_to_modules_inside_the_guests_zips(module_sandbox: BaseSandbox) -> None:

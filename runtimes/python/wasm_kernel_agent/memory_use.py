@@ -18,8 +18,8 @@ _NOT_THE_VARIABLES = (type, types.ModuleType, types.FunctionType, types.FrameTyp
 
 def explain(error: BaseException, trace: types.TracebackType | None, shell: Any) -> None:
     """Adds the memory's size, and the variables that fill it, to a `MemoryError` of the system."""
-    if not isinstance(error, MemoryError) or _is_raised(trace):
-        return
+    if not isinstance(error, MemoryError) or _is_raised(trace) or "too complex" in str(error):
+        return  # the parser raises one at nested source, whatever memory is free
     size = f" of {shell.memory_bytes / 2**20:,.0f} MiB" if shell.memory_bytes else ""
     text = f"this needs more than is free of the sandbox's memory{size}."
     found = _largest(shell)
