@@ -13,6 +13,14 @@ NOBODY = 65534
 _PASSABLE = 0o055
 
 
+def mkdir(path: Path, mode: int, owner: int = -1) -> Path:
+    """Makes a folder with this mode, which only root can give to another user."""
+    path.mkdir()
+    path.chmod(mode)
+    os.chown(path, owner, owner)
+    return path
+
+
 @contextmanager
 def as_nobody(folder: Path) -> Iterator[None]:
     """Gives a folder with its content to the user `nobody`, and becomes that user.

@@ -13,7 +13,7 @@ import pytest
 
 import wasm_kernel
 from tests.faces import host_tree, process_of
-from tests.private import private_folders, private_of
+from tests.private import far, private_folders, private_of
 from wasm_kernel import (
     BaseSandbox,
     ExecutionPolicy,
@@ -201,19 +201,12 @@ def test_case_42_a_folder_that_a_guest_may_have_open_does_not_become_a_session(
 def test_private_state_beside_a_root_is_guarded_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wasm_kernel.folders.places.can_link", _only_beside(tmp_path))
+    away = far(Path(os.environ["XDG_STATE_HOME"]))
+    monkeypatch.setattr("wasm_kernel.folders.places.can_link", away)
     with create_sandbox(workspace=tmp_path / "data" / "app") as sandbox:
         assert private_of(sandbox.workspace).parent == beside(sandbox.workspace)
     with pytest.raises(WasmKernelError, match="private state"):
         create_sandbox(workspace=tmp_path / "data")
-
-
-def _only_beside(folder: Path) -> Callable[..., bool]:
-    def linked(one: object, other: object) -> bool:
-        place = Path(f"/proc/self/fd/{one.fd}").readlink()  # type: ignore[attr-defined]
-        return place.is_relative_to(folder)
-
-    return linked
 
 
 @pytest.mark.parametrize("made", [True, False])

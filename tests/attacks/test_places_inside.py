@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.beneath import over
-from tests.private import private_of
+from tests.private import far, private_of
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox, get_session_sandbox
 from wasm_kernel.folders import places
 from wasm_kernel.folders.hiding import OverlapError
-from wasm_kernel.linux.folders import Folder
 
 
 @pytest.fixture(autouse=True)
@@ -22,11 +21,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     state = tmp_path / "state"
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
 
-    def linked(one: Folder, other: Folder) -> bool:
-        ways = [Path(f"/proc/self/fd/{each.fd}").readlink() for each in (one, other)]
-        return len({way.is_relative_to(state) for way in ways}) == 1
-
-    monkeypatch.setattr(places, "can_link", linked)
+    monkeypatch.setattr(places, "can_link", far(state))
     return state
 
 

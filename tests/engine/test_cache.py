@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.faces import PATIENCE
+from tests.nobody import mkdir
 from wasm_kernel.engine.cache import ENVIRONMENT, Cache, CacheError, default_folder
 from wasm_kernel.errors import CacheWarning
 
@@ -128,12 +129,6 @@ def test_a_link_that_is_discarded_leaves_its_target(cache: Cache, tmp_path: Path
 def test_the_folder_and_its_files_are_private(cache: Cache) -> None:
     assert cache.path(NAME).stat().st_mode & 0o777 == 0o600
     assert cache.folder.stat().st_mode & 0o777 == 0o700
-
-
-def mkdir(path: Path, mode: int, owner: int = -1) -> None:
-    path.mkdir()
-    path.chmod(mode)
-    os.chown(path, owner, owner)
 
 
 FOLDERS: dict[str, Callable[[Path], object]] = {

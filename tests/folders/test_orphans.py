@@ -14,7 +14,8 @@ import pytest
 
 from tests.aged import metadata_of
 from tests.faces import PATIENCE, wait_for
-from tests.private import private_folders, private_of
+from tests.nobody import mkdir
+from tests.private import far, private_folders, private_of
 from wasm_kernel import (
     create_sandbox,
     create_session_sandbox,
@@ -234,21 +235,10 @@ def test_no_private_folder_is_left_by_deleting_pruning_forking_or_importing(
     assert list(root.iterdir()) == []
 
 
-def _far(*folders: Path) -> Callable[[Folder, Folder], bool]:
-    """Simulates another disk for these folders."""
-
-    def linked(one: Folder, other: Folder) -> bool:
-        ways = [Path(f"/proc/self/fd/{each.fd}").readlink() for each in (one, other)]
-        sides = {any(way.is_relative_to(folder) for folder in folders) for way in ways}
-        return len(sides) == 1
-
-    return linked
-
-
 def test_on_another_disk_it_lies_beside_the_root(
     root: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "can_link", _far(state))
+    monkeypatch.setattr(places, "can_link", far(state))
     with get_session_sandbox("one", workspace_root=root) as sandbox:
         assert sandbox.execute("x = 1").stderr == ""
     assert private_of(root / "one").parent == beside(root)
@@ -258,26 +248,11 @@ def test_on_another_disk_it_lies_beside_the_root(
         assert sandbox.execute("print(x)").stdout == "1\n"
 
 
-def _link(place: Path) -> None:
-    (place.parent / "elsewhere").mkdir(mode=0o700)
-    place.symlink_to("elsewhere")
-
-
-def _anothers(place: Path) -> None:
-    place.mkdir(mode=0o700)
-    os.chown(place, 65534, 65534)
-
-
-def _open_to_all(place: Path) -> None:
-    place.mkdir()
-    place.chmod(0o755)
-
-
 UNSAFE: dict[str, Callable[[Path], object]] = {
-    "a link": _link,
+    "a link": lambda place: place.symlink_to(mkdir(place.with_name("elsewhere"), 0o700)),
     "a file": lambda place: place.write_text("x"),
-    "open to all": _open_to_all,
-    "another's": _anothers,
+    "open to all": lambda place: mkdir(place, 0o755),
+    "another's": lambda place: mkdir(place, 0o700, 65534),
     "in another's": lambda place: os.chown(place.parent, 65534, 65534),
 }
 
@@ -290,7 +265,7 @@ def test_an_unsafe_folder_beside_the_root_is_not_used(
         pytest.skip("only root can give files away")
     root.mkdir(parents=True)
     UNSAFE[kind](beside(root))
-    monkeypatch.setattr(places, "can_link", _far(state))
+    monkeypatch.setattr(places, "can_link", far(state))
     told = []
     for _ in range(2):
         session = Session(SessionsRoot(root), "one")

@@ -77,55 +77,39 @@ def test_files_go_on_where_they_were_under_their_numbers(make: Making) -> None:
     assert opened(new, "gap 0") in closed
 
 
-def by_the_guest(guest: Guest) -> None:
-    guest.one_path("path_unlink_file", "f")
-    guest.make("f", b"other")
+PLACED: dict[str, Callable[[Path], object]] = {
+    "another file": lambda place: place.write_text("other"),
+    "an editor's file": lambda place: place.with_name("aside").rename(place),
+    "nothing": lambda place: None,
+    "a link": lambda place: place.symlink_to("../secret"),
+    "a link to a hidden name": lambda place: place.symlink_to(".metadata.json"),
+}
 
 
-def by_the_host(guest: Guest) -> None:
-    (guest.app / "f").unlink()
-    (guest.app / "f").write_text("other")
-
-
-def by_an_editor(guest: Guest) -> None:
-    (guest.app / "aside").write_text("other")
-    (guest.app / "aside").replace(guest.app / "f")
-
-
-def by_nothing(guest: Guest) -> None:
-    (guest.app / "f").unlink()
-
-
-def by_a_link(guest: Guest) -> None:
-    (guest.app / "f").unlink()
-    (guest.app.parent / "secret").write_text("secret")
-    (guest.app / "f").symlink_to("../secret")
-
-
-def by_a_link_to_a_hidden_name(guest: Guest) -> None:
-    (guest.app / "f").unlink()
-    (guest.app / ".metadata.json").write_text("secret")
-    (guest.app / "f").symlink_to(".metadata.json")
-
-
-REPLACED = [by_the_guest, by_the_host, by_an_editor]
-GONE = [by_nothing, by_a_link, by_a_link_to_a_hidden_name]
+def replace(guest: Guest, kind: str) -> None:
+    if kind == "the guest's own":
+        guest.one_path("path_unlink_file", "f")
+        guest.make("f", b"other")
+    else:
+        (guest.app / "f").unlink()
+        PLACED[kind](guest.app / "f")
 
 
 @pytest.mark.parametrize("when", ["before the commit", "after it"])
-@pytest.mark.parametrize("replace", [*REPLACED, *GONE])
+@pytest.mark.parametrize("kind", ["the guest's own", *PLACED])
 def test_another_file_of_its_name_is_never_taken_and_its_number_neither(
-    make: Making, replace: Callable[[Guest], None], when: str
+    make: Making, kind: str, when: str
 ) -> None:
     guest = make()
     (guest.app / "f").write_text("mine")
-    (guest.app / "other").write_text("other")
+    for path in ("other", "aside", ".metadata.json", "../secret"):
+        (guest.app / path).write_text("other")
     fd = opened(guest, "f")
     if when == "before the commit":
-        replace(guest)
+        replace(guest, kind)
     table = guest.files.opened()
     if when == "after it":
-        replace(guest)
+        replace(guest, kind)
     for lost in (["f"], []):  # a placeholder stays open, and is not lost twice
         new = make()
         assert [file.path for file in new.files.reopen(table)] == lost
