@@ -400,5 +400,10 @@ SCRIPTS = {
         "cut: '0' has a place before the first, or a range that decreases\n"
         " 5 a.csv\n 3 d\n 5 total\nd:abc\ngrep: no: No such file or directory\n2\nabc\nB&bc\n"
     ),
+    r"""printf 'a-1\nhit\nx: y\n\n' > f; cp f f-2; grep -ZnC1 hit f f-2 | tr '\0' '|'
+    rg -0 --context=1 hit f-2 | tr '\0' '|'; grep -C hit f 2>&1""": (
+        "f|1-a-1\nf|2:hit\nf|3-x: y\n--\nf-2|1-a-1\nf-2|2:hit\nf-2|3-x: y\n"
+        "f-2|a-1\nf-2|hit\nf-2|x: y\ngrep: hit: invalid context length argument\n"
+    ),
 }
 """Scripts, and what bash prints for them; the soak runs just-bash's own cases."""
