@@ -1,21 +1,29 @@
-"""The life of a sandbox with the real guest: started, used from threads, lost, revived, closed."""
+"""The life of a sandbox: started once, used from threads, lost, revived, closed; its jobs."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.execution.conftest import Opening
-from tests.faces import PATIENCE, error_of, process_of, says, wait_for
+from tests.faces import PATIENCE, error_of, happens, process_of, raising, says, wait_for
 from tests.listening import Page
-from wasm_kernel import Sandbox, SandboxClosed, create_sandbox
+from wasm_kernel import BaseSandbox, Sandbox, SandboxClosed, create_sandbox
+from wasm_kernel.engine.clock import Clock
+from wasm_kernel.errors import CompileError, HostFailed
 from wasm_kernel.execution.interfaces import InputRefused
+from wasm_kernel.execution.jobs import GuestJobs
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
+from wasm_kernel.result import CellResult
 
 
 def test_cells_from_many_threads_run_one_at_a_time(module_sandbox: Sandbox) -> None:
@@ -142,3 +150,203 @@ def test_the_workspace_holds_nothing_but_the_hosts_folder(tmp_path: Path) -> Non
     with create_sandbox(workspace=tmp_path / "app") as sandbox:
         sandbox.execute("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
         assert list(sandbox.workspace.iterdir()) == []
+
+
+Begin = Callable[[], None]
+SECONDS = 10.0
+
+UNRUN = CellResult(True, 0, None, None, 0, 0.0, (), (), (), {})
+
+
+@pytest.fixture
+def made(ending: ExitStack) -> Callable[[Begin], GuestJobs]:
+    """Makes jobs whose thread ends with the test."""
+
+    def make(begin: Begin = lambda: None) -> GuestJobs:
+        jobs = GuestJobs("guest of a test", Clock(), begin)
+        ending.callback(jobs.end, lambda: None, lambda: False)
+        ending.callback(jobs.refuse_further, "over")
+        return jobs
+
+    return make
+
+
+def test_the_guest_is_started_once_and_again_after_a_failure(
+    made: Callable[[Begin], GuestJobs],
+) -> None:
+    heard: list[str] = []
+
+    def begin() -> None:
+        heard.append(f"start {len(heard)}")
+        if len(heard) == 1:
+            raise CompileError("no")
+
+    jobs = made(begin)
+    with pytest.raises(CompileError):
+        jobs.start().result(SECONDS)
+    jobs.start().result(SECONDS)
+    assert jobs.start().result(SECONDS) is None
+    assert heard == ["start 0", "start 1"]
+
+
+@pytest.mark.parametrize("is_in_guest", [False, True])
+def test_the_end_waits_for_the_host_and_not_for_a_guest_that_does_not_stop(
+    made: Callable[[Begin], GuestJobs], monkeypatch: pytest.MonkeyPatch, is_in_guest: bool
+) -> None:
+    monkeypatch.setattr("wasm_kernel.execution.jobs.JOIN_SECONDS", 0.01)
+    jobs, is_asked, ended = made(lambda: None), threading.Event(), threading.Event()
+    jobs.start().result(SECONDS)
+    gate = jobs.submit(lambda: is_asked.wait(SECONDS))
+
+    def asked() -> bool:
+        if is_in_guest:
+            return True
+        is_asked.set()
+        return False
+
+    jobs.end(ended.set, asked)
+    assert ended.is_set() is not is_in_guest
+    is_asked.set()
+    assert gate.result(SECONDS)
+
+
+def test_the_end_does_not_wait_for_a_start(
+    made: Callable[[Begin], GuestJobs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first start compiles for a minute, and there is nothing to save yet."""
+    monkeypatch.setattr("wasm_kernel.execution.jobs.JOIN_SECONDS", 0.01)
+    go_on = threading.Event()
+
+    def begin() -> None:
+        go_on.wait(SECONDS)
+
+    jobs = made(begin)
+    started = jobs.start()
+    jobs.end(lambda: None, lambda: False)
+    assert not started.done()
+    go_on.set()
+    started.result(SECONDS)
+
+
+def test_only_cells_that_wait_are_cancelled(made: Callable[[Begin], GuestJobs]) -> None:
+    jobs, gate, begun = made(lambda: None), threading.Event(), threading.Event()
+    jobs.start().result(SECONDS)
+
+    def run() -> CellResult:
+        begun.set()
+        gate.wait(SECONDS)
+        return UNRUN
+
+    running = jobs.queue(run)
+    assert begun.wait(SECONDS)
+    waiting, other = jobs.queue(lambda: UNRUN), jobs.submit(lambda: 2)
+    assert jobs.cancel_cells()
+    gate.set()
+    assert (running.result(SECONDS), other.result(SECONDS)) == (UNRUN, 2)
+    assert waiting.cancelled()
+    assert not jobs.cancel_cells()
+
+
+def test_an_interrupt_between_two_cells_is_for_the_first_that_waits(
+    made: Callable[[Begin], GuestJobs],
+) -> None:
+    """The interrupt may come while the effects of the last cell are kept."""
+    jobs, gate = made(lambda: None), threading.Event()
+    jobs.start().result(SECONDS)
+    jobs.submit(lambda: gate.wait(SECONDS))
+    first, second = (jobs.queue(lambda: UNRUN) for _ in range(2))
+    assert jobs.interrupt()
+    gate.set()
+    second.result(SECONDS)
+    assert first.cancelled()
+    assert not jobs.interrupt()
+
+
+@pytest.mark.parametrize("problem", [OSError(24, "Too many open files", "/home/a"), MemoryError()])
+def test_errors_of_the_system_are_said_in_words_without_paths(
+    made: Callable[[Begin], GuestJobs], problem: Exception
+) -> None:
+    jobs = made(lambda: None)
+    jobs.start().result(SECONDS)
+    with pytest.raises(HostFailed) as caught:
+        jobs.submit(raising(problem)).result(SECONDS)
+    assert "/home" not in str(caught.value)
+
+
+ENDLESS = "begun = True\nprint('begun', flush=True)\nwhile True: pass"
+
+
+async def test_wait_for_interrupts_its_cell_without_a_traceback(
+    sandbox: BaseSandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    sandbox.execute("kept = 5")
+    with pytest.raises(TimeoutError):
+        page = Page()
+        cell = asyncio.wrap_future(sandbox.submit(ENDLESS, listener=page))
+        assert await asyncio.to_thread(happens, lambda: page.heard)
+        await asyncio.wait_for(cell, 0.05)
+    assert says(sandbox, "print(kept, begun)") == "5 True"
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
+def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: BaseSandbox) -> None:
+    page = Page()
+    code = (
+        "import os, time\nprint('begun', flush=True)\n"
+        "while not os.path.exists('go'): time.sleep(0.01)\nran = ['first']"
+    )
+    running = sandbox.submit(code, listener=page)
+    waiting, last = sandbox.submit("ran.append('second')"), sandbox.submit("ran.append('third')")
+    wait_for(lambda: page.heard)
+    assert waiting.cancel()
+    assert waiting.cancelled()
+    (sandbox.workspace / "go").touch()
+    assert running.result(PATIENCE).success
+    assert last.result(PATIENCE).success
+    assert says(sandbox, "print(ran)") == "['first', 'third']"
+
+
+async def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(
+    sandbox: BaseSandbox,
+) -> None:
+    tidy = (
+        "import time\ntry:\n  print('begun', flush=True)\n  while True: pass\n"
+        "finally:\n  time.sleep(0.3); tidied = True"
+    )
+    page = Page()
+    cell = asyncio.create_task(sandbox.aexecute(tidy, listener=page))
+    assert await asyncio.to_thread(happens, lambda: page.heard)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(cell, 0.05)
+    assert not sandbox.busy
+    assert (await sandbox.aexecute("print(tidied)")).stdout == "True\n"
+
+
+async def test_aexecute_returns_results_and_raises_as_execute_does(sandbox: BaseSandbox) -> None:
+    first, second = await asyncio.gather(
+        sandbox.aexecute("a = 1"), sandbox.aexecute("print(a)", timeout_seconds=20)
+    )
+    assert (first.success, second.stdout) == (True, "1\n")
+    with pytest.raises(ValueError, match="timeout"):
+        await sandbox.aexecute("1", timeout_seconds=0)
+
+
+def test_a_timeout_lowers_the_limit_of_one_call(sandbox: BaseSandbox) -> None:
+    result = sandbox.execute("while True: pass", timeout_seconds=0.2)
+    assert (error_of(result).partition(":")[0], result.success) == ("CellTimeout", False)
+    assert [output.kind for output in result.outputs] == ["error"], "none of the interrupt too"
+    assert "its limit of 0.2 seconds" in error_of(result)
+    assert error_of(result).endswith("Raise timeout_seconds to allow more.")
+    assert sandbox.execute("import time\ntime.sleep(0.3)").success
+
+
+def test_a_timeout_never_raises_the_limit(opened: Opening) -> None:
+    error = error_of(opened(cell_timeout=0.3).execute("while True: pass", timeout_seconds=60))
+    assert "its limit of 0.3 seconds." in error
+    assert error.endswith("Raise cell_timeout to allow more.")
+
+
+@pytest.mark.parametrize("code", [None, 5, b"1"])
+def test_code_that_is_not_text_is_misuse(sandbox: BaseSandbox, code: Any) -> None:
+    with pytest.raises(TypeError, match="str"):
+        sandbox.execute(code)

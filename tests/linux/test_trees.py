@@ -1,4 +1,4 @@
-"""Copying and removing whole folders, and files that others replace at the same time."""
+"""Files in a folder are reached by name, never through a link; whole folders copied and removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.nobody import as_nobody
 from tests.tasks import cancelled_after
 from wasm_kernel.linux import files, trees
 from wasm_kernel.linux.files import link_or_copy
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, NotRegular, TooLong
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.linux.walks import FolderWalk
 
@@ -187,3 +187,69 @@ def test_a_file_that_is_replaced_all_the_time_is_always_there(folder: int, tmp_p
     finally:
         done.set()
         replacing.join()
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "key").write_text("secret")
+    return folder
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Path:
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    return folder
+
+
+def test_a_file_is_replaced_as_a_whole_or_stays(inside: Path) -> None:
+    with Folder.open(inside) as folder:
+        with folder.replacing("head") as file:
+            file.write(b"one")
+        with pytest.raises(RuntimeError), folder.replacing("head") as file:
+            file.write(b"half")
+            raise RuntimeError
+        assert folder.read("head", 10) == b"one"
+        assert folder.names() == ["head"]
+
+
+def test_special_files_are_refused_at_once(inside: Path, outside: Path) -> None:
+    os.mkfifo(inside / "fifo")
+    (inside / "link").symlink_to(outside / "key")
+    (inside / "zero").symlink_to("/dev/zero")
+    (inside / "folder").mkdir()
+    with Folder.open(inside) as folder:
+        for name in ("fifo", "link", "zero", "folder"):
+            with pytest.raises(NotRegular):
+                folder.read(name, 100)
+        with pytest.raises(NotRegular):
+            folder.open_regular("link", os.O_WRONLY | os.O_TRUNC)
+    assert (outside / "key").read_text() == "secret"
+
+
+def test_reading_is_bounded(inside: Path) -> None:
+    os.truncate(os.open(inside / "huge", os.O_CREAT | os.O_WRONLY), 1 << 40)
+    with Folder.open(inside) as folder, pytest.raises(TooLong):
+        folder.read("huge", 1000)
+
+
+def test_no_link_is_entered_and_no_name_leads_elsewhere(inside: Path, outside: Path) -> None:
+    (inside / "link").symlink_to(outside)
+    with Folder.open(inside) as folder:
+        for make in (False, True):
+            with pytest.raises(OSError, match=r"Not a directory|symbolic link"):
+                folder.enter("link", make=make)
+        for name in ("..", ".", "", "a/b", "link/key", "a\0b"):
+            with pytest.raises(ValueError, match="plain name"):
+                folder.open_regular(name)
+    assert [path.name for path in outside.iterdir()] == ["key"]
+
+
+def test_a_link_left_aside_does_not_lead_a_writer_out(inside: Path, outside: Path) -> None:
+    (inside / ".head.aside").symlink_to(outside / "key")
+    with Folder.open(inside) as folder, folder.replacing("head") as file:
+        file.write(b"new")
+    assert (inside / "head").read_bytes() == b"new"
+    assert (outside / "key").read_text() == "secret"

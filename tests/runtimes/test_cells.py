@@ -1,13 +1,17 @@
-"""Cells through the agent: results, errors, input, payloads, limits, and what cells break."""
+"""Cells through the agent: results, errors, tracebacks, input, limits, and what cells break."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
+from wasm_kernel_agent import tracebacks
+from wasm_kernel_agent.display import NotSendable, jsonable
 from wasm_kernel_agent.magics.basics import limit_in_place, parse_limits
 
 Serve = Callable[..., list[Any]]
@@ -197,3 +201,52 @@ def test_the_debugger_opens_on_no_error_without_frames(serve: Serve) -> None:
     turns = serve("1 +", "%debug", "%pdb on", "class A:\n    __repr__ = lambda self: 5\nA()")
     assert "TypeError" in str(turns[3].frames)
     assert "tb_frame" not in str([turn.frames for turn in turns])
+
+
+def names(trace: TracebackType | None) -> list[str]:
+    found = []
+    while trace is not None:
+        found.append(trace.tb_frame.f_code.co_name)
+        trace = trace.tb_next
+    return found
+
+
+def caught(error: type[BaseException], work: object) -> TracebackType | None:
+    try:
+        work()  # type: ignore[operator]
+    except error as problem:
+        return problem.__traceback__
+    raise AssertionError("nothing was raised")
+
+
+def test_the_agents_frames_are_left_out() -> None:
+    trace = caught(NotSendable, lambda: jsonable(object()))
+    assert "jsonable" in names(trace)
+    assert names(tracebacks.without_agent(trace)[0]) == ["caught", "<lambda>"]
+
+
+def test_a_deep_recursion_is_cut_and_counted() -> None:
+    def dive(depth: int) -> None:
+        if depth:
+            dive(depth - 1)
+        else:
+            raise ValueError
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        trace = caught(ValueError, lambda: dive(6_000))
+    finally:
+        sys.setrecursionlimit(limit)
+    short, cut = tracebacks.without_agent(trace)
+    assert len(names(short)) + cut == len(names(trace))
+    assert len(names(short)) == 250
+    assert names(short)[0] == "caught"
+
+
+def test_causes_are_shortened_and_circles_end() -> None:
+    cause, error = ValueError(), KeyError()
+    cause.__traceback__ = caught(NotSendable, lambda: jsonable(object()))
+    cause.__context__, error.__cause__ = error, cause
+    tracebacks.shorten_causes(error)
+    assert names(cause.__traceback__) == ["caught", "<lambda>"]

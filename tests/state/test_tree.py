@@ -1,11 +1,21 @@
-"""The states to which an undo, a redo or a restore leads."""
+"""The tree of commits: which are kept, which left out, and to which an undo or a redo leads."""
 
 from __future__ import annotations
 
-import pytest
+import os
+from collections.abc import Callable
 
-from wasm_kernel.errors import TravelError
+import pytest
+from msgspec.structs import replace
+
+from tests.faces import full_disk
+from tests.state.session import Session, three
+from wasm_kernel.errors import HistoryError, TravelError
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.state import index
+from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit
+from wasm_kernel.state.stored import StateFolder
 from wasm_kernel.state.tree import Tree, checked_name
 
 
@@ -109,3 +119,170 @@ def test_travels_leave_what_widgets_did_with_the_cell_before() -> None:
 def test_a_state_has_a_row_for_each_of_its_names() -> None:
     rows = Tree(line(2).commits, 3, {"one": 2, "two": 2}).rows()
     assert [(row["id"], row["name"]) for row in rows] == [(1, ""), (2, "one"), (2, "two"), (3, "")]
+
+
+Making = Callable[..., Session]
+SYNC = History.sync
+"""The function that users have; `conftest.py` replaces it."""
+
+
+def reopened(session_of: Making, session: Session, **options: object) -> Session:
+    session.close()
+    return session_of(load=True, **options)
+
+
+def lose(session: Session, one: int) -> None:
+    """Remove the last record of a commit from the index, as if it had never been written."""
+    path = session.folder / "index"
+    lines = path.read_bytes().splitlines(keepends=True)
+    at = max(n for n, line in enumerate(lines) if b'"type":"commit","id":%d,' % one in line)
+    path.write_bytes(b"".join(lines[:at] + lines[at + 1 :]))
+
+
+def test_a_cell_after_a_lost_one_is_the_head(session_of: Making, session: Session) -> None:
+    """Commit 3 was never written, but an undo from commit 3 was."""
+    three(session)
+    session.go(1)
+    session.history.save()
+    lose(session, 3)
+    again = reopened(session_of, session)
+    assert again.history.tree.head == 1
+    again.cell(p6="after")
+    assert reopened(session_of, again).state == {0: "a", 6: "after"}
+
+
+def test_a_name_whose_commit_is_lost_is_forgotten(session_of: Making, session: Session) -> None:
+    three(session)
+    session.history.name("here", 3)
+    session.history.save()
+    session.content(3).unlink()
+    assert reopened(session_of, session).history.tree.names == {}
+
+
+def test_a_name_that_was_taken_back_stays_so(session_of: Making, session: Session) -> None:
+    three(session)
+    for name, commit in (("here", 3), ("there", 2)):
+        session.history.name(name, commit)
+    session.history.save()
+    session.history.forget_name("here")
+    session.history.save()
+    again = reopened(session_of, session)
+    assert again.history.tree.names == {"there": 2}
+    again.history.name("here", 1)
+    again.history.save()
+    assert reopened(session_of, again).history.tree.names == {"there": 2, "here": 1}
+
+
+def test_a_missing_commit_and_what_stands_on_it_are_gone(
+    session_of: Making, session: Session
+) -> None:
+    """Commit 3 was a child of the old commit 2, and must not become one of a new commit 2."""
+    three(session)
+    session.content(2).unlink()
+    again = reopened(session_of, session)
+    assert again.state == {0: "a"}
+    assert again.found is not None
+    assert (again.found.lost, again.found.is_certain) == (2, False)
+    again.cell(p7="new")
+    assert again.history.tree.head == 4
+    assert reopened(session_of, again).state == {0: "a", 7: "new"}
+
+
+def test_a_commit_that_is_forgotten_takes_all_that_stands_on_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three(session)
+    session.history.name("here", 3)
+    session.history.move(2, (3,))
+    monkeypatch.setattr(StateFolder, "set_contents_aside", full_disk)
+    session.history.forget(2)
+    tree = session.history.tree
+    assert ([*tree.commits], tree.head, tree.names, tree.undone) == ([1], 1, {}, ())
+
+
+def test_without_a_number_left_a_commit_is_refused_in_words(session: Session) -> None:
+    """No later process could read such a commit."""
+    three(session)
+    session.history.tree = replace(session.history.tree, last=index.ID_MOST)
+    with pytest.raises(OSError, match="no numbers left"):
+        session.cell(p1="more")
+
+
+def test_files_that_killed_writers_left_are_swept(session_of: Making, session: Session) -> None:
+    three(session)
+    for name in (".index.aside", "contents/.9.aside", f"contents/{'0' * 64}"):
+        (session.folder / name).write_bytes(b"half")
+    assert len(reopened(session_of, session).files()) == 1 + 3
+
+
+def test_a_session_left_at_the_beginning_is_there(session_of: Making, session: Session) -> None:
+    """The session does not open at the newest state, in which the guest may not run."""
+    three(session)
+    session.go(0)
+    session.history.move(0, (3,))
+    session.history.save()
+    session.recorder.close()
+    assert session.history.close()
+    again = session_of(load=True, crashed=False)
+    assert again.found is not None
+    assert (again.found.is_damaged, again.found.is_certain) == (False, True)
+    assert (again.history.tree.head, again.state) == (0, {})
+    assert sorted(again.history.tree.commits) == [1, 2, 3]
+    assert again.go(3) == {0: "A", 1: "b", 2: "c"}
+
+
+def test_an_index_that_would_become_too_long_is_rewritten(
+    session_of: Making, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three(session)
+    small, most = (session.folder / "index").stat().st_size, 6_000
+    for number in range(200):
+        if number == 120:  # most of it is useless, long before it is too long
+            session.history.tidy()
+            assert (session.folder / "index").stat().st_size < 2 * small
+            monkeypatch.setattr(index, "MOST_BYTES", most)
+        session.history.name("here", 1 + number % 3)
+        session.history.save()
+        assert number < 120 or (session.folder / "index").stat().st_size <= most
+    again = reopened(session_of, session)
+    assert again.found is not None
+    assert not again.found.is_damaged
+    assert (again.history.tree.names, again.state) == ({"here": 2}, {0: "A", 1: "b", 2: "c"})
+
+
+def test_only_an_end_and_a_named_state_wait_for_the_disk_itself(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(History, "sync", SYNC)
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    three(session)
+    assert synced == []
+    session.recorder.sync()
+    session.flush()
+    assert len(synced) == 3 + 1, "each content, and the index"
+    session.cell(p0="more")
+    session.recorder.close()
+    assert session.history.close(sync=True)
+    assert len(synced) == 4 + 1 + 1
+
+
+def test_killed_clearing_leaves_nothing_usable(session_of: Making, session: Session) -> None:
+    """The index is removed first, and without it the rest means nothing."""
+    three(session)
+    calls: list[str] = []
+    remove = Folder.remove
+
+    def killed(folder: Folder, name: str) -> None:
+        calls.append(name)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        remove(folder, name)
+
+    assert "index" in session.files()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Folder, "remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            session.history.clear()
+    with pytest.raises(HistoryError):
+        reopened(session_of, session)
