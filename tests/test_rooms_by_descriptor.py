@@ -44,7 +44,7 @@ KNOWN = {
     "wasi_files/content.py:ContentOperations.set_times_of_open": NO_PATH,
     "wasi_files/edits.py": NO_PATH,
     "wasi_files/listing.py": NO_PATH,
-    "wasi_files/access.py:FileAccess._opened": GUEST,
+    "wasi_files/access.py:FileAccess._open": GUEST,
     "wasi_files/calls.py:WasiFiles._path_open": GUEST,
     "wasi_files/copy_up.py:_copy": NO_PATH,
     "wasi_files/opening.py:open_file": SYSTEM,

@@ -171,7 +171,7 @@ def test_a_list_of_files_that_takes_long_is_refused(
             with files_in(folders, Quota(folders, 0, 0), home=HOME) as found:
                 yield found
 
-    monkeypatch.setattr(files, "_opened", opened)
+    monkeypatch.setattr(files, "_open", opened)
     (tmp_path / "a").touch()
     asked, session = messages.ListDirRequest("."), cast(AsyncSession, None)
     assert [each.name for each in files.list_folder(session, asked).entries] == ["a"]

@@ -17,7 +17,7 @@ FAULTS = (
     "wasm_kernel.execution.session_guest:SessionGuest.rest",
     "wasm_kernel.linux.memory:read_ranges",
     "wasm_kernel.linux.memory:trim",
-    "wasm_kernel.service.worker:_Worker._take",
+    "wasm_kernel.service.worker:_Worker._handle",
     "wasm_kernel.state.commits:write_content",
 )
 """A worker that rests has called `trim` after its last message."""
@@ -51,7 +51,7 @@ def sandbox(opened: Opening) -> Sandbox:
 
 def rests(faults: Faults) -> bool:
     """Returns whether the guest rests since the worker took its last message."""
-    return faults["trim"].last > faults["_Worker._take"].last
+    return faults["trim"].last > faults["_Worker._handle"].last
 
 
 def rest(faults: Faults) -> None:
@@ -103,7 +103,7 @@ def test_a_worker_that_would_rest_does_not_wait_for_a_commit(
     """The worker's main thread asks. If it waited, it could not report that the worker is well."""
     says(sandbox, "x = 1")
     rest(faults)
-    taken = faults["_Worker._take"]
+    taken = faults["_Worker._handle"]
     with faults["read_ranges"].held() as wait_for_commit:
         sandbox.execute("x = 2")
         wait_for_commit()

@@ -23,7 +23,7 @@ def make(tmp_path: Path, ending: ExitStack) -> Making:
 
 def restored(make: Making, guest: Guest) -> tuple[Guest, list[str | None]]:
     """A new guest with the open files of another, and the paths of those that are lost."""
-    table = guest.files.opened()
+    table = guest.files.open_records()
     new = make()
     return new, [file.path for file in new.files.reopen(table)]
 
@@ -107,7 +107,7 @@ def test_another_file_of_its_name_is_never_taken_and_its_number_neither(
     fd = opened(guest, "f")
     if when == "before the commit":
         replace(guest, kind)
-    table = guest.files.opened()
+    table = guest.files.open_records()
     if when == "after it":
         replace(guest, kind)
     for lost in (["f"], []):  # a placeholder stays open, and is not lost twice
@@ -116,7 +116,7 @@ def test_another_file_of_its_name_is_never_taken_and_its_number_neither(
         assert isinstance(read(new, fd), int)
         assert new.write(fd, b"x") != abi.SUCCESS
         assert opened(new, "other") != fd
-        table = new.files.opened()
+        table = new.files.open_records()
         (guest.app / "f").unlink(missing_ok=True)
         (guest.app / "f").write_text("another")
 
@@ -126,7 +126,7 @@ def test_a_restored_workspace_folder_hides_the_same_names(make: Making) -> None:
     (first.app / ".metadata.json").touch()
     fd = first.open(".", abi.O_DIRECTORY)[1]
     second = make()
-    second.files.reopen(first.files.opened())
+    second.files.reopen(first.files.open_records())
     assert second.names(fd) == []
     assert second.open(".metadata.json", fd=fd)[0] == abi.ENOENT
     assert second.names(APP) == []

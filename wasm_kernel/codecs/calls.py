@@ -71,7 +71,7 @@ class CodecCalls:
         except (msgspec.MsgspecError, KeyError, OutOfBounds):
             return self._hand_over(_FAILED, b"there is no such function, or it has no input")
         try:
-            with self._opened(codec) as module:
+            with self._open(codec) as module:
                 return self._run(module, function, data, asked.numbers)
         except WasmKernelError as problem:
             return self._hand_over(_FAILED, (str(problem) or _NO_WORDS).encode())
@@ -90,7 +90,7 @@ class CodecCalls:
         return self._hand_over(_FAILED, (words or _NO_WORDS).encode())
 
     @contextlib.contextmanager
-    def _opened(self, codec: Codec) -> Iterator[CodecModule]:
+    def _open(self, codec: Codec) -> Iterator[CodecModule]:
         """Yields an instance, which burns the cell's fuel."""
         guest, compiled = self._guest, self._compiled(codec)
         module = CodecModule(compiled, codec.imports(), self._clock, self._memory_bytes)

@@ -207,7 +207,7 @@ class SandboxFolders:
         self._expected = mounts
 
     @property
-    def opened(self) -> OpenedFolders:
+    def opened_folders(self) -> OpenedFolders:
         """The facts with which another process opens the same folders."""
         root = self.private_root
         return OpenedFolders(

@@ -66,7 +66,7 @@ class NotebookFile(DescriptorOwner):
 
     def content(self) -> bytes:
         """Returns the file's content now; no bytes if it can't be read, or is too long."""
-        with suppress(OSError), open(f"/proc/self/fd/{self.fd}", "rb", opener=_opened) as file:
+        with suppress(OSError), open(f"/proc/self/fd/{self.fd}", "rb", opener=_open) as file:
             data = file.read(_LONGEST + 1)
             return data if len(data) <= _LONGEST else b""
         return b""
@@ -86,5 +86,5 @@ class NotebookFile(DescriptorOwner):
         return now.with_name(now.name.removesuffix(_DELETED)) if gone else now
 
 
-def _opened(path: str, _: int) -> int:
+def _open(path: str, _: int) -> int:
     return os.open(path, _READ)

@@ -59,11 +59,11 @@ def opening_in(private: OpenPrivate, name: str) -> OpenFolder:
     """Returns a function that opens a folder in the private folder."""
 
     @contextlib.contextmanager
-    def opened() -> Iterator[Folder]:
+    def open_it() -> Iterator[Folder]:
         with private() as (folder, _), folder.enter(name, make=True) as below:
             yield below
 
-    return opened
+    return open_it
 
 
 class Owner(Struct, frozen=True):

@@ -98,7 +98,7 @@ def _received_by(tool: Any) -> Callable[..., Any]:
 def _received(value: Any) -> Any:
     """Returns an argument of a final answer; turns a PNG that code has sent into an image again."""
     if isinstance(value, dict) and isinstance(data := value.get(_IMAGE), bytes):
-        return _opened(data)
+        return _open_image(data)
     return value
 
 
@@ -106,12 +106,12 @@ def _image_of(result: SandboxResult) -> Any:
     """Returns the value of a cell's last expression as an image; None for other values."""
     found: Mapping[str, Any] = next((o.data for o in result.outputs if o.kind == "result"), {})
     try:
-        return _opened(base64.b64decode(found.get("image/png", "")))
+        return _open_image(base64.b64decode(found.get("image/png", "")))
     except ValueError:  # a cell can show anything
         return None
 
 
-def _opened(data: bytes) -> Any:
+def _open_image(data: bytes) -> Any:
     """Returns a PNG as an image; None for other formats, since Pillow runs programs for some of
     them.
     """

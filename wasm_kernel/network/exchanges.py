@@ -152,7 +152,7 @@ class Exchanges:
         """Begins to record an answer for a cell; raises `NetworkRefused` if nothing more fits."""
         folder = self._folder
         if folder is None:
-            folder = self._opened()
+            folder = self._open()
             self._sweep(folder)
         self._drafts += 1
         name = f".draft-{self._drafts}.aside"  # one of `Folder.abandoned`, if this process ends
@@ -280,7 +280,7 @@ class Exchanges:
         """Returns the folder, whose records are known."""
         if self._folder is not None:
             return self._folder
-        folder = self._opened()
+        folder = self._open()
         if self._known:
             return folder  # the session was asleep
         found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -291,7 +291,7 @@ class Exchanges:
         self._known.update({key: len(each) for key, each in found.items()})
         return folder
 
-    def _opened(self) -> Folder:
+    def _open(self) -> Folder:
         try:
             self._folder = self._held.enter_context(self._open_folder())
         except OSError as problem:

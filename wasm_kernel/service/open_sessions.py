@@ -37,7 +37,7 @@ class OpenSessions:
         if opened.files_of and not Path(opened.files_of).is_dir():
             raise WorkspaceError(DELETED)
         notices = (*own.folders.notices, *opened.notices)
-        session.opened = replace(opened, folders=own.folders.opened, notices=notices)
+        session.opened = replace(opened, folders=own.folders.opened_folders, notices=notices)
         return session.opened
 
     def close(self, session: SessionWorker) -> None:

@@ -203,7 +203,7 @@ class ProgramHome(SandboxHome[Sandbox]):
             check_unrecorded(policy)
         folders = self.hooks.folders
         folders.mounted(policy.mounts)
-        in_use = replace(folders.opened, is_left=False)
+        in_use = replace(folders.opened_folders, is_left=False)
         return {"folders": in_use, "mounts": folders.mount_identities}
 
     def closed(self, sandbox: Sandbox) -> None:
@@ -249,7 +249,7 @@ def _forked(parent: Sandbox, new: SessionHooks, notice: str) -> Sandbox:
         parent.worker.opened,
         session_id=new.id,
         workspace=str(new.folders.real),
-        folders=new.folders.opened,
+        folders=new.folders.opened_folders,
         resume=Resume.ALWAYS.value,
         quiet=True,
         verified={},
@@ -287,7 +287,7 @@ def opened_in(
         pip=pip,
         confinement=confinement,
         state_home=None if state is None else str(state.parent),
-        folders=folders.opened,
+        folders=folders.opened_folders,
         mounts=folders.mount_identities,
         resume=resume.value,
         quiet=quiet,

@@ -254,7 +254,7 @@ class SessionWorker:
                 line.worker.open(self._home.opening(self))
             self._calls.flush()
             while True:
-                self._take(*line.hear(), line)
+                self._handle(*line.hear(), line)
         except (EOFError, OSError):
             if self._leaving is not None:
                 return None
@@ -276,8 +276,8 @@ class SessionWorker:
         self._progress(text)
         _LOG.warning("waiting for a session: %s", text)
 
-    def _take(self, report: Report, size: int, line: WorkerLine) -> None:
-        """Takes a message of the worker.
+    def _handle(self, report: Report, size: int, line: WorkerLine) -> None:
+        """Handles a message of the worker.
 
         Raises `FrameError` if the message breaks the protocol, `WasmKernelError` if the worker
         could not open the session, or can't stop its guest.
@@ -312,10 +312,10 @@ class SessionWorker:
                 line.count(size)
                 log_report(report, self.logger, self.opened.session_id or None)
             case _:
-                self._take_more(report, size, line)
+                self._handle_of_call(report, size, line)
 
-    def _take_more(self, report: FromCell, size: int, line: WorkerLine) -> None:
-        """Takes a message that belongs to the running call."""
+    def _handle_of_call(self, report: FromCell, size: int, line: WorkerLine) -> None:
+        """Handles a message that belongs to the running call."""
         match report:
             case messages.Noted():
                 line.count(size)

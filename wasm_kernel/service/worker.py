@@ -129,7 +129,7 @@ class _Worker:
             os.environ["XDG_STATE_HOME"] = opened.state_home
         kernel = opened.kernel
         logger = SandboxLogger(_EventSender(channel) if kernel is None or kernel.logs else None)
-        session = _opened(opened, logger)
+        session = _open_session(opened, logger)
         folders = session.folders
         folders.verified |= opened.verified
         folders.notices += opened.notices
@@ -208,7 +208,7 @@ class _Worker:
         self._guest.start().add_done_callback(self._tell_opened)
         try:
             while not isinstance(message := self._next(), messages.Close):
-                self._take(message)
+                self._handle(message)
             discard = message.discard_variables
             is_asleep = message.asleep and self._awake_seconds is not None
             threading.Thread(target=self._hear_on, daemon=True).start()
@@ -226,7 +226,7 @@ class _Worker:
             self.send(messages.Opened(self._guest.runner.next_count))
 
     def _hear_on(self) -> None:
-        """Takes messages while this process closes the session, which may take long.
+        """Handles messages while this process closes the session, which may take long.
 
         The stopped cell may still wait for the answer to a request, which tells it to cancel.
         """
@@ -234,7 +234,7 @@ class _Worker:
             while True:
                 message = messages.read_request(self._channel.receive())
                 if isinstance(message, messages.Ping | BrokerAnswer):
-                    self._take(message)
+                    self._handle(message)
         self._answers.put(None)
 
     def kill(self, reason: StopReason) -> None:
@@ -256,7 +256,7 @@ class _Worker:
                 break
         return messages.read_request(self._channel.receive())
 
-    def _take(self, message: messages.Request) -> None:
+    def _handle(self, message: messages.Request) -> None:
         match message:
             case messages.Ping():
                 self._channel.send(messages.Pong())
@@ -379,7 +379,7 @@ class _Worker:
         return None
 
 
-def _opened(opened: Open, logger: SandboxLogger) -> SessionHooks:
+def _open_session(opened: Open, logger: SandboxLogger) -> SessionHooks:
     """Returns the session of a sandbox, or its workspace outside of sessions, with open folders."""
     assert opened.folders is not None, "the owner of this worker has opened them"
     folders = SandboxFolders.from_opened(opened.folders)

@@ -142,7 +142,7 @@ def import_session(
     with (
         making_folder(root.path, 0o700),
         user_path(source).open("rb") as file,
-        ArchiveReader.opened(file, max_bytes) as reader,
+        ArchiveReader.open(file, max_bytes) as reader,
     ):
         was = ids.checked(reader.manifest.session_id)
         name = wanted or (was if same_id else ids.new())

@@ -427,7 +427,8 @@ class Pattern:
             None if part == _ANY_FOLDERS else re.compile(fnmatch.translate(part)) for part in once
         ]
         self._folder: tuple[str, ...] = ()
-        self._states = [self._opened({0})]  # one set for each folder on the way to the last path
+        # One set for each folder on the way to the last path.
+        self._states = [self._with_skipped({0})]
 
     def matches(self, path: tuple[str, ...]) -> bool:
         """Returns whether the pattern matches the whole of a path."""
@@ -449,9 +450,9 @@ class Pattern:
                 found.add(state)
             elif regex.match(name):
                 found.add(state + 1)
-        return self._opened(found)
+        return self._with_skipped(found)
 
-    def _opened(self, states: set[int]) -> set[int]:
+    def _with_skipped(self, states: set[int]) -> set[int]:
         """Returns the states, and those after each `**`, which may match no folder at all."""
         names = self._names
         at_any = {state for state in states if state < len(names) and names[state] is None}

@@ -95,13 +95,13 @@ class SessionsRoot:
         """Returns a function that opens a session's private folder, for other processes."""
 
         @contextmanager
-        def opened() -> Iterator[tuple[Folder, Path]]:
+        def open_it() -> Iterator[tuple[Folder, Path]]:
             with self.visit(session_id) as (_, private):
                 if private is None:
                     raise FileNotFoundError
                 yield private, private.path
 
-        return opened
+        return open_it
 
     def is_used(self, session_id: str) -> bool:
         """Returns whether a session is in use now; False if it does not exist."""

@@ -105,7 +105,7 @@ class Session(LastUse):
                     raise OverlapError(_IN_WORKSPACE)
                 self.id = root.target_of(self.id)
                 self.workspace = root.named / self.id
-                self.folders = self._opened(guards)
+                self.folders = self._open_folders(guards)
         except OSError as problem:
             is_blocked = isinstance(problem, NotRegular)
             raise WorkspaceError(
@@ -122,7 +122,7 @@ class Session(LastUse):
         if not new:
             self._log(events.SESSION_RETRIEVED, workspace_path=self.folders.real)
 
-    def _opened(self, guards: Guards) -> SandboxFolders:
+    def _open_folders(self, guards: Guards) -> SandboxFolders:
         """Opens the session's folders; tries again if others delete the session on the way."""
         with open_named(self.root.named) as root:
             for left in reversed(range(_ATTEMPTS)):

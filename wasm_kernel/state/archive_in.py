@@ -126,7 +126,7 @@ class ArchiveReader:
 
     @classmethod
     @contextlib.contextmanager
-    def opened(cls, source: BinaryIO, max_bytes: int) -> Iterator[Self]:
+    def open(cls, source: BinaryIO, max_bytes: int) -> Iterator[Self]:
         """Opens an archive and reads its manifest; `ArchiveError` if it is damaged or no archive.
 
         Its uncompressed content may have at most `max_bytes`, and take no more on disk.

@@ -168,7 +168,7 @@ class Recorder:
             clock=instance.monotonic(),
             runs=_runs_of(ranges),
             zeros=_runs_of(cleared),
-            files=tuple(map(_writable, self._files.opened())),
+            files=tuple(map(_writable, self._files.open_records())),
             ran=ran,
         )
         if self._room(commit.page_bytes) or not self._written(commit, address, ranges):
@@ -258,7 +258,7 @@ class Recorder:
         head = tree.commits.get(tree.head)
         if head is None or files is None or not self.saves or self.history.waiting or self._missed:
             return False
-        return tree.origin.files_of(head) == tuple(map(_writable, files.opened()))
+        return tree.origin.files_of(head) == tuple(map(_writable, files.open_records()))
 
     @property
     def has_uncommitted_changes(self) -> bool:

@@ -43,7 +43,7 @@ class FileAccess:
 
     def read(self, path: str, start: int, most: int) -> bytes:
         """Returns a file's bytes from offset `start` on, `most` of them at most."""
-        with self._opened(path, 0, abi.RIGHT_READ) as fd:
+        with self._open(path, 0, abi.RIGHT_READ) as fd:
             return b"".join(self._pieces(fd, start, most))
 
     def _pieces(self, fd: int, start: int, most: int) -> Iterator[bytes]:
@@ -62,14 +62,14 @@ class FileAccess:
         """Writes a file, or appends to it with `append`; with `new` it must not exist."""
         how = abi.O_CREAT | (abi.O_EXCL if new else 0) | (0 if append else abi.O_TRUNC)
         flags = abi.FD_APPEND if append else 0
-        with self._opened(path, how, abi.RIGHT_READ | abi.RIGHT_WRITE, flags) as fd:
+        with self._open(path, how, abi.RIGHT_READ | abi.RIGHT_WRITE, flags) as fd:
             view = memoryview(data)
             while view:
                 view = view[self.operations.write(fd, [view]) :]
 
     def truncate(self, path: str, size: int) -> None:
         """Cuts a file, or adds zeros to it."""
-        with self._opened(path, 0, abi.RIGHT_READ | abi.RIGHT_WRITE) as fd:
+        with self._open(path, 0, abi.RIGHT_READ | abi.RIGHT_WRITE) as fd:
             self.operations.set_size(fd, size)
 
     def list(self, path: str) -> list[tuple[str, str]]:
@@ -77,12 +77,12 @@ class FileAccess:
 
         The kinds are `file`, `folder`, `link` and `other`.
         """
-        with self._opened(path, abi.O_DIRECTORY, abi.RIGHT_READ | abi.RIGHT_READDIR) as fd:
+        with self._open(path, abi.O_DIRECTORY, abi.RIGHT_READ | abi.RIGHT_READDIR) as fd:
             found = self.operations.entries(fd)
             return sorted((each.name, _KINDS.get(each.kind, "other")) for each in found)
 
     @contextlib.contextmanager
-    def _opened(self, path: str, how: int, rights: int, fdflags: int = 0) -> Iterator[int]:
+    def _open(self, path: str, how: int, rights: int, fdflags: int = 0) -> Iterator[int]:
         fd = self.operations.open(self.at(path), how, rights, fdflags=fdflags)
         try:
             yield fd

@@ -176,7 +176,7 @@ class OpenFiles:
         """Returns whether a descriptor is a stream or a preopened folder, which stay open."""
         return fd < FIRST_DESCRIPTOR + self._fixed
 
-    def opened(self) -> dict[int, OpenDescriptor]:
+    def own_descriptors(self) -> dict[int, OpenDescriptor]:
         """Returns the descriptors that the guest opened itself, by number."""
         return {fd: o for fd, o in self._by_number.items() if not self.is_fixed(fd)}
 
@@ -208,7 +208,7 @@ class OpenFiles:
 
     def close(self) -> None:
         """Closes the descriptors that the guest opened itself. Safe to call twice."""
-        for number, opened in self.opened().items():
+        for number, opened in self.own_descriptors().items():
             del self._by_number[number]
             if opened.fd >= 0:
                 os.close(opened.fd)

@@ -201,9 +201,9 @@ def _forbidden_mode_bits(preopen: Preopen, mode: int) -> int:
 class ReopeningOperations(FileContext):
     """The open files of one instance, between two turns."""
 
-    def opened(self) -> tuple[OpenFile, ...]:
+    def open_records(self) -> tuple[OpenFile, ...]:
         """Returns records of the open files."""
-        opened = sorted(self.open_files.opened().items())
+        opened = sorted(self.open_files.own_descriptors().items())
         return tuple(self._saved(fd, descriptor) for fd, descriptor in opened)
 
     def _saved(self, fd: int, opened: OpenDescriptor) -> OpenFile:
@@ -222,7 +222,7 @@ class ReopeningOperations(FileContext):
     @property
     def has_nameless(self) -> bool:
         """True if an open file has lost its last name."""
-        opened = self.open_files.opened().values()
+        opened = self.open_files.own_descriptors().values()
         return any(each.gone and each.fd >= 0 for each in opened)
 
     def reopen(self, files: Sequence[OpenFile]) -> list[OpenFile]:

@@ -157,7 +157,7 @@ class Layer(Closing):
         """
         if self.missing:
             return None
-        walk = self._opened()
+        walk = self._open()
         target = walk.step(name)
         hides = target == "" and self.hides_folders
         if hides and self.preopen.hidden.hides_folder(walk.fd, depth):
@@ -165,14 +165,14 @@ class Layer(Closing):
             raise HiddenName
         return target
 
-    def _opened(self) -> FolderWalk:
+    def _open(self) -> FolderWalk:
         if self._walk is None:
             self._walk = FolderWalk(self._start, to_list=False)
         return self._walk
 
     def fill(self, name: str) -> None:
         """Goes down into a folder that this layer lacked before."""
-        self._opened().enter(name)
+        self._open().enter(name)
         self.missing -= 1
 
     def leave(self) -> None:

@@ -26,7 +26,7 @@ def install() -> None:
 
 
 @contextmanager
-def _opened(file: Any, mode: str) -> Iterator[Any]:
+def _open(file: Any, mode: str) -> Iterator[Any]:
     """Yields a file that was given as a path or an object, and closes the one that it opens."""
     if isinstance(file, io.TextIOWrapper):  # elsewhere, numpy writes to its descriptor
         file.flush()
@@ -40,7 +40,7 @@ def _opened(file: Any, mode: str) -> Iterator[Any]:
 
 
 def _tofile(self: Any, fid: Any, /, sep: str = "", format: str = "%s") -> None:  # noqa: A002
-    with _opened(fid, "wb") as file:
+    with _open(fid, "wb") as file:
         if sep:
             file.write(sep.join(format % (each,) for each in self.ravel().tolist()).encode())
         elif self.dtype.hasobject:
@@ -65,7 +65,7 @@ def _fromfile(
         raise TypeError("'offset' argument only permitted for binary files")
     if kind.hasobject:
         raise ValueError("Cannot read into object array")
-    with _opened(file, "rb") as held:
+    with _open(file, "rb") as held:
         if sep:
             return numpy.fromstring(held.read().decode("latin-1"), kind, count, sep=sep)
         held.seek(offset, os.SEEK_CUR)

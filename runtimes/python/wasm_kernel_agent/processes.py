@@ -79,14 +79,14 @@ class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
         self.stdin = self.stdout = self.stderr = None
         for name, target in self._targets.items():
             if target == subprocess.PIPE:
-                setattr(self, name, self._opened(io.BufferedReader(self._pipes[name])))
+                setattr(self, name, self._text_or_bytes(io.BufferedReader(self._pipes[name])))
         self._input = Kept()
         if stdin == subprocess.PIPE:
-            self.stdin = self._opened(self._input)
+            self.stdin = self._text_or_bytes(self._input)
         else:
             self._run(_bytes_of(stdin))
 
-    def _opened(self, data: IO[bytes]) -> IO[Any]:
+    def _text_or_bytes(self, data: IO[bytes]) -> IO[Any]:
         if not self._is_text:
             return data
         return io.TextIOWrapper(

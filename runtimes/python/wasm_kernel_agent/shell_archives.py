@@ -40,13 +40,13 @@ def tar(words: list[str]) -> None:
         packer = next((_PACKERS[letter] for letter in _PACKERS if letter in options), "")
         packer = packer or (_ENDINGS.get(Path(name).suffix, "") if "a" in options else "")
         mode: Any = f"w|{packer}" if "c" in options else "a"
-        with tarfile.open(**_opened(name, "wb"), mode=mode) as archive:
+        with tarfile.open(**_tar_source(name, "wb"), mode=mode) as archive:
             for each in names:
                 archive.add(where / each, each.strip("/"), filter=lambda it: _unless(it, left_out))
                 if "v" in options:
                     print(each)
         return
-    with tarfile.open(**_opened(name, "rb"), mode="r|*") as archive:
+    with tarfile.open(**_tar_source(name, "rb"), mode="r|*") as archive:
         for member in _wanted(archive, names, number_of(options, "#") or 0, "*" in options):
             if _unless(member, left_out) is None:
                 continue
@@ -90,7 +90,7 @@ def _unless(member: tarfile.TarInfo, left_out: list[str]) -> tarfile.TarInfo | N
     return None if found else member
 
 
-def _opened(name: str, mode: str) -> dict[str, Any]:
+def _tar_source(name: str, mode: str) -> dict[str, Any]:
     """Returns the archive as `tarfile.open` takes it; `-` is a standard stream."""
     if name != "-":
         return {"name": name}

@@ -271,7 +271,7 @@ class _ClusterBatch:
         for name, attempt in [*self.attempts.items()]:
             status = attempt.future.status
             if status == "finished":
-                self._take(name, attempt)
+                self._take_result(name, attempt)
             elif status in ("error", "cancelled", "lost"):
                 self._again(name, attempt)
             elif attempt.began and attempt.began < begun_since:
@@ -293,7 +293,7 @@ class _ClusterBatch:
             return
         self.attempts[name] = _Attempt(attempt.source, number)
 
-    def _take(self, name: str, attempt: _Attempt) -> None:
+    def _take_result(self, name: str, attempt: _Attempt) -> None:
         """Takes the result of a notebook, and writes it."""
         try:
             ran = msgspec.msgpack.decode(attempt.future.result(), type=cluster_task.TaskOutcome)

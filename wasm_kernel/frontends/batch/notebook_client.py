@@ -220,12 +220,12 @@ class NotebookPage(CleanPage):
 
     def publish(self, parent: JsonObject, kind: str, content: JsonObject) -> None:
         """Gives nbclient a message about the running cell."""
-        self._take(_message(parent, kind, content))
+        self._hand_over(_message(parent, kind, content))
 
     def send(self, parent: JsonObject, message: CommMessage) -> None:
         """Gives nbclient a message to a widget."""
         told = _message(parent, *messages.of_comm(message))
-        self._take(told | {"metadata": message.metadata, "buffers": list(message.buffers)})
+        self._hand_over(told | {"metadata": message.metadata, "buffers": list(message.buffers)})
 
     def tell_widget(self, comm_id: str, data: JsonObject) -> None:
         """Passes on a message of a widget in the notebook to the sandbox."""
@@ -235,7 +235,7 @@ class NotebookPage(CleanPage):
     def _tell_state(self, state: str) -> None:
         self.publish(self._listener.parent, "status", {"execution_state": state})
 
-    def _take(self, msg: JsonObject) -> None:
+    def _hand_over(self, msg: JsonObject) -> None:
         """Hands a message to nbclient. An error ends the cell, which then ignores messages."""
         with self._guard:
             if self._cell is None or self._problem is not None:

@@ -96,7 +96,7 @@ class _NotebookHome(ProgramHome):
         return self._exchanges or super().exchanges(session)
 
 
-def _opened(folder: Path, *, make: bool) -> Folder:
+def _open(folder: Path, *, make: bool) -> Folder:
     if make:
         folder.mkdir(parents=True, exist_ok=True)
     return Folder.open(folder)
@@ -126,7 +126,7 @@ def open_sandbox(
         at = (owned.root, session.id, results)
         place = place_beside(settings, policy, *at, secret=_NO_SECRET, start=folder)
         makes = policy.network_mode == NetworkMode.RECORD
-        named = None if exchanges is None else partial(_opened, exchanges, make=makes)
+        named = None if exchanges is None else partial(_open, exchanges, make=makes)
         home = _NotebookHome(session, handlers_beside(settings, place), named)
         opened = opened_beside(
             settings,

@@ -66,7 +66,7 @@ def _parts(plain: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _opened(session: AsyncSession) -> Iterator[FileAccess]:
+def _open(session: AsyncSession) -> Iterator[FileAccess]:
     """Yields the files of a session, by the paths of its guest."""
     with (
         opened_folders(session.sync) as (folders, quota),
@@ -167,13 +167,13 @@ def too_large() -> Refusal:
 
 def describe(session: AsyncSession, asked: messages.StatRequest) -> messages.StatResponse:
     """Describes a file, a folder or a link."""
-    with _opened(session) as files:
+    with _open(session) as files:
         return messages.StatResponse(_entry(files, guest_path(asked.path)))
 
 
 def list_folder(session: AsyncSession, asked: messages.ListDirRequest) -> messages.ListDirResponse:
     """Lists the files and folders in a folder."""
-    with _opened(session) as files:
+    with _open(session) as files:
         levels, end = min(asked.depth, _LEVELS_MOST) or 1, time.thread_time() + _LIST_SECONDS
         return messages.ListDirResponse([*_listed(files, guest_path(asked.path), levels, end)])
 
@@ -215,7 +215,7 @@ def _entry(files: FileAccess, path: str) -> messages.EntryInfo:
 def make_folder(session: AsyncSession, asked: messages.StatRequest) -> messages.StatResponse:
     """Makes a folder and its missing parents; raises `FileExistsError` if it exists."""
     plain = guest_path(asked.path)
-    with _opened(session) as files:
+    with _open(session) as files:
         _make_way(files, posixpath.dirname(plain))
         if not _parts(plain)[1]:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), plain)
@@ -241,7 +241,7 @@ def move(session: AsyncSession, asked: messages.MoveRequest) -> messages.StatRes
     if not (_parts(old)[1] and _parts(new)[1]):
         words = f"{HOME} and {TMP} themselves can't be moved or replaced. Nothing was changed."
         raise Refusal(400, words)
-    with _opened(session) as files:
+    with _open(session) as files:
         files.operations.status(files.at(old), Follow.NEVER)
         _make_way(files, posixpath.dirname(new))
         files.operations.rename(files.at(old), files.at(new))

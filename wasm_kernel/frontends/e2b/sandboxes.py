@@ -69,7 +69,7 @@ class Sandboxes:
             kept = await self._kept(name)
             if kept is None or not (caller.is_admin or kept.credential == caller.credential):
                 raise Refusal(404, GONE.format(name=name[:64]))
-            found = await self._opened(name, kept)
+            found = await self._open(name, kept)
         return await self._in_time(found)
 
     async def running(self, name: str, tokens: Iterable[str]) -> ClientSandbox:
@@ -87,7 +87,7 @@ class Sandboxes:
             given = (each.encode("utf-8", "replace") for each in tokens)
             if not any(hmac.compare_digest(own, each) for each in given):
                 raise Refusal(401, "The access token is not this sandbox's.")
-            found = await self._opened(name, kept)
+            found = await self._open(name, kept)
         await self._in_time(found)
         if found.kept.is_paused:
             if not kept.asked.auto_resume.enabled:
@@ -137,7 +137,7 @@ class Sandboxes:
             return known.kept
         return await on_thread(_read, (await self.service()).sync, name)
 
-    async def _opened(self, name: str, kept: SandboxRecord) -> ClientSandbox:
+    async def _open(self, name: str, kept: SandboxRecord) -> ClientSandbox:
         """Returns the sandbox with these facts, while its lock is held; raises `Refusal`."""
         found = self._known.get(name)
         if found is None or found.is_gone:
@@ -147,7 +147,7 @@ class Sandboxes:
             except FileNotFoundError:
                 raise Refusal(502, GONE.format(name=name)) from None
             found = self._known[name] = ClientSandbox(kept, main, self._policy(kept.asked))
-        await self._take(found, kept)
+        await self._update(found, kept)
         return found
 
     async def _in_time(self, sandbox: ClientSandbox) -> ClientSandbox:
@@ -158,8 +158,8 @@ class Sandboxes:
                 raise Refusal(502, GONE.format(name=sandbox.name))
         return sandbox
 
-    async def _take(self, sandbox: ClientSandbox, kept: SandboxRecord) -> None:
-        """Goes on with the facts that another server may have changed."""
+    async def _update(self, sandbox: ClientSandbox, kept: SandboxRecord) -> None:
+        """Updates a sandbox to the facts that another server may have changed."""
         sandbox.kept = kept
         for name, language in kept.contexts.items():
             if name not in sandbox.contexts:
@@ -278,7 +278,7 @@ class Sandboxes:
                 if kept is None:
                     self._known.pop(sandbox.name, None)
                     return
-                await self._take(sandbox, kept)
+                await self._update(sandbox, kept)
                 if sandbox.seconds_left > 0:
                     return
                 if not kept.asked.auto_pause:

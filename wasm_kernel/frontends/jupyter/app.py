@@ -189,7 +189,7 @@ class WasmKernelApp(ConfiguredApp):
             session.folders.notices += upkeep_of(self.settings, place.root).warnings()
         home = KernelHome(session, supply, self._broker, handlers)
         self._give_fork = home.give_fork if self.settings.fork else None
-        opened = home.owned(self._opened(session, choice, place, policy))
+        opened = home.owned(self._open_message(session, choice, place, policy))
         supply.begin(opened)
         info_of(self.settings.runtime)  # while it can still read these files
         published = (session.folders.real,) if self._publishes_at_end else ()
@@ -206,7 +206,7 @@ class WasmKernelApp(ConfiguredApp):
         at = (self.settings.root, choice.session_id, self.settings.published_into())
         return place_beside(self.settings, policy, *at, secret=path, follows=follows)
 
-    def _opened(
+    def _open_message(
         self, session: Session, choice: SessionChoice, place: PlaceBeside, policy: ExecutionPolicy
     ) -> Open:
         """Returns the message that opens the session in its worker."""

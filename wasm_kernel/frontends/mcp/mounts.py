@@ -42,7 +42,7 @@ class MountedFiles:
 
     def read(self, path: str, most: int) -> bytes:
         """Returns the content of a file; `OSError` if it can't be read or exceeds `most` bytes."""
-        with self._opened(path) as preopen, files_in([preopen], Quota((), 0, 0)) as files:
+        with self._open(path) as preopen, files_in([preopen], Quota((), 0, 0)) as files:
             try:
                 status = files.operations.status(files.at(path))
                 kind = stat.S_IFMT(status.st_mode)
@@ -54,7 +54,7 @@ class MountedFiles:
 
     def list(self, path: str) -> list[str]:
         """Returns the sorted paths of the files in a folder, or of those that match a glob."""
-        with self._opened(path) as preopen:
+        with self._open(path) as preopen:
             rest = posixpath.relpath(posixpath.normpath(path), preopen.guest)
             globs = ["**"] if rest == "." else [rest, f"{rest}/**"]
             patterns = [Pattern(each) for each in globs]
@@ -70,7 +70,7 @@ class MountedFiles:
         return next(inside, None)
 
     @contextlib.contextmanager
-    def _opened(self, path: str) -> Iterator[Preopen]:
+    def _open(self, path: str) -> Iterator[Preopen]:
         mount = self._of(path)
         if mount is None:
             raise _error(errno.ENOENT, path)

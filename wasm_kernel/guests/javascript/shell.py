@@ -142,7 +142,7 @@ class Shells:
             return _failed("no script waits for a program")
         request = msgspec.to_builtins(asked)
         if isinstance(asked, _Script):
-            shell, request["folders"] = self._opened(), self._folders()
+            shell, request["folders"] = self._new_shell(), self._folders()
             request["memory"] = {"most": self._setup.memory_bytes, "used": self._guest.memory.size}
         else:
             shell = self._waiting.pop()
@@ -158,7 +158,7 @@ class Shells:
             else:
                 self._waiting.append(shell)
 
-    def _opened(self) -> _Shell:
+    def _new_shell(self) -> _Shell:
         """Returns a new shell with the session's files."""
         setup, language = self._setup, self._language
         flavour = UNCHECKED if setup.flavour.is_baseline else setup.flavour

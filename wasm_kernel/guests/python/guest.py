@@ -352,7 +352,7 @@ class PythonImageBuilder:
             size, build = guest.instance.memory.size, os.urandom(8).hex()
             cache.write(name, lambda path: image.save(guest.instance, path))
             extra = msgspec.to_builtins(addresses, str_keys=True)
-            return ImageRecord(size, build, guest.files.opened(), extra)
+            return ImageRecord(size, build, guest.files.open_records(), extra)
 
     def _find_signal_words(self) -> dict[int, int]:
         """Returns the signal words that two rounds agree on."""

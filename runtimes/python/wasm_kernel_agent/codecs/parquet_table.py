@@ -64,7 +64,7 @@ class ParquetTable:
     @contextmanager
     def _first(self) -> Iterator[ParquetFile]:
         """Opens the first file, which must have the wanted columns."""
-        with _opened(self._files[0]) as file:
+        with _open(self._files[0]) as file:
             for name in self._wanted or ():
                 if name not in (*file.names, *self._partitions.names):
                     raise ParquetError(f"the file has no column {name!r}")
@@ -93,7 +93,7 @@ class ParquetTable:
 
     def _read(self, source: TableFile) -> int:
         """Reads a file; returns the number of its rows."""
-        with _opened(source) as file:
+        with _open(source) as file:
             rows = 0
             for part in file.parts(self._names):
                 stream = IpcStream(call(_CODEC, "read", part)[0])
@@ -126,7 +126,7 @@ def _plain_field(field: Field) -> Field:
 
 
 @contextmanager
-def _opened(source: TableFile) -> Iterator[ParquetFile]:
+def _open(source: TableFile) -> Iterator[ParquetFile]:
     """Opens a file; in a folder, errors name the file."""
     try:
         with source.opened() as held:
