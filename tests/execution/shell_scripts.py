@@ -26,6 +26,11 @@ SCRIPTS = {
     "date -d '2024-01-31 + 1 month' +%F; awk 'BEGIN {print strftime(\"%F\", 9), 1 / 3}'": (
         "2024-03-02\n1970-01-01 0.333333\n"
     ),
+    "for d in '2024-03-10 monday' '24-01-05' '2024-03-10 12:00 -2 hours' '2024-01-05 12:00 1 day'\n"
+    "do date -ud \"$d\" -Is; done; date -ud 'monday 15:00' +%T; date -d 05.01.2024 2>&1": (
+        "2024-03-10T00:00:00+00:00\n2024-01-05T00:00:00+00:00\n2024-03-10T15:00:00+00:00\n"
+        "2024-01-06T12:00:00+00:00\n15:00:00\ndate: invalid date '05.01.2024'\n"
+    ),
     "trap 'echo $x $?' EXIT; x=1; install -D a.csv d/n; od -An -tx1 d/n; exit 3": (
         " 61 2e 63 73 76 0a\n1 3\n"
     ),

@@ -85,7 +85,7 @@ class Runtime(Records):
 
     def srand(self, seed: Value = None) -> float:
         """Sets the seed of random numbers; returns the one before."""
-        before, self._seed = self._seed, time.time() if seed is None else num(seed)
+        before, self._seed = self._seed, int(time.time()) if seed is None else num(seed)
         self._random.seed(self._seed)
         return before
 

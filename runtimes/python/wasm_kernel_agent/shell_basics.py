@@ -23,13 +23,19 @@ from wasm_kernel_agent.shell_options import Misuse, content_of, lines_of, number
 # -- date
 
 _STEP = re.compile(
-    r"([+-]?\s*\d+|next|last|this|a|an)?\s*"
+    r"([+-]?\s*\d+|next|last|this)?\s*"
     r"(?<![a-z])(second|sec|minute|min|hour|day|week|fortnight|month|year)s?\b\s*(ago)?",
     re.IGNORECASE,
 )
 _WEEKDAY = re.compile(
     r"\b(next|last|this)?\s*(mon|tues|wednes|thurs|fri|satur|sun)day\b", re.IGNORECASE
 )
+_OFFSET = re.compile(
+    r"(:\d\d\s*)([+-]\s*\d\d?)(?=\s+(?:sec|min|hour|day|week|fort|month|year))", re.IGNORECASE
+)
+"""A number with a sign after a time: `date` takes it for hours from UTC."""
+_DOTTED_DATE = re.compile(r"\d\.\d+\.\d")
+_DAY_OF_DATE = re.compile(r"\d[-/]\d|\d{5}|\d\s+[a-z]{3}|[a-z]{3}\s+\d", re.IGNORECASE)
 _NAMES = {"now": 0, "today": 0, "yesterday": -1, "tomorrow": 1}
 _SECONDS = {"sec": 1, "second": 1, "min": 60, "minute": 60, "hour": 3600, "day": 86400}
 _DAYS = ["mon", "tues", "wednes", "thurs", "fri", "satur", "sun"]
@@ -57,10 +63,12 @@ def date(words: list[str]) -> None:
         print(format_datetime(moment))
         return
     iso = {"date": "+%F", "hours": "+%FT%H%:z", "minutes": "+%FT%H:%M%:z", "seconds": "+%FT%T%:z"}
+    iso["ns"] = "+%FT%T,%N%:z"
     form = [*formats, "+%a %b %e %H:%M:%S %Z %Y"][0]
     if values.keys() & {"I", "3"}:
-        form = iso.get(values.get("I", values.get("3", "")), "")
-        form = form.replace("T", " ", 1) if "3" in values else form
+        unit = values.get("I", values.get("3", ""))
+        form = next((iso[name] for name in iso if name.startswith(unit)), "")
+        form = form.replace("T", " ", 1).replace(",", ".") if "3" in values else form
     if not form.startswith("+"):
         raise Misuse(f"invalid date {form!r}: the clock can't be set")
     print(formatted_time(moment, form[1:]))
@@ -75,31 +83,19 @@ def _zone(name: str) -> tzinfo:
 
 def formatted_time(moment: datetime, form: str) -> str:
     """Returns a time as text, in a format of `date`."""
-    offset = moment.strftime("%z")
     own = {
         "s": str(int(moment.timestamp())),
         "N": f"{moment.microsecond:06}000",
-        ":z": f"{offset[:3]}:{offset[3:]}",
-        "n": "\n",
-        "t": "\t",
-        "k": f"{moment.hour:>2}",
-        "l": f"{(moment.hour - 1) % 12 + 1:>2}",
-        "P": moment.strftime("%p").lower(),
         "q": str((moment.month + 2) // 3),
     }
 
     def one(match: re.Match[str]) -> str:
-        flag, width, letter = match.groups()
-        text = own.get(letter) or moment.strftime(f"%{letter}")
-        text = text.swapcase() if flag == "#" else text
+        width, letter = match.groups()
         if letter == "N" and width:
-            return text[: int(width)]
-        if flag in ("-", "_"):
-            short = text.lstrip("0 ") or "0"
-            return short if flag == "-" else short.rjust(int(width or len(text)))
-        return text.upper() if flag == "^" else text.rjust(int(width or 0), "0")
+            return own[letter][: int(width)]
+        return own[letter].rjust(int(width or 0), "0") if letter else match[0]
 
-    return re.sub(r"%([-^_0#]?)(\d*)(:z|[a-zA-Z%])", one, form)
+    return moment.strftime(re.sub(r"%%|%[-_0^#]?(\d*)([sNq])", one, form))
 
 
 def described_time(text: str, now: datetime) -> datetime:
@@ -108,24 +104,29 @@ def described_time(text: str, now: datetime) -> datetime:
 
     if re.fullmatch(r"\s*@-?\d+(\.\d+)?\s*", text):
         return datetime.fromtimestamp(float(text.strip()[1:]), now.tzinfo)
+    text = _OFFSET.sub(lambda found: f"{found[1]}{int(found[2].replace(' ', '')):+03}:00 1 ", text)
     steps = [*_STEP.finditer(text)]
     rest = _STEP.sub(" ", text)
     weekday = _WEEKDAY.search(rest)
     rest = _WEEKDAY.sub(" ", rest)
-    moment, days = now, 0
+    start = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    moment, days = start if weekday or not text.strip() else now, 0
     for word in [each.lower() for each in rest.split()]:
         if word in _NAMES:
             days += _NAMES[word]
             rest = re.sub(rf"\b{word}\b", " ", rest, flags=re.IGNORECASE)
+    if _DOTTED_DATE.search(rest):
+        raise ValueError(rest)
     if rest.strip():
-        start = now.replace(hour=0, minute=0, second=0, microsecond=0)
         if re.search(r"\b(UTC|GMT)\b", rest):
             rest, start = re.sub(r"\b(UTC|GMT)\b", " ", rest), start.replace(tzinfo=UTC)
         zones = {name: hours * 3600 for name, hours in _HOURS.items()}
         with warnings.catch_warnings(action="error"):  # another name of a zone
-            moment = parser.parse(rest, default=start, tzinfos=zones).astimezone(now.tzinfo)
-    if weekday:
-        moment = _on_weekday(moment.replace(hour=0, minute=0, second=0, microsecond=0), weekday)
+            year_first = re.match(r"\s*\d\d-\d", rest) is not None
+            moment = parser.parse(rest, default=start, tzinfos=zones, yearfirst=year_first)
+            moment = moment.astimezone(now.tzinfo)
+    if weekday and not _DAY_OF_DATE.search(rest):  # a date's weekday moves nothing
+        moment = _on_weekday(moment, weekday)
     for step in steps:
         moment = _stepped(moment, step)
     return moment + timedelta(days=days)
@@ -142,7 +143,7 @@ def _on_weekday(moment: datetime, found: re.Match[str]) -> datetime:
 def _stepped(moment: datetime, step: re.Match[str]) -> datetime:
     count, unit, ago = step.groups()
     word = (count or "1").lower().replace(" ", "")
-    number = {"next": 1, "last": -1, "this": 0, "a": 1, "an": 1}.get(word)
+    number = {"next": 1, "last": -1, "this": 0}.get(word)
     number = int(word) if number is None else number
     number, unit = -number if ago else number, unit.lower()
     if unit in ("month", "year"):
