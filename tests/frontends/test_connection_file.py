@@ -173,7 +173,7 @@ def heard(client: zmq.Socket[Any], session: Session, publisher: Publisher) -> di
     until = time.monotonic() + PATIENCE
     while not client.poll(1):
         assert time.monotonic() < until
-        publisher.look()
+        publisher.welcome()
     _, parts = session.feed_identities(client.recv_multipart())
     return session.deserialize(parts)
 

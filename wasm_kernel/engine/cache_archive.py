@@ -102,7 +102,7 @@ def read_archive(
                         continue
                     is_of_use, check = True, known[member.name]
                     if check is not None:
-                        _take(cache, member.name, content, check)
+                        _import_file(cache, member.name, content, check)
                         taken.append(member.name)
         except (tarfile.TarError, zstd.ZstdError, EOFError):
             raise CacheArchiveError(
@@ -134,7 +134,7 @@ def _trusted(source: Path, sha256: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _take(cache: Cache, name: str, content: IO[bytes], check: Check) -> None:
+def _import_file(cache: Cache, name: str, content: IO[bytes], check: Check) -> None:
     def fill(path: Path) -> None:
         with path.open("wb") as file:
             while block := content.read(_BLOCK):

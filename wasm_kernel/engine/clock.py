@@ -248,10 +248,10 @@ class Clock:
         """
         with self._changed:
             if self.reason is None:
-                self._look_at_ends(time.monotonic())
+                self._check_ends(time.monotonic())
             return self.interrupted
 
-    def _look_at_ends(self, now: float) -> None:
+    def _check_ends(self, now: float) -> None:
         if self._begin_by is not None:  # the deadline does not count before that
             self._overdue += now >= self._begin_by
             is_stuck = time.process_time() >= self._busy_at
@@ -272,7 +272,7 @@ class Clock:
             if signals is None:
                 return None
             signals.complete()
-            self._look(now)
+            self._check_call(now)
             if self.reason is None:
                 return None
             if self._kill_at is None:
@@ -293,7 +293,7 @@ class Clock:
             before = self._signalled if self._woken or not self._is_pending else 0
             while True:
                 now = time.monotonic()
-                self._look(now)
+                self._check_call(now)
                 if self.reason is not None:
                     return
                 if self._signalled != before:
@@ -305,7 +305,7 @@ class Clock:
                 left = [end - now for end in ends if end is not None]
                 self._changed.wait(max(0.0, min(left)) if left else None)
 
-    def _look(self, now: float) -> None:
+    def _check_call(self, now: float) -> None:
         """Ends the call when its time is over, and passes interrupts to the guest.
 
         A guest is stopped if it has not taken an interrupt within its grace. A guest that took the
@@ -314,7 +314,7 @@ class Clock:
         signals = self._signals
         if signals is None or self.reason is not None:
             return
-        self._look_at_ends(now)
+        self._check_ends(now)
         if self._asked > self._signalled:
             if self._signalled > 0 and not signals.pending():
                 self._second_interrupt = True  # a third one does not take that back

@@ -157,11 +157,11 @@ class Instance:
         If the guest is in a host call, the check follows when that call ends.
         """
         if self._dispatcher.is_in_host:
-            self._dispatcher.after_call = self._look
+            self._dispatcher.after_call = self._tick
         else:
-            self._look()
+            self._tick()
 
-    def _look(self) -> None:
+    def _tick(self) -> None:
         self._streams.on_tick()
         try:
             ran = time.clock_gettime(self._processor_time)

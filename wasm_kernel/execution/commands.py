@@ -304,9 +304,9 @@ class TurnCommands:
                 raise CommandRefused(f"%{line.name} works in a cell: a callback can't ask for it.")
             return self._commands.travel.plan(line)
         handler, is_free = self._commands.handler(line.name)
-        return handler(line if is_free else self._take(line), self)
+        return handler(line if is_free else self._use(line), self)
 
-    def _take(self, asked: CommandLine) -> CommandLine:
+    def _use(self, asked: CommandLine) -> CommandLine:
         """Returns a command as it stands in the cell's text, and counts its use.
 
         Raises `CommandRefused` if it does not stand there, or was run as often as it stands there.

@@ -213,7 +213,7 @@ class GuestRunner(TurnHost):
                 turn.drive(guest)
                 yield turn.reply or {}
 
-    def go(self, asked: TravelRequest) -> Travelled:
+    def plan_and_travel(self, asked: TravelRequest) -> Travelled:
         """Plans a travel (`SessionState.plan`) and makes it, or raises `TravelError`."""
         travel = self.state.plan(asked.how, asked.cells, asked.where, files=asked.files)
         restored = self.travel(travel)

@@ -132,19 +132,19 @@ class HistoryLock:
         if self.held:
             found = self.found = self._noted = Holder.of(self._folder)
             self._slept = found.asleep and not _owner_has_ended(self._folder)
-            self._note(alive=True)
+            self._write_note(alive=True)
         return self.held
 
     def settled(self) -> None:
         """Clears the last holder's requests, which are done."""
         if self.held:
-            self._note(anew=False, forked=False, evicted="", asleep=False)
+            self._write_note(anew=False, forked=False, evicted="", asleep=False)
             private = self._folder
             with suppress(OSError), closing_fd(private.open_regular(OWNER, os.O_RDWR)) as owner:
                 os.ftruncate(owner, 0)  # the note of an owner that has ended
             self._is_settled = True
 
-    def _note(self, **changes: bool | str) -> None:
+    def _write_note(self, **changes: bool | str) -> None:
         with self._guard:
             noted = replace(self._noted, **changes)
             if noted != self._noted:
@@ -162,7 +162,7 @@ class HistoryLock:
         """Makes the next holder discard the variables in any `Resume` mode. Any thread."""
         if self.held:
             with contextlib.suppress(OSError):
-                self._note(anew=True)
+                self._write_note(anew=True)
 
     def release(self, *, ended: bool = True, asleep: bool = False) -> None:
         """Releases the lock. Safe to call twice.
@@ -175,7 +175,7 @@ class HistoryLock:
             self.held = False
             if ended and self._is_settled:
                 with contextlib.suppress(OSError):
-                    self._note(alive=False, asleep=asleep)
+                    self._write_note(alive=False, asleep=asleep)
             self._lock.release()
 
 
@@ -204,7 +204,7 @@ def _has_owner(private: Folder) -> bool:
     try:
         with closing_fd(private.open_regular(OWNER, os.O_RDWR)) as owner:
             return not wait_lock(owner, _WAIT_SECONDS)
-    except OSError:  # no kernel has had it; or a file system without locks
+    except OSError:  # no kernel has had this folder, or its file system has no locks
         return False
 
 

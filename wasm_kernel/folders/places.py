@@ -34,7 +34,7 @@ _OWN, _OTHERS, _OTHERS_WRITE = 0o700, 0o077, 0o022
 
 
 class PrivateFolderError(WasmKernelError):
-    """There is no place for private state; nothing was opened."""
+    """The error if there is no place for private state; nothing was opened."""
 
 
 class Place(Folder):

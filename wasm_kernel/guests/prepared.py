@@ -78,12 +78,12 @@ class PreparedFiles(Generic[_Addresses]):
                 if self._image is None:
                     described, memory = find(self.record_name), find(self.image_name)
                     if described is not None and memory is not None:
-                        self._take(ImageRecord.load(described.read_text()), memory)
+                        self._use(ImageRecord.load(described.read_text()), memory)
         except (ImageError, msgspec.ValidationError, ValueError):
             self._cache.discard(self.record_name, "is damaged")
         return self._image
 
-    def _take(self, record: ImageRecord, memory: Path) -> None:
+    def _use(self, record: ImageRecord, memory: Path) -> None:
         msgspec.convert(record.extra, self._type, str_keys=True)  # raises if it is damaged
         self._image = BaseImage(memory, self.image_name, record)
 
@@ -104,7 +104,7 @@ class PreparedFiles(Generic[_Addresses]):
                 self._cache.remove_unused()
                 record = build()
                 self._cache.write(self.record_name, lambda path: path.write_text(record.dump()))
-                self._take(record, self._cache.path(self.image_name))
+                self._use(record, self._cache.path(self.image_name))
         assert self._image is not None
         return self._image
 

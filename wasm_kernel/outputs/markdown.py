@@ -68,14 +68,14 @@ def _renderer() -> Any:
     renderer = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
     interrupts: Any = {"alt": ["paragraph", "reference", "blockquote", "list"]}
     renderer.block.ruler.before("fence", "formula", _formula_block, interrupts)
-    renderer.inline.ruler.before("text", "look", _look)
+    renderer.inline.ruler.before("text", "stop", _check_stopped_inline)
     renderer.inline.ruler.before("escape", "formula", _formula_inline)
     renderer.core.ruler.after("inline", "tasks", _mark_tasks)
     renderer.add_render_rule("formula", _render_formula)
     return renderer
 
 
-def _look(_: Any, __: bool) -> bool:
+def _check_stopped_inline(_: Any, __: bool) -> bool:
     """An inline rule that never applies; the parser asks it at each step through the text."""
     check_stopped()
     return False

@@ -65,7 +65,7 @@ class Expiry:
         self._sharing: dict[str, list[SessionWorker]] = {}  # by the folder of their files
         self._due: dict[str, float] = {}  # when another service's session is next read
 
-    def look(self) -> None:
+    def delete_expired(self) -> None:
         """Deletes the sessions that have expired by now."""
         if not self._root.path.is_dir():
             return

@@ -159,7 +159,7 @@ class Service(SandboxHome[Sandbox]):
         sandbox = self._add(name, language, owner, limits, pip=pip, made=True, files_of=files_of)
         if self._awake.has_room(limits.memory_bytes):
             sandbox.start()
-        self._note(name, owner, language)  # while the worker begins
+        self._note_owner(name, owner, language)  # while the worker begins
         return sandbox
 
     def get(
@@ -201,7 +201,7 @@ class Service(SandboxHome[Sandbox]):
             self._registry.known(files_of).sandbox_of(owner)
         sandbox = self._add(name, language, owner, limits, pip=pip, files_of=files_of)
         if record is None:
-            self._note(name, owner, language)
+            self._note_owner(name, owner, language)
         return sandbox
 
     def list(self, owner: str | None = None) -> list[SessionInfo]:
@@ -350,7 +350,7 @@ class Service(SandboxHome[Sandbox]):
         check_type("pip", pip, bool)
         return limits
 
-    def _note(self, name: str, owner: str, language: RuntimeType) -> None:
+    def _note_owner(self, name: str, owner: str, language: RuntimeType) -> None:
         try:
             self._records.write(name, SessionRecord(owner, language.value))
         except OSError as problem:
@@ -444,7 +444,7 @@ class Service(SandboxHome[Sandbox]):
             ).worker
             # a fork's mounts are the same folders, whatever their paths lead to now
             worker.opened = replace(worker.opened, policy=own.policy, mounts=own.mounts)
-            self._note(name, entry.owner, language)
+            self._note_owner(name, entry.owner, language)
             return made
 
         return fork
@@ -472,7 +472,7 @@ class Service(SandboxHome[Sandbox]):
         while not self._ending.wait(_ROUND_SECONDS):
             call_logged(remove_due_daily)
             if self.limits.expire_seconds:
-                call_logged(expiry.look)
+                call_logged(expiry.delete_expired)
 
     def _look_at(self, entry: SessionEntry) -> None:
         worker, limits = entry.sandbox.worker, self.limits

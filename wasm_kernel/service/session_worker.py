@@ -494,7 +494,7 @@ class SessionWorker:
         if line.worker.resident_bytes > most_memory(self.opened.policy):
             line.end(_LARGE)
         elif leaving is not None:
-            if line.look_at_leaving(leaving, passed):
+            if line.check_leaving(leaving, passed):
                 self._tell_wait(f"its process still saves it: {leaving.seconds:.0f} s at most")
         elif running is not None:
-            line.look_at_call(running, self._answer_seconds, passed)
+            line.check_call(running, self._answer_seconds, passed)

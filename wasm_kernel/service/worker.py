@@ -303,7 +303,7 @@ class _Worker:
             messages.Query: lambda asked: turns.query(asked.request),
             messages.Comm: lambda asked: turns.serve(asked.message, asked.parent, page),
             messages.OpenComms: lambda asked: turns.open_comms(page),
-            TravelRequest: runner.go,
+            TravelRequest: runner.plan_and_travel,
             messages.NameState: lambda asked: runner.name(checked_name(asked.name)),
             messages.Forget: lambda asked: runner.state.forget_name(asked.name),
             messages.Timeline: self._timeline,

@@ -121,27 +121,27 @@ class WorkerLine:
         """Notes that a call has ended: the counts of messages without a call begin at 0."""
         self._stray_left, self._requests = _STRAY_BYTES, 0
 
-    def look_at_leaving(self, leaving: Leaving, passed: float) -> bool:
+    def check_leaving(self, leaving: Leaving, passed: float) -> bool:
         """Ends a worker that takes too long to close its session.
 
         Returns whether those who wait should hear of it now, once.
         """
         leaving.passed += passed
-        self._look(SLOW_SECONDS, passed)
+        self._ping(SLOW_SECONDS, passed)
         if leaving.passed > leaving.seconds:
             self.end(_SLOW.format(seconds=leaving.seconds))
         is_news = leaving.passed > _TELL_SECONDS and not leaving.is_told
         leaving.is_told = leaving.is_told or is_news
         return is_news
 
-    def look_at_call(self, running: PendingCall, silence: float, passed: float) -> None:
+    def check_call(self, running: PendingCall, silence: float, passed: float) -> None:
         """Ends a worker that is silent for `silence` seconds, or whose call takes too long."""
         if self.is_hearing:  # otherwise the caller's own code takes the time
-            self._look(silence, passed)
+            self._ping(silence, passed)
             if running.is_overdue(passed):
                 self.end("went on after the call's time was over, and was ended")
 
-    def _look(self, seconds: float, passed: float) -> None:
+    def _ping(self, seconds: float, passed: float) -> None:
         """Sends the worker a ping; ends it if it has been silent for `seconds`."""
         if not self.is_hearing:
             return

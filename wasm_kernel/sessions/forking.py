@@ -114,13 +114,13 @@ def fork_session(
         except OSError as problem:
             raise ForkError(describe(problem)) from problem
         if beside is not None:
-            _give(root, name, beside / plain_name(request.notebook))
+            _bind(root, name, beside / plain_name(request.notebook))
         return ForkSessionReply(texts.left_out(left_out) if left_out else "")
 
     return fork
 
 
-def _give(root: SessionsRoot, session: str, notebook: Path) -> None:
+def _bind(root: SessionsRoot, session: str, notebook: Path) -> None:
     """Binds a notebook to a fork; raises `ForkError`."""
     from wasm_kernel.sessions.notebooks import bind
 

@@ -205,7 +205,7 @@ class Upkeep:
             known = _read(place, self._records)
             found = _Sessions(top, self._root)
             for name in filter(ids.is_id, top.names()):
-                found.look(name, known)
+                found.measure(name, known)
             for key, record in list(found.records.items()):
                 if record.use.history and self._is_old(record):
                     found.evict(key, "age", self._age_seconds)
@@ -276,7 +276,7 @@ class _Sessions:
         self._is_served = is_served(root.path)
         self.records: Records = {}
 
-    def look(self, name: str, known: Records) -> None:
+    def measure(self, name: str, known: Records) -> None:
         """Measures a session, if it may have changed and no running service has it."""
         with contextlib.suppress(OSError), self._root.visit(name) as (workspace, private):
             if private is None or (self._is_served and private.status(SERVED) is not None):
@@ -299,7 +299,7 @@ class _Sessions:
             return
         _LOG.info("the history of session %s was removed (%s)", record.session_id, why)
         self.records[key] = replace(record, use=replace(record.use, history=0))
-        self.look(record.session_id, self.records)
+        self.measure(record.session_id, self.records)
 
     def remove(self, record: Record, seconds: float) -> bool:
         """Removes a session with its files, if it was not used for `seconds`."""

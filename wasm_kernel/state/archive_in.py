@@ -170,10 +170,10 @@ class ArchiveReader:
             if number > _MEMBERS_MOST:
                 raise ArchiveError(f"The archive holds more than {_MEMBERS_MOST:,} files.")
             self._budget.add_member()
-            self._take(info, content)
+            self._unpack_member(info, content)
         return self._make_links(leads_out)
 
-    def _take(self, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
+    def _unpack_member(self, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
         part, _, rest = info.name.partition("/")
         if part == MEMORY:
             if self.manifest.memory is None:

@@ -298,9 +298,9 @@ class Compare:
     def __init__(self, address: int, size: int) -> None:
         self._address = address
         self._copy = bytearray()
-        self._take(0, size)
+        self._copy_range(0, size)
 
-    def _take(self, start: int, end: int) -> None:
+    def _copy_range(self, start: int, end: int) -> None:
         self._copy[start:end] = ctypes.string_at(self._address + start, end - start)
 
     def _candidates(self, size: int) -> Iterable[Range]:
@@ -320,14 +320,14 @@ class Compare:
         """Returns the ranges that differ from the copy, and updates the copy."""
         before = len(self._copy)
         if size > before:
-            self._take(before, size)
+            self._copy_range(before, size)
         ranges = merge(
             found
             for start, end in self._candidates(before)
             for found in self._compare(start, min(end, before))
         )
         for start, end in ranges:
-            self._take(start, end)
+            self._copy_range(start, end)
         return [*ranges, (before, size)] if size > before else ranges
 
     def cleared(self, ranges: Iterable[Range]) -> None:

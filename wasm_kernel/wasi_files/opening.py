@@ -71,12 +71,12 @@ class OpeningOperations(FileContext):
                 self.history.before_change(*where, before, Change.WRITE)
             status = open_file(place, opened)
         try:
-            self._note(opened, place, before, status)
+            self._register(opened, place, before, status)
         except BaseException:
             os.close(opened.fd)
             raise
 
-    def _note(
+    def _register(
         self,
         opened: OpenDescriptor,
         place: GuestPath,

@@ -25,8 +25,8 @@ from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Inode, inode_of
 from wasm_kernel.wasi_files.preopens import GuestOSError, Preopen, visible
 
-_SHARE = 50  # counting again may take a fiftieth of the time,
-_QUICK = 0.002  # or this many seconds in each turn
+_SHARE = 50  # counting again may take this part of the time: a fiftieth
+_QUICK = 0.002  # seconds; so quick a count is allowed in each turn
 
 
 class Full(GuestOSError):
@@ -63,7 +63,7 @@ class Quota:
         self.used_bytes = self.used_files = 0
         self.refused = False
         self._known = self._checked = self._confirmed = False
-        self._looked_at = self._took = 0.0
+        self._measured_at = self._took = 0.0
 
     def begin_turn(self) -> None:
         """Begins a turn: nothing was refused in it, and the folders are counted again."""
@@ -84,8 +84,8 @@ class Quota:
     def reserve(self, files: int, size: int = 0) -> None:
         """Raises `Full` unless this many files and bytes more fit; `added` counts them later."""
         self._check()
-        if not self._fits(files, size) and self._worth_looking():
-            self._look()
+        if not self._fits(files, size) and self._may_measure():
+            self._measure()
         if not self._fits(files, size):
             self.refused = True
             raise Full
@@ -93,8 +93,8 @@ class Quota:
     def available(self, wanted: int) -> int:
         """Returns the number of the `wanted` bytes that still fit."""
         self._check()
-        if not self._fits(0, wanted) and self._worth_looking():
-            self._look()
+        if not self._fits(0, wanted) and self._may_measure():
+            self._measure()
         if self._fits(0, wanted):
             return wanted
         self.refused = True
@@ -148,27 +148,27 @@ class Quota:
         if not self._checked:
             self._checked = True
             if not self._known or self._is_cheap():
-                self._look()
+                self._measure()
 
-    def _worth_looking(self) -> bool:
-        return not self._confirmed or self._now() - self._looked_at > _SHARE * self._took
+    def _may_measure(self) -> bool:
+        return not self._confirmed or self._now() - self._measured_at > _SHARE * self._took
 
     def _is_cheap(self) -> bool:
-        return self._took < _QUICK or self._now() - self._looked_at > _SHARE * self._took
+        return self._took < _QUICK or self._now() - self._measured_at > _SHARE * self._took
 
-    def _look(self) -> None:
+    def _measure(self) -> None:
         begun = self._now()
         self.used_files = 0
         self.used_bytes = sum(held.size for held in self._held.values() if held.nameless)
         linked: set[Inode] = set()
         for folder in self._folders:
             with contextlib.suppress(OSError):  # a folder was moved: the files seen so far count
-                self._look_through(folder, linked)
+                self._measure_folder(folder, linked)
         self._known = self._confirmed = True
-        self._looked_at = self._now()
-        self._took = self._looked_at - begun
+        self._measured_at = self._now()
+        self._took = self._measured_at - begun
 
-    def _look_through(self, folder: Preopen, linked: set[Inode]) -> None:
+    def _measure_folder(self, folder: Preopen, linked: set[Inode]) -> None:
         """Counts a folder; stops at twice the limit of files and more."""
         for entry in visible(folder):
             self.used_files += 1

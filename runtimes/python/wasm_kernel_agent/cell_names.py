@@ -89,7 +89,7 @@ def _imported(code: str) -> Iterator[tuple[str, Any]]:
     for text in _IMPORT.findall(code):
         try:
             statement: Any = ast.parse(text).body[0]
-        except (SyntaxError, ValueError):  # the one that is being written
+        except (SyntaxError, ValueError):  # the user is still writing this import
             continue
         for each in statement.names:
             top = each.name.partition(".")[0]

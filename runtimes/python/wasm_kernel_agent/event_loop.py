@@ -67,7 +67,7 @@ class AwaitedCalls(Protocol):
 
 
 class _Nobody:
-    """There is no front end, and no function of the host."""
+    """Stands in for the front end and the host's functions where there are none."""
 
     is_open = False
 

@@ -126,7 +126,7 @@ class Wire:
         self._fresh = True  # nothing was sent since the last bytes came
 
     def connect(self, address: tuple[Any, ...], timeout: float | None = None) -> None:
-        """Makes the host connect."""
+        """Makes the host connect to an address."""
         __tracebackhide__ = True
         self.connected(_call("connect", *self.prepare(address, timeout)))
 

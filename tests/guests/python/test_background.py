@@ -80,7 +80,7 @@ def test_the_baseline_compilers_code_goes_when_there_is_better(cache: Cache, bin
 def test_one_process_compiles_in_the_background(
     cache: Cache, binary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(background, "_LOCK_SECONDS", 0.0)
     assert background.running(cache) == 0
     cache.path("background.process").write_text("1234")
     other = FileLock(cache.path("background.lock"))

@@ -9,7 +9,7 @@ from wasm_kernel.integrations.deepagents import SandboxBackend
 
 
 class TestSandbox(SandboxIntegrationTests):
-    """The tests, in one sandbox."""
+    """LangChain's tests, all in one sandbox."""
 
     @pytest.fixture(scope="class")
     def sandbox(self) -> Iterator[SandboxBackend]:

@@ -185,7 +185,7 @@ class _ClusterBatch:
                 self._connect()
                 self._begin()
                 while self.attempts:
-                    self._look()
+                    self._poll()
             except KeyboardInterrupt:
                 for name in [*self.attempts]:
                     self._end(name, Outcome(name, "cancelled", "The run was cancelled."))
@@ -256,7 +256,7 @@ class _ClusterBatch:
         )
         return msgspec.msgpack.encode(task)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Waits a moment, and takes the results of the notebooks that ended."""
         time.sleep(_POLL_SECONDS)
         if self.client.status == "closed":

@@ -105,7 +105,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """The settings of a run of notebooks; those not explained here are as in `run_notebooks`.
 
     Attributes:
-        network_mode: The policy's.
+        network_mode: The policy's `network_mode`.
         exchanges: The folder for recorded requests and calls, one subfolder a notebook; with
             `replay` it may itself hold those of all notebooks.
         is_graded: Whether the notebook is a submission: it goes on after a cell that raised an

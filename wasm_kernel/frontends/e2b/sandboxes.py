@@ -186,7 +186,7 @@ class Sandboxes:
         except PolicyError as problem:
             raise Refusal(400, str(problem)) from None
 
-    async def _keep(self, sandbox: ClientSandbox) -> None:
+    async def _write_record(self, sandbox: ClientSandbox) -> None:
         """Writes the facts of a sandbox to its session, while its lock is held."""
         service, facts = (await self.service()).sync, msgspec.json.encode(sandbox.kept).decode()
         await on_thread(service.note, sandbox.name, facts)
@@ -251,7 +251,7 @@ class Sandboxes:
         async with self._changing(sandbox.name):
             sandbox.kept.ends, sandbox.kept.is_paused = time.time() + seconds, False
             self._arm(sandbox)
-            await self._keep(sandbox)
+            await self._write_record(sandbox)
 
     def _arm(self, sandbox: ClientSandbox) -> None:
         """Ends the sandbox when its time is over."""
@@ -313,7 +313,7 @@ class Sandboxes:
         self._stop_timer(sandbox)
         async with self._changing(sandbox.name):
             sandbox.kept.is_paused = True
-            await self._keep(sandbox)
+            await self._write_record(sandbox)
         if memory:
             await self.leave(sandbox)
         else:
@@ -343,7 +343,7 @@ class Sandboxes:
             async with self._changing(sandbox.name):
                 if runtime not in defaults:
                     defaults[runtime] = (await self._new_context(sandbox, runtime)).name
-                    await self._keep(sandbox)
+                    await self._write_record(sandbox)
         return sandbox.contexts[defaults[runtime]]
 
     async def new_context(
@@ -353,7 +353,7 @@ class Sandboxes:
         runtime = runtime_of(language)
         async with self._changing(sandbox.name):
             made = await self._new_context(sandbox, runtime, folder)
-            await self._keep(sandbox)
+            await self._write_record(sandbox)
         try:
             await made.enter_folder()
         except Refusal:
@@ -380,7 +380,7 @@ class Sandboxes:
             raise Refusal(400, words)
         async with self._changing(sandbox.name):
             sandbox.remove(context)
-            await self._keep(sandbox)
+            await self._write_record(sandbox)
             await self._delete(sandbox, context, "This context was removed.")
 
 

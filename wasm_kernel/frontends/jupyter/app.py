@@ -197,7 +197,7 @@ class WasmKernelApp(ConfiguredApp):
         if self._publishes_at_end:
             publishing = PublishCommand(session, ResultsNames(place.into, place.names))
             ending.callback(publishing.publish_all, self._broker)
-        sandbox = home.sandbox(opened, policy, session.logger, noted=self._note)
+        sandbox = home.sandbox(opened, policy, session.logger, noted=self._show_note)
         ending.callback(sandbox.close)
         return sandbox, confinement
 
@@ -228,7 +228,7 @@ class WasmKernelApp(ConfiguredApp):
         """The notes that a page shows quietly, until they are shown."""
         return deque(maxlen=_NOTES_MOST)
 
-    def _note(self, text: str) -> None:
+    def _show_note(self, text: str) -> None:
         """Keeps a sentence for the user's page; the log gets it, too, if there is no page.
 
         It may come from the worker, which a cell may have taken over.

@@ -46,19 +46,19 @@ class ShellChannel:
     def __init__(self, socket: zmq.Socket[Any]) -> None:
         self.io_loop = IOLoop.current()
         self._socket = socket
-        self._is_looking = False
+        self._will_pass_on = False
         self._receive: Callable[[list[zmq.Frame]], object] = lambda message: None
 
     def on_recv(self, receive: Callable[[list[zmq.Frame]], object], **_: Any) -> None:
         """Passes messages to `receive` from now on."""
         self._receive = receive
-        asyncio.get_event_loop().add_reader(self._socket.fileno(), self._look)
+        asyncio.get_event_loop().add_reader(self._socket.fileno(), self._pass_on)
 
     def send_multipart(self, parts: Sequence[Any], **options: Any) -> None:
         """Sends a message, after the messages received before it are passed on."""
         self.flush()
         self._socket.send_multipart(parts, **options)
-        self._look_soon()  # the send may have swallowed the wake-up of a request
+        self._pass_on_soon()  # the send may have swallowed the wake-up of a request
 
     def flush(self, _: int = 0) -> None:
         """Passes on received messages, at most `_FLUSHED_MOST`; there are never any to send."""
@@ -67,17 +67,17 @@ class ShellChannel:
                 return
             self._receive(self._socket.recv_multipart(copy=False))
 
-    def _look(self) -> None:
+    def _pass_on(self) -> None:
         """Passes on one message, then yields: programs without the key may flood the port."""
-        self._is_looking = False
+        self._will_pass_on = False
         if self._is_readable():
             self._receive(self._socket.recv_multipart(copy=False))
-            self._look_soon()
+            self._pass_on_soon()
 
-    def _look_soon(self) -> None:
-        if not self._is_looking and self._is_readable():
-            self._is_looking = True
-            self.io_loop.add_callback(self._look)
+    def _pass_on_soon(self) -> None:
+        if not self._will_pass_on and self._is_readable():
+            self._will_pass_on = True
+            self.io_loop.add_callback(self._pass_on)
 
     def _is_readable(self) -> bool:
         return not self._socket.closed and bool(int(self._socket.get(zmq.EVENTS)) & _READABLE)
@@ -90,8 +90,8 @@ class Publisher:
     has a separate thread for this instead, but waking it for each message takes longer than sending
     the message.
 
-    A client is subscribed once `look` or a send has welcomed it, so that its first message is the
-    welcome, even if others are published before.
+    A client is subscribed once `welcome` or a send has welcomed it, so that its first message is
+    the welcome, even if others are published before.
     """
 
     def __init__(self, socket: zmq.Socket[Any], session: Session) -> None:
@@ -100,7 +100,7 @@ class Publisher:
         socket.set(zmq.XPUB_MANUAL, 1)
         self._guard = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_looking = False
+        self._will_welcome = False
         self._subscribed: Future[None] = Future()
 
     def when_subscribed(self, call: Callable[[], None]) -> None:
@@ -118,12 +118,12 @@ class Publisher:
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Makes a loop watch for new subscribers; called on the loop's thread."""
         self._loop = loop
-        loop.add_reader(self._socket.fileno(), self.look)
+        loop.add_reader(self._socket.fileno(), self.welcome)
 
-    def look(self) -> None:
+    def welcome(self) -> None:
         """Welcomes the clients that have subscribed."""
         with self._guard:
-            self._is_looking = False
+            self._will_welcome = False
             if not self._socket.closed:
                 self._welcome()
 
@@ -146,10 +146,10 @@ class Publisher:
             self._socket.send_multipart(self._session.serialize(message, topic or None))
             if not self._subscribed.done():
                 self._subscribed.set_result(None)
-        if self._loop is not None and not self._is_looking:
-            self._is_looking = True
+        if self._loop is not None and not self._will_welcome:
+            self._will_welcome = True
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self.look)
+                self._loop.call_soon_threadsafe(self.welcome)
 
     def close(self) -> None:
         """Closes the socket; ZMQ still sends the last messages."""

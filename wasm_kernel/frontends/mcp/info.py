@@ -19,7 +19,7 @@ from wasm_kernel.service.registry import SessionInfo
 from wasm_kernel.service.service import Service
 
 _CELLS, _FILES = 30, 100
-_LOOK_SECONDS = 10.0  # for the guest to list its variables
+_LIST_SECONDS = 10.0  # for the guest to list its variables
 
 
 def listing(
@@ -84,7 +84,7 @@ async def _look_again(session: AgentSession) -> None:
     asked = variables.expressions(session.language)
     try:
         result = await session.sandbox.execute(
-            "", silent=True, user_expressions=asked, timeout_seconds=_LOOK_SECONDS
+            "", silent=True, user_expressions=asked, timeout_seconds=_LIST_SECONDS
         )
     except WasmKernelError:
         return

@@ -31,7 +31,7 @@ from wasm_kernel.policy import RuntimeType
 _LOCK, _PROCESS = "background.lock", "background.process"
 _MOST_SECONDS = 2 * 3600  # a busy machine gives it little processor time
 _NICE = 19
-_LOOK_SECONDS = 1.0  # longer than `running` holds the lock in other processes
+_LOCK_SECONDS = 1.0  # longer than `running` holds the lock in other processes
 
 _guard = threading.Lock()
 _begun: dict[Path, subprocess.Popen[bytes]] = {}  # by this process, by their locks
@@ -83,7 +83,7 @@ def compile_alone(
     """
     cache = compiler.cache
     own = FileLock(cache.path(_LOCK))
-    if own.acquire(_LOOK_SECONDS):
+    if own.acquire(_LOCK_SECONDS):
         cache.path(_PROCESS).write_text(str(os.getpid()))
         compiler.module(binary, UNCHECKED)
         build_image()

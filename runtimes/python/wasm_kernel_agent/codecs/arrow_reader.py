@@ -224,7 +224,7 @@ class _BatchParts:
 
     def take_all(self, unpack: Unpack | None) -> None:
         """Takes the parts of all columns."""
-        self._take(*self._all, unpack)
+        self._read_buffers(*self._all, unpack)
 
     def take_some(
         self, fields: Sequence[Field], wanted: Collection[int], unpack: Unpack | None
@@ -238,9 +238,9 @@ class _BatchParts:
                 for some, of_all, start, size in zip(kept, self._all, at, sizes, strict=True):
                     some.extend(of_all[start : start + size])
             at = at[0] + sizes[0], at[1] + sizes[1], at[2] + sizes[2]
-        self._take(*kept, unpack)
+        self._read_buffers(*kept, unpack)
 
-    def _take(
+    def _read_buffers(
         self, nodes: list[Any], places: list[Any], views: list[Any], unpack: Unpack | None
     ) -> None:
         buffers = [self._body(*place) for place in places]
