@@ -41,6 +41,32 @@ GRID = {
     },
 }
 INLINE = BARS | {"data": {"values": ROWS}}
+DECORATED = BARS | {
+    "config": {"axisX": {"titleFont": "Fira Sans", "tickMinStep": 1, "domainDash": [2, 1]}},
+    "mark": {
+        "type": "area",
+        "color": {
+            "gradient": "linear",
+            "x1": 1,
+            "y1": 0,
+            "stops": [{"offset": 0, "color": "#fff"}],
+        },
+        "cursor": "pointer",
+        "width": {"band": 0.7},
+    },
+    "params": [
+        {
+            "name": "near",
+            "select": {"type": "point", "on": "mouseover", "nearest": True, "clear": "mouseout"},
+            "views": ["view_1"],
+        }
+    ],
+    "encoding": {
+        "x": {"field": "a", "scale": {"domain": [{"year": 2024, "month": 1}, {"year": 2025}]}},
+        "opacity": {"condition": {"test": {"field": "b", "gt": 30}, "value": 1}, "value": 0.2},
+        "xOffset": {"field": "a", "legend": {"symbolLimit": 3, "titleLimit": 90}},
+    },
+}
 SCATTER: dict[str, Any] = {
     "data": [
         {
@@ -81,8 +107,16 @@ def safe(mime: str, content: Any) -> CleanOutput:
 
 @pytest.mark.parametrize(
     ("mime", "content"),
-    [(LITE, BARS), (LITE, INLINE), (LITE, LAYERED), (LITE, GRID), (PLOTLY, SCATTER), (GEO, PLACES)],
-    ids=["named", "inline", "layered", "grid", "plotly", "geojson"],
+    [
+        (LITE, BARS),
+        (LITE, INLINE),
+        (LITE, LAYERED),
+        (LITE, GRID),
+        (LITE, DECORATED),
+        (PLOTLY, SCATTER),
+        (GEO, PLACES),
+    ],
+    ids=["named", "inline", "layered", "grid", "decorated", "plotly", "geojson"],
 )
 def test_an_everyday_chart_passes_whole(mime: str, content: Any) -> None:
     clean = safe(mime, content)
@@ -152,6 +186,14 @@ def test_a_figure_that_would_load_something_is_refused(layout: Any) -> None:
         {"transform": [{"lookup": "a", "from": {"data": {"url": "//x.y"}, "key": "a"}}]},
         {"params": [{"name": "p", "select": {"type": "point", "on": "click[1]"}}]},
         {"params": [{"name": "p", "select": {"type": "point", "loess": 1, "on": "click[1]"}}]},
+        {"params": [{"name": "p", "select": {"type": "point", "toggle": "event.shiftKey"}}]},
+        {"params": [{"name": "p", "select": {"type": "point", "on": {"type": "click"}}}]},
+        {"params": [{"name": "p", "select": "point", "views": ["a(1)"]}]},
+        {"encoding": {"x": {"scale": {"domain": [{"year": "now()"}]}}}},
+        {"encoding": {"x": {"scale": {"domainMin": [["now()"]]}}}},
+        {"encoding": {"x": {"condition": {"test": "datum.a", "value": 1}}}},
+        {"mark": {"type": "bar", "width": {"band": "now()"}}},
+        {"mark": {"type": "bar", "cursor": "url(//x.y)"}},
         {"spec": {"mark": "image"}, "repeat": ["a"], "encoding": {"url": {"field": "a"}}},
         {"mark": {"type": "bar", "tooltip": True}, "data": {"values": [{"image": "//x.y"}]}},
         {"encoding": {"tooltip": {"field": "u", "title": "im\\age"}}},

@@ -173,7 +173,7 @@ _VEGALITE_WORDS = words("""
     spacing align bounds center resolve scale axis legend x y x2 y2 xOffset yOffset theta theta2
     radius radius2 color fill stroke opacity fillOpacity strokeOpacity strokeWidth strokeDash size
     angle shape detail order row column facet field aggregate bin maxbins step minstep nice base
-    timeUnit sort op value datum band bandPosition stack domain range scheme zero reverse clamp
+    timeUnit sort op value datum stack domain range scheme zero reverse clamp
     round exponent constant interpolate paddingInner paddingOuter grid ticks tickCount tickSize
     labels labelAngle labelLimit labelPadding labelFontSize labelColor labelAlign labelBaseline
     labelOverlap titleFontSize titleColor titleAngle titlePadding titleAlign titleAnchor
@@ -190,8 +190,37 @@ _VEGALITE_WORDS = words("""
     frame keyvals stackedarea header labelOrient titleOrient labelExprs tooltip content
     anchor subtitleColor subtitleFontSize params select encodings bind condition param empty and or
     not mean max min sum repeat spec fields filter equal lt lte gt gte oneOf valid lookup from
-    default
+    default test flatten stops axisX axisY axisBand axisDiscrete axisPoint axisQuantitative
+    axisTemporal axisTop axisBottom axisLeft axisRight headerRow headerColumn headerFacet xError
+    xError2 yError yError2 projection latitude longitude latitude2 longitude2
     """)
+# The renderer copies some numbers into expressions, such as a year, and some names into CSS, such
+# as a cursor's. So numbers are no text, and names have no signs of a call.
+_VEGALITE_NUMBERS = words("""
+    band bandPosition year month date day quarter hours minutes seconds milliseconds utc binned
+    binSpacing bandSize minBandSize maxBandSize bandPaddingInner bandPaddingOuter discreteBandSize
+    barBandPaddingInner rectBandPaddingInner tickBandPaddingInner continuousBandSize
+    continuousPadding pointPadding minSize maxSize minOpacity maxOpacity minFontSize maxFontSize
+    minStrokeWidth maxStrokeWidth top bottom left right x1 y1 r1 r2 x2Offset y2Offset thetaOffset
+    theta2Offset radiusOffset radius2Offset rangeMin rangeMax domainMin domainMid domainMax
+    domainDash domainDashOffset domainOpacity gridDashOffset tickDash tickDashOffset tickOpacity
+    tickMinStep tickOffset tickRound tickExtra minExtent maxExtent labelBound labelFlush
+    labelFlushOffset labelLineHeight labelOffset labelOpacity labelSeparation titleLimit
+    titleLineHeight titleOpacity subtitleLineHeight subtitlePadding legendX legendY clipHeight
+    gradientLabelLimit gradientLabelOffset gradientOpacity gradientStrokeWidth gradientThickness
+    symbolDash symbolDashOffset symbolLimit symbolOffset symbolOpacity symbolStrokeWidth
+    strokeDashOffset strokeMiterLimit strokeOffset thickness zindex aria disable aspect smooth
+    reflectX reflectY rotate parallels nearest toggle zoom translate
+    """)
+_VEGALITE_NAMES = words("""
+    views gradient labelFont labelFontStyle titleFont titleFontStyle titleBaseline subtitleFont
+    subtitleFontStyle subtitleFontWeight labelAnchor fillColor strokeColor gradientStrokeColor
+    symbolFillColor symbolStrokeColor strokeCap strokeJoin domainCap gridCap tickCap gridAlign
+    tickBand blend dir cursor symbolDirection gradientDirection category ordinal ramp
+    diverging heatmap
+    """)
+_NAME = re.compile(r"[\w #.-]*\Z")
+_EVENTS = words("click dblclick mouseover mouseout mousemove pointerover pointerout pointermove")
 _FITTING = words("regression loess")
 _FITTED = _FITTING | words("on groupby as method order extent params bandwidth")
 # The members of a condition that selects rows. A condition that is text would be an expression.
@@ -213,13 +242,26 @@ def clean_vegalite(spec: Any, _: Removals) -> Any:
         raise NotShowable("a chart that is not Vega-Lite")  # `$schema` decides what runs it
     described = list(_described(spec))
     for key, value in described:
-        if key not in _VEGALITE_WORDS:
+        if not _is_allowed(key, value):
             raise NotShowable(f"a Vega-Lite chart with '{key[:40]}'")
         if key == "bind" and value not in ("scales", "legend"):
             raise NotShowable("a Vega-Lite chart with form fields")
     if any(key == "tooltip" for key, _ in described) and _names_a_picture(spec):
         raise NotShowable("a Vega-Lite chart whose tooltip loads a picture")
     return {**spec, "$schema": schema}
+
+
+def _is_allowed(key: str, value: Any) -> bool:
+    """Returns whether a chart may have this word; the parts of its value are judged alone."""
+    if key in _VEGALITE_WORDS:
+        return True
+    if key in ("on", "clear"):
+        return isinstance(value, bool) or (isinstance(value, str) and value in _EVENTS)
+    for item in stoppable(value if isinstance(value, list) else [value]):
+        named = key in _VEGALITE_NAMES and isinstance(item, str) and _NAME.match(item)
+        if not named and not isinstance(item, int | float | dict | None):
+            return False
+    return key in _VEGALITE_NUMBERS or key in _VEGALITE_NAMES
 
 
 def _described(spec: Any, *, outermost: bool = True) -> Iterator[tuple[str, Any]]:
@@ -233,7 +275,7 @@ def _described(spec: Any, *, outermost: bool = True) -> Iterator[tuple[str, Any]
             if key == "on" and isinstance(value, str) and _is_fitted(spec):
                 continue  # the name of a field; elsewhere, it would be an event
             yield key, value
-            if key == "filter":
+            if key in ("filter", "test"):
                 _check_filter(value)
             if key == "data":
                 yield from _of_data(value)
