@@ -27,7 +27,7 @@ _PACKAGES = "To bring in pure-Python packages, use %pip install NAME."
 _NETWORK = "Bring the data in as a file. Only Python reaches hosts, and only allowed ones."
 _NO_PROGRAM = "No program of the machine runs in the sandbox."
 _INSTEAD = {
-    **dict.fromkeys(("conda", "mamba", "uv", "apt", "apt-get", "sudo"), _PACKAGES),
+    **dict.fromkeys(("conda", "mamba", "uv", "apt", "apt-get", "brew", "sudo"), _PACKAGES),
     **dict.fromkeys(("curl", "wget", "git", "ssh", "scp", "kaggle"), _NETWORK),
     **dict.fromkeys(("xxd", "hexdump"), "Use od -A x -t x1z FILE."),
     **dict.fromkeys(
@@ -37,6 +37,12 @@ _INSTEAD = {
         ("ps", "top", "kill", "pkill", "pgrep", "jobs"), "No process runs beside a script."
     ),
     **dict.fromkeys(("make", "gcc", "cc", "docker"), _NO_PROGRAM),
+    **{
+        name: f"After %pip install {name} on a line of its own, use python -m {name}."
+        for name in ("pytest", "black", "flake8", "pylint", "isort")
+    },
+    **dict.fromkeys(("vim", "vi", "nano", "emacs", "code"), "Write files with %%writefile."),
+    "ipython": "The notebook is IPython itself.",
     "sqlite3": "Use Python's module sqlite3.",
     "rsync": "Use cp -r.",
     "parallel": "Use xargs.",

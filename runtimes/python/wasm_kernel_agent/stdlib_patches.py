@@ -26,26 +26,26 @@ from IPython.core.error import UsageError
 from wasm_kernel_agent import awaited_processes, locks, pools, processes, threads
 from wasm_kernel_agent.host import note
 
-NO_PROCESSES = (
-    "the sandbox has no processes: {what} can't run. Use Python in the notebook itself instead."
-)
+_NO_PROCESSES = "the sandbox has no processes: {what} can't run. Use {instead} instead."
 NO_NETWORK = (
     "the sandbox has no network, so {what} can't be reached. Download the data with another "
     "program, bring the file into the session, and read it from there."
 )
-_SHARED_BY_PROCESSES = (
-    *("Manager", "Pipe", "Queue", "JoinableQueue", "SimpleQueue", "Lock", "RLock", "Condition"),
-    *(
-        "Semaphore",
-        "BoundedSemaphore",
-        "Event",
-        "Barrier",
-        "Value",
-        "Array",
-        "RawValue",
-        "RawArray",
+_OF_PROCESSES = {
+    "Process": "threading.Thread",
+    **dict.fromkeys(("Queue", "JoinableQueue", "SimpleQueue", "Pipe"), "queue.Queue"),
+    **{
+        name: f"threading.{name}"
+        for name in (
+            *("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier"),
+        )
+    },
+    **dict.fromkeys(
+        ("Manager", "Value", "Array", "RawValue", "RawArray"),
+        "a plain variable, which threads share,",
     ),
-)
+}
+"""What processes have in `multiprocessing`, with the part of the library that threads have."""
 _SCRIPTS = ("perl", "ruby", "pypy", "python2")
 _INSTALLERS = ("conda", "mamba", "micromamba", "uv")
 _NO_INSTALL = (
@@ -100,7 +100,7 @@ def _refusing(sentence: str) -> Any:
 def replace_magics(shell: Any) -> None:
     """Lets the magics that need processes, a network or an editor answer with a sentence."""
     for name in _SCRIPTS:
-        refusal = _refusing(NO_PROCESSES.format(what=f"%%{name}"))
+        refusal = _refusing(_NO_PROCESSES.format(what=f"%%{name}", instead="a cell of Python"))
         shell.register_magic_function(refusal, "cell", name)
     for name in _INSTALLERS:
         sentence = _NO_INSTALL.format(name=name, packages=_BUILT_IN)
@@ -131,22 +131,24 @@ def install() -> None:
 def _refuse_what_is_missing() -> None:
     """Says in plain words why processes and the network can't be used."""
     refusals: list[tuple[Any, str, Any]] = [
-        (BaseProcess, "start", _no_process("multiprocessing.Process")),
+        (BaseProcess, "start", _no_process("Process")),
         (socket, "getaddrinfo", _no_network),
         (socket, "gethostbyname", _no_network),
         (socket.socket, "__init__", _no_socket),
     ]
-    for name in _SHARED_BY_PROCESSES:
-        refusal = _no_process(f"multiprocessing.{name}")
+    for name in _OF_PROCESSES.keys() - {"Process"}:
+        refusal = _no_process(name)
         refusals += [(BaseContext, name, refusal), (multiprocessing, name, refusal)]
     for owner, name, refusal in refusals:
         setattr(owner, name, refusal)
 
 
-def _no_process(what: str) -> Any:
+def _no_process(name: str) -> Any:
+    sentence = _NO_PROCESSES.format(what=f"multiprocessing.{name}", instead=_OF_PROCESSES[name])
+
     def refuse(*_: Any, **__: Any) -> NoReturn:
         __tracebackhide__ = True
-        raise OSError(errno.ENOTSUP, NO_PROCESSES.format(what=what))
+        raise OSError(errno.ENOTSUP, sentence)
 
     return refuse
 

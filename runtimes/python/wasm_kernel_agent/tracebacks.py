@@ -109,6 +109,11 @@ _INTEGERS = {
 _NO_CALL = "If {name} is there elsewhere, it belongs to an operating system; the sandbox has none."
 _LIMIT = "%%limit seconds=5, as the first line of a cell, ends the cell in time."
 _TIMERS = ("alarm", "setitimer")
+_PARSER = "Parser stack overflowed"
+_NESTED = (
+    "This code has more brackets inside each other than can be parsed here, some 140. Build the "
+    "value in several steps, or read it from JSON, which may be nested deeper."
+)
 
 
 class CellCompiler(CachingCompiler):
@@ -321,7 +326,8 @@ def _missing_module(error: BaseException) -> str:
         return _NO_BACKEND
     if not isinstance(name, str) or not name.isidentifier():
         return ""
-    if name.startswith("_") and name not in unavailable.STAND_INS:
+    known = sys.stdlib_module_names.union(unavailable.STAND_INS)
+    if name.startswith("_") and name not in known:
         return ""  # a part of a package that is built in
     return unavailable.advice_on_module(name)
 
@@ -332,6 +338,11 @@ def _missing_call(error: BaseException) -> str:
         return ""
     hint = _NO_CALL.format(name=f"{module.__name__}.{name}")
     return f"{hint} {_LIMIT}" if name in _TIMERS else hint
+
+
+def is_of_the_parser(error: BaseException) -> bool:
+    """Returns whether the parser raised a `MemoryError`, for code that is nested too deeply."""
+    return text_of(error).startswith(_PARSER)
 
 
 def _no_codec(error: BaseException) -> str:
@@ -353,6 +364,7 @@ _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] =
     (AttributeError, _missing_call),
     (RuntimeError, lambda error: _NO_MOVIE if "MovieWriter" in str(error) else ""),
     (OverflowError, _width_of_integers),
+    (MemoryError, lambda error: _NESTED if is_of_the_parser(error) else ""),
     (ValueError, _width_of_integers),
 )
 
