@@ -6,6 +6,7 @@ runs on the host: wheels are taken apart into a folder that the guest reads.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -119,7 +120,11 @@ class PipCommand:
                 return {name: wheel for name, wheel in wheels.items() if name in wants}
             tried.update(map(str, needed))
             request = FetchPackages(tuple(map(str, needed)), f"w_{number}", asked.pre)
-            for wheel in self._fetched(request, needed, broker, task):
+            try:
+                fetched = self._fetched(request, needed, broker, task)
+            except WasmKernelError as problem:
+                raise PackageError(f"{problem}{_needed(str(problem), wants)}") from problem
+            for wheel in fetched:
                 wheels[wheel.name] = wheel
                 known[wheel.name] = wheel.known
         raise PackageError("the requirements change with each fetched package.")
@@ -134,10 +139,7 @@ class PipCommand:
         """Returns a checked wheel for each need."""
         folder = self._folder / request.into
         folder.mkdir(parents=True, mode=0o700)
-        try:
-            broker.call(request, FetchedPackages, task)
-        except WasmKernelError as problem:
-            raise PackageError(f"{problem}{_needed(str(problem), needed)}") from problem
+        broker.call(request, FetchedPackages, task)
         found = []
         for path in sorted(folder.glob("*.whl")):
             if task.cancelled:
@@ -148,12 +150,21 @@ class PipCommand:
         return found
 
 
-def _needed(problem: str, needed: Sequence[NeededPackage]) -> str:
-    """Names the packages that need the package of a problem; empty if the user asked for it."""
-    for need in needed:
-        if problem.startswith(f"{need.name} ") and not any(by.startswith("you ") for by in need.by):
-            return f" It is needed by {', '.join(sorted(need.by))}."
-    return ""
+def _needed(problem: str, wants: Mapping[str, NeededPackage]) -> str:
+    """Names the packages that led to the package of a problem; empty if the user asked for it."""
+    found: dict[str, str] = {}
+    name = _leading_name(problem)
+    while name in wants and name not in found:
+        by = sorted(wants[name].by)
+        if any(each.startswith("you ") for each in by):
+            break
+        found[name] = ", ".join(by)
+        name = _leading_name(by[0])
+    return f" It is needed by {', which is needed by '.join(found.values())}." if found else ""
+
+
+def _leading_name(text: str) -> str:
+    return canonicalize_name(re.split(r"[^\w.-]", text, maxsplit=1)[0])
 
 
 def _is_new(wheel: Wheel, there: Mapping[str, KnownPackage]) -> bool:

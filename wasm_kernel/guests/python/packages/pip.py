@@ -82,7 +82,7 @@ class Pip:
             return f"{name} needs compiled code, which the sandbox can't run."
         ruled_out = "be one that a constraint of pip's configuration excludes, "
         return (
-            f"pip finds no pure-Python wheel of {needed}. It may be misspelt, have no such "
+            f"{needed} has no pure-Python wheel that pip finds. It may be misspelt, have no such "
             f"version, {ruled_out if '(constraint)' in said else ''}or be there as source code "
             "only, which is never built here."
         )
