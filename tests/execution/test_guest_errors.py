@@ -55,6 +55,16 @@ ADVICE: dict[str, tuple[str, ...]] = {
     "import os; os.getloadavg()": (
         "os.getloadavg is there elsewhere, it belongs to an operating system",
     ),
+    **dict.fromkeys(
+        (
+            "import os; os.makedirs('/mnt/data')",
+            "open('/out.txt', 'w')",
+            "import pandas; pandas.DataFrame([1]).to_csv('/content/x.csv')",
+        ),
+        ("Cells write into /app and /tmp alone", "by a relative path"),
+    ),
+    "import sqlite3; sqlite3.connect('/content/x.db')": ("Make it first",),
+    "import distutils": ("before 3.13", "%pip install standard-distutils"),
     "import signal; signal.alarm(1)": ("signal.alarm is there", "%%limit seconds=5"),
     "from multiprocessing import shared_memory": ("belongs to an operating system",),
     "import multiprocessing; multiprocessing.Queue()": ("Use queue.Queue instead",),

@@ -199,7 +199,8 @@ CALLS = {
     "import shutil\nprint(*map(shutil.which, ['ls', '/bin/sed', 'nosuch']))": (
         "/usr/bin/ls /usr/bin/sed None\n"
     ),
-    "print(os.getppid(), os.getlogin())": "1 user\n",
+    "print(os.getppid(), os.getlogin(), *os.sched_getaffinity(0))": "1 user 0\n",
+    "import time\nprint(time.thread_time() > 0)": "True\n",
     "sp.run('echo e >&2', shell=True, stderr=sp.DEVNULL)\nprint('on')": "on\n",
     "p = sp.Popen('cat', stdin=-1, stdout=-1)\np.stdin.write(b'x')\nprint(*p.stdout)": "b'x'\n",
     "sp.run(['x', 'hi'], executable='echo', cwd=b'/tmp', env={b'a': b'b'})": "hi\n",
@@ -209,6 +210,7 @@ FAILURES = {
     "sp.run(['/nosuch'])": "FileNotFoundError",
     "sp.run('true', cwd='/nosuch')": "FileNotFoundError",
     "sp.run(['sleep', '0.2'], timeout=0.1)": "TimeoutExpired",
+    "import os; os.get_terminal_size()": "OSError",
 }
 
 

@@ -122,6 +122,7 @@ def install() -> None:
     _refuse_empty_paths()
     _keep_a_umask()
     _have_a_user()
+    _have_a_processor_and_no_terminal()
     _derive_keys()
     _tell_of_missing_locales()
     _write_times_as_linux()
@@ -228,6 +229,19 @@ def _have_a_user() -> None:
         setattr(os, name, lambda: 0)
     for name in ("chown", "lchown"):
         setattr(os, name, lambda path, uid, gid, **_: None)
+
+
+def _have_a_processor_and_no_terminal() -> None:
+    """Gives `os` and `time` what code for Linux asks first, and elsewhere catches an `OSError`."""
+
+    def get_terminal_size(_: int = 1, /) -> NoReturn:
+        raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+
+    module: Any = os
+    module.get_terminal_size = get_terminal_size
+    module.sched_getaffinity = lambda _, /: {0}
+    clocks: Any = time
+    clocks.thread_time, clocks.thread_time_ns = time.process_time, time.process_time_ns
 
 
 def _tell_of_missing_locales() -> None:

@@ -55,6 +55,15 @@ _FILES = (
     "terminal (wasm-kernel sessions write; %session_info names the session), or let the kernel "
     "mount its folder (WasmKernel.mounts)."
 )
+_WRITING = (
+    "Cells write into {own} and /tmp alone, and folders of other places, such as /content and "
+    "/mnt/data, are not there. Name the file by a relative path."
+)
+_NO_FOLDER = re.compile(r"Cannot save file into a non-existent directory: '(/.*)'")
+_NO_DATABASE = (
+    "A folder in the path of the database is not there. Make it first, or name the file by a "
+    "relative path."
+)
 _APP = "Cells see the session's own folder, /app, and no other path of this computer."
 _FULL = (
     "The session's files in /app and /tmp have reached what its policy allows (or the disk itself "
@@ -312,6 +321,19 @@ def _missing_file(error: BaseException) -> str:
     return f"{_SHOWN} {_BESIDE}, {_MOUNTED_ABOVE.format(above[1]) if above else _MOUNTED}."
 
 
+def _outside(error: BaseException) -> str:
+    """Returns advice for a program that would write where other places have a folder for it."""
+    lacking = _NO_FOLDER.match(text_of(error))
+    name = getattr(error, "filename", None) if lacking is None else lacking[1]
+    if not (isinstance(error, PermissionError) or lacking) or not isinstance(name, str):
+        return ""
+    path = f"{os.path.normpath(name)}/"
+    if path.startswith(_GUEST_FOLDERS) or not path.startswith("/"):
+        return ""
+    is_shown = os.path.isdir(_NOTEBOOK)  # noqa: PTH112 - as above
+    return _WRITING.format(own=_NOTEBOOK if is_shown else "/app")
+
+
 def _full(error: BaseException) -> str:
     return (
         f"{_FULL} {advice['disk']}".rstrip()
@@ -356,6 +378,7 @@ def _width_of_integers(error: BaseException) -> str:
 
 _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] = (
     (FileNotFoundError, _missing_file),
+    (OSError, _outside),
     (OSError, _full),
     (OSError, _no_codec),
     (ValueError, _no_codec),
@@ -364,6 +387,7 @@ _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] =
     (AttributeError, _missing_call),
     (RuntimeError, lambda error: _NO_MOVIE if "MovieWriter" in str(error) else ""),
     (OverflowError, _width_of_integers),
+    (Exception, lambda e: _NO_DATABASE if "unable to open database" in text_of(e) else ""),
     (MemoryError, lambda error: _NESTED if is_of_the_parser(error) else ""),
     (ValueError, _width_of_integers),
 )

@@ -78,6 +78,7 @@ PACKAGES = {  # modules whose package has another name
     "grpc": "grpcio",
     "imblearn": "imbalanced-learn",
     "jwt": "PyJWT",
+    "pkg_resources": "setuptools",
     "pptx": "python-pptx",
     "skimage": "scikit-image",
     "slugify": "python-slugify",
@@ -120,6 +121,18 @@ _NO_PROFILES = (
     "Pillow can't convert colours by ICC profiles here. It reads and writes the profiles "
     "themselves, as info['icc_profile'] and save(..., icc_profile=...)."
 )
+_FORMER = (
+    "{name} was a part of Python before 3.13, and is not in the newer one that runs here. "
+    "%pip install standard-{name} brings it back, if that package exists and is pure Python."
+)
+_REMOVED = {
+    name: _FORMER.format(name=name)
+    for name in (
+        *("aifc", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "crypt", "distutils"),
+        *("imghdr", "imp", "mailcap", "nntplib", "pipes", "smtpd", "sndhdr", "sunau", "telnetlib"),
+        *("uu", "xdrlib"),
+    )
+}
 _SENTENCES = {
     "ipympl": _SCRIPTED,
     "imagingft": _NO_FONTS,
@@ -134,8 +147,8 @@ def advice_on_module(name: str) -> str:
     """Returns advice about a module that is not there."""
     if name == "google":
         return _GOOGLE
-    if name in _SENTENCES:
-        return _SENTENCES[name]
+    if sentence := _SENTENCES.get(name, _REMOVED.get(name)):
+        return sentence
     if name in STAND_INS:
         return _COMPILED.format(name=name) + _INSTEAD.format(stand_in=STAND_INS[name])
     if name in sys.stdlib_module_names:
