@@ -308,7 +308,7 @@ for (const name of bash.commands.keys()) { // so that /bin/sh and /usr/bin/env a
 }
 for (const name of READ_ONLY) {
   base[name] = async (path) => {
-    if (path !== "/dev/null") throw new Error(`EROFS: read-only file system, ${name} '${path}'`);
+    if (path !== "/dev/null") throw new Error("Read-only file system");
   };
 }
 

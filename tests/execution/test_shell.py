@@ -151,6 +151,12 @@ def test_an_archive_that_is_none_is_told_in_words(shell: BaseSandbox) -> None:
     assert [line.partition(":")[0] for line in told] == ["unzip", "tar", "gunzip"]
 
 
+def test_a_place_that_is_read_only_is_told_in_words(shell: BaseSandbox) -> None:
+    told = said(shell, "!touch /x; cp a.csv /x; mkdir -p /content/data").stderr.splitlines()
+    assert [line.rpartition(": ")[2] for line in told] == ["Read-only file system"] * 3
+    assert "EROFS" not in "".join(told)
+
+
 def test_a_program_reads_its_modules_anew(shell: BaseSandbox) -> None:
     said(shell, "!echo 'x = 1' > m.py\nimport m")
     told = said(shell, "!echo 'x = 22' > m.py; python -c 'import m; print(m.x)'\nprint(m.x)")
