@@ -121,6 +121,10 @@ _NO_PROFILES = (
     "Pillow can't convert colours by ICC profiles here. It reads and writes the profiles "
     "themselves, as info['icc_profile'] and save(..., icc_profile=...)."
 )
+_NO_WINDOWS = (
+    "{name} opens windows, and the sandbox has none. In its place: ipywidgets for forms, "
+    "matplotlib for drawings."
+)
 _FORMER = (
     "{name} was a part of Python before 3.13, and is not in the newer one that runs here. "
     "%pip install standard-{name} brings it back, if that package exists and is pure Python."
@@ -135,6 +139,7 @@ _REMOVED = {
 }
 _SENTENCES = {
     "ipympl": _SCRIPTED,
+    **{name: _NO_WINDOWS.format(name=name) for name in ("tkinter", "_tkinter")},
     "imagingft": _NO_FONTS,
     "imagingcms": _NO_PROFILES,
     **dict.fromkeys(("odf", "odfpy"), _OPEN_DOCUMENT),
