@@ -118,7 +118,6 @@ _INTEGERS = {
 _NO_CALL = "If {name} is there elsewhere, it belongs to an operating system; the sandbox has none."
 _LIMIT = "%%limit seconds=5, as the first line of a cell, ends the cell in time."
 _TIMERS = ("alarm", "setitimer")
-_PARSER = "Parser stack overflowed"
 _NESTED = (
     "This code has more brackets inside each other than can be parsed here, some 140. Build the "
     "value in several steps, or read it from JSON, which may be nested deeper."
@@ -362,11 +361,6 @@ def _missing_call(error: BaseException) -> str:
     return f"{hint} {_LIMIT}" if name in _TIMERS else hint
 
 
-def is_of_the_parser(error: BaseException) -> bool:
-    """Returns whether the parser raised a `MemoryError`, for code that is nested too deeply."""
-    return text_of(error).startswith(_PARSER)
-
-
 def _no_codec(error: BaseException) -> str:
     return _NO_CODEC if _CODEC.search(text_of(error)) else ""
 
@@ -388,7 +382,7 @@ _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] =
     (RuntimeError, lambda error: _NO_MOVIE if "MovieWriter" in str(error) else ""),
     (OverflowError, _width_of_integers),
     (Exception, lambda e: _NO_DATABASE if "unable to open database" in text_of(e) else ""),
-    (MemoryError, lambda error: _NESTED if is_of_the_parser(error) else ""),
+    (MemoryError, lambda error: _NESTED if "too complex to parse" in text_of(error) else ""),
     (ValueError, _width_of_integers),
 )
 
