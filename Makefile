@@ -31,7 +31,7 @@ $(PLAIN): pyproject.toml hatch_build.py $(RECIPE) $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet .
 	touch $@
 
-$(EDITABLE): pyproject.toml hatch_build.py $(RECIPE) $(wildcard kernelspec/*/* labextension/*/*) | $(BIN)/python
+$(EDITABLE): pyproject.toml hatch_build.py $(RECIPE) $(wildcard wasm_kernel/frontends/jupyter/kernelspec/*/* labextension/*/*) | $(BIN)/python
 	rm -f $(PLAIN)
 	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
 	touch $@

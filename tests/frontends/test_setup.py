@@ -58,6 +58,13 @@ def test_a_module_beside_the_notebook_is_not_imported_by_the_kernel(tmp_path: Pa
     assert ran.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("runtime", RuntimeType)
+def test_install_copies_no_kernelspec_that_uninstall_removes(runtime: RuntimeType) -> None:
+    """Formerly, no `install` worked after `uninstall`, or after one into a relative prefix."""
+    assert kernelspecs.source(runtime).is_relative_to(Path(kernelspecs.__file__).parents[2])
+    assert spec_of(kernelspecs.source(runtime))["language"] == runtime.value
+
+
 async def test_a_port_that_takes_no_connection_blocks_no_server() -> None:
     """Formerly, a Jupyter server did nothing for two minutes, and did not end either."""
     provisioner = ListeningProvisioner(kernel_id="k", kernel_spec=KernelSpec())

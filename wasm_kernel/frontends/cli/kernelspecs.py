@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
@@ -63,18 +62,8 @@ class InstalledKernelspec:
 
 
 def source(runtime: RuntimeType) -> Path:
-    """Returns the folder of a language's kernelspec in the package; raises `WasmKernelError`."""
-    checkout = Path(__file__).parents[3] / "kernelspec" / runtime.value
-    if (checkout / "kernel.json").is_file():
-        return checkout
-    try:
-        files = distribution("wasm-kernel").files or ()
-    except PackageNotFoundError:
-        files = ()
-    for file in files:
-        if file.as_posix().endswith(f"share/jupyter/kernels/{name_of(runtime)}/kernel.json"):
-            return Path(str(file.locate())).resolve().parent
-    raise WasmKernelError("The kernelspec's files are missing. Reinstall wasm-kernel.")
+    """Returns the folder of a language's kernelspec in the package."""
+    return Path(__file__).parents[1] / "jupyter" / "kernelspec" / runtime.value
 
 
 def install(
