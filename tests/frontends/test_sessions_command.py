@@ -19,6 +19,7 @@ from tests.private import folders_of
 from wasm_kernel import write_session_file
 from wasm_kernel.folders.folders import STATE
 from wasm_kernel.folders.locks import note_evicted
+from wasm_kernel.folders.places import ROOTS
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.linux import trees
 from wasm_kernel.sessions import archives, ids
@@ -45,11 +46,12 @@ def command(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comm
     monkeypatch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(root))
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str, typed: str = "") -> Done:
+    def run(*words: str, typed: str = "", asks: bool = False) -> Done:
         streams = [TextIOWrapper(BytesIO(text), "utf-8") for text in (typed.encode(), b"", b"")]
         with pytest.MonkeyPatch.context() as patch:
             for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
                 patch.setattr(sys, name, stream)
+            patch.setattr(sys.stdin, "isatty", lambda: asks)
             try:
                 status = main(["sessions", *words])
             except SystemExit as ended:  # raised by argparse
@@ -143,7 +145,7 @@ def test_a_session_is_shown(command: Command, root: Path, monkeypatch: pytest.Mo
     assert "1 (5 bytes)" in shown
     assert json.loads(good(command("show", ID, "--json")))["in_use"] is False
     assert "no such session" in failed(command("show", "missing"))
-    assert "session id" in failed(command("show", "../x"))
+    assert "no such session" in failed(command("show", "../x"))
     assert "has more files than" not in shown
     monkeypatch.setattr("wasm_kernel.sessions.overview.ENTRIES_MOST", 1)
     assert "has more files than are counted" in good(command("show", ID))
@@ -193,6 +195,7 @@ def test_a_typing_error_makes_no_session(command: Command, root: Path) -> None:
 def test_a_session_is_deleted_only_when_the_user_says_so(command: Command, root: Path) -> None:
     write_session_file(ID, "a", b"", root)
     assert "--yes" in failed(command("delete", ID, typed="y\n"))
+    assert "Nothing was deleted" in command("delete", ID, typed="n\n", asks=True).stderr
     assert (root / ID).is_dir()
     good(command("delete", ID, "--yes"))
     assert not (root / ID).exists()
@@ -232,7 +235,7 @@ def test_an_archive_goes_out_and_comes_in(command: Command, root: Path, tmp_path
 
 
 def test_a_session_is_named_by_the_beginning_of_its_id_or_its_notebook(
-    command: Command, root: Path, tmp_path: Path
+    command: Command, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = "1a2b0000-0000-4000-8000-000000000000", "1a2c0000-0000-4000-8000-000000000000"
     for number, name in enumerate((first, second, "1a2b")):
@@ -247,9 +250,13 @@ def test_a_session_is_named_by_the_beginning_of_its_id_or_its_notebook(
         said = failed(command(*words))
         assert f"3 sessions fit 1a2 (1a2b, {first}, {second}). Nothing was done" in said
     assert "no such session" in failed(command("show", "3"))
-    assert "No notebook other.ipynb has a session here" in failed(command("show", "other.ipynb"))
+    assert "`wasm-kernel sessions list` shows both" in failed(command("show", "other.ipynb"))
+    assert "ends in .ipynb" in failed(command("bind", first, "other"))
     good(command("delete", "1a2c", "--yes"))
     assert sorted(path.name for path in root.iterdir()) == ["1a2b", first]
+    ROOTS.add(root)
+    monkeypatch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(tmp_path / "another"))
+    assert f"has session {first}" in good(command("bind", "orders.ipynb", "orders.ipynb"))
 
 
 def test_a_fork_is_named_after_its_parent_and_its_notebook_has_the_cells(

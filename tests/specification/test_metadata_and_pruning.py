@@ -239,7 +239,7 @@ def test_a_session_with_a_running_cell_is_spared(create: Creating, heard: Heard)
         assert (result.skipped_sessions, result.errors) == ([], {})
         assert result.in_use == {session_id: "running_cell"}
         assert "1 session" in str(result)
-        assert f"in use {session_id}: running_cell" in str(result)
+        assert f"in use {session_id}: running cell" in str(result)
     assert {fields["session_id"] for fields in heard.of("session.prune.candidate")} == {
         session_id, idle
     }  # fmt: skip

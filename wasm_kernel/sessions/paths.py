@@ -25,7 +25,7 @@ WORKSPACE_ROOT = Path("workspace")
 
 LINKS_MOST = 40  # as many as Linux follows
 _SHOWN_CHARACTERS = 200
-_ABSOLUTE = "Absolute paths are not allowed in a session workspace"
+_ABSOLUTE = "Absolute paths are not allowed in a session workspace (a.csv names /app/a.csv)"
 _ESCAPES = "Path escapes session workspace"
 _NO_LINK = {errno.EINVAL, errno.ENOENT}
 

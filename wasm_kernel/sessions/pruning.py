@@ -101,7 +101,7 @@ class PruneResult:
             f"{_specified(self.reclaimed_bytes)} {would}reclaimed{private}."
         )
         skipped = [f"  skipped {name}: {why}" for name, why in self.skip_reasons.items()]
-        spared = [f"  in use {name}: {why}" for name, why in self.in_use.items()]
+        spared = [f"  in use {name}: {why.replace('_', ' ')}" for name, why in self.in_use.items()]
         failed = [f"  failed {name}: {why}" for name, why in self.errors.items()]
         return "\n".join([summary, *skipped, *spared, *failed])
 

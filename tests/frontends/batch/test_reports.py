@@ -21,8 +21,8 @@ from wasm_kernel.frontends.batch.comparing import difference
 from wasm_kernel.frontends.batch.live_table import LiveTable
 from wasm_kernel.frontends.batch.notebook_run import compared
 from wasm_kernel.frontends.batch.notebooks import find_sources, write_notebook
-from wasm_kernel.frontends.batch.outcome import Outcome
-from wasm_kernel.frontends.batch.report_files import junit_report, page, write_reports
+from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
+from wasm_kernel.frontends.batch.report_files import check_report, junit_report, page, write_reports
 from wasm_kernel.frontends.batch.reporting import JsonLines, line_of, summary
 
 EVIL = "<script>alert(1)</script>\x1b[2J\udcff\uffff"
@@ -171,6 +171,8 @@ def test_a_report_that_can_not_be_written_costs_no_other(
 ) -> None:
     (tmp_path / "folder").mkdir()
     wanted = {tmp_path / "folder": lambda: b"1", tmp_path / "new" / "page": lambda: b"2"}
+    with pytest.raises(BatchError, match=r"The report \. can't be written \(it is a folder\)"):
+        check_report(Path())
     assert not write_reports(wanted)
     assert (tmp_path / "new" / "page").read_bytes() == b"2"
     assert "the report folder can't be written" in capsys.readouterr().err

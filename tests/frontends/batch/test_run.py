@@ -107,6 +107,13 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
     assert executed(tmp_path / "out" / "script.ipynb")[1][1] == "42"
 
 
+def test_the_refusal_of_a_request_is_told_once(make: Making, run: Running) -> None:
+    make("a.ipynb", "import urllib.request\nurllib.request.urlopen('https://a.org')")
+    outcome = run(network=["https://b.org"])["a.ipynb"]
+    assert "no rule of this sandbox's network allows it" in outcome.reason
+    assert not outcome.hint
+
+
 def test_a_cell_has_its_time_and_what_follows_is_not_run(
     make: Making, run: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,7 +97,7 @@ def read_tests(paths: Sequence[Path]) -> TestFiles:
                 tests += found
                 if by_hand:
                     notes.append(_BY_HAND.format(file=file.name, count=by_hand))
-            elif (table := _otter_table(text)) is not None:
+            elif (table := _otter_table(file.name, text)) is not None:
                 tests += _cases(str(table.get("name", file.stem)), table)
             else:
                 sources.append((file.name, text))
@@ -120,8 +120,8 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
 # -- otter-grader: a file with a table named `test`, whose cases are doctests
 
 
-def _otter_table(text: str) -> Mapping[str, Any] | None:
-    for node in ast.parse(text).body:
+def _otter_table(name: str, text: str) -> Mapping[str, Any] | None:
+    for node in ast.parse(text, name).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and _names(node) == ["test"]:
             try:
                 table = ast.literal_eval(node.value)

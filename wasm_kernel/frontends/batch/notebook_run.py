@@ -464,6 +464,6 @@ def _failure(limits: set[str], problem: CellExecutionError) -> NotebookEnded:
     if verdict in ("timeout", "out-of-fuel", "out-of-memory") and limits:
         reason = plain(problem.evalue).partition(". ")[0] + "."
         hints = [each for each in map(Door.BATCH.raising, limits) if each in problem.evalue]
-    hint = plain(hints[-1], HINT_CHARACTERS) if hints else ""
+    hint = plain(hints[-1], HINT_CHARACTERS) if hints and hints[-1] not in reason else ""
     told = {"hint": hint, "traceback": trace[-_TRACE_CHARACTERS:]}
     return NotebookEnded(verdict, reason, can_go_on=verdict == "error", **told)

@@ -167,7 +167,7 @@ def check_report(file: Path) -> None:
         why = f"nothing can be written into {above.name}"
     else:
         return
-    raise BatchError(f"The report {file.name} can't be written ({why}). Nothing was run.")
+    raise BatchError(f"The report {file} can't be written ({why}). Nothing was run.")
 
 
 def write_reports(reports: Mapping[Path, Callable[[], bytes]]) -> bool:

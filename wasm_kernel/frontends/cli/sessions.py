@@ -32,7 +32,7 @@ from wasm_kernel.frontends.cli.session_tables import (
 )
 from wasm_kernel.result import readable
 from wasm_kernel.service.named_functions import path_of
-from wasm_kernel.sessions import ids, overview
+from wasm_kernel.sessions import overview
 from wasm_kernel.sessions.overview import Overview
 from wasm_kernel.sessions.pruning import hours_of
 from wasm_kernel.sessions.root import SessionsRoot
@@ -45,6 +45,10 @@ _NAMED_MOST = 10
 _WITH_VARIABLES = (
     "The variables go along, with the memory of the sandbox that they lie over: for Python, some "
     "50 MB beside the files. --files-only leaves them out."
+)
+_NO_SESSION = (
+    "There is no such session, nor a notebook of this name that has one (`wasm-kernel sessions "
+    "list` shows both)"
 )
 _AS = "the new session's id; without a value the old one; by default a new one"
 _SAME = "="  # stands for the id of the session in an archive; it is not a valid id
@@ -181,7 +185,6 @@ def _read(options: argparse.Namespace) -> None:
 def _write(options: argparse.Namespace) -> None:
     from wasm_kernel.sessions.files import write_session_file
 
-    options.overview()  # raises for a wrong id; writing would make a session for it
     source = options.source
     data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     overwrite = not options.no_overwrite
@@ -284,6 +287,11 @@ def _bind(options: argparse.Namespace) -> None:
 
     found, path = _overview(options), Path(options.notebook)
     made = path.suffix == ".ipynb" and not os.path.lexists(path)
+    if not (made or os.path.lexists(path)):
+        raise WasmKernelError(
+            f"There is no file {printable(path.name)}, and a new notebook needs a name that ends "
+            "in .ipynb. Nothing was done."
+        )
     parent = found.parent_notebook
     cells = _cells_of(parent) if made and parent is not None else ""
     if made:
@@ -317,11 +325,11 @@ def _overview(options: argparse.Namespace) -> Overview:
         with suppress(FileNotFoundError):
             root = SessionsRoot(place, options.private_root)
             return overview.session_in(root, _id_of(root, options.wanted))
-    raise FileNotFoundError(errno.ENOENT, "There is no such session", options.wanted)
+    raise FileNotFoundError(errno.ENOENT, _NO_SESSION, options.wanted)
 
 
 def _id_of(root: SessionsRoot, text: str) -> str:
-    """The id of the session that a user means; the user's text if there is none."""
+    """The id of the session that a user means."""
     found = overview.ids_named(root, text)
     if len(found) > 1:
         some = ", ".join([*found[:_NAMED_MOST], *["..."] * (len(found) > _NAMED_MOST)])
@@ -329,12 +337,9 @@ def _id_of(root: SessionsRoot, text: str) -> str:
             f"{len(found)} sessions fit {printable(text)} ({some}). Nothing was done. Name one "
             "by its id, or by more of it."
         )
-    if not (found or ids.is_id(text)):
-        raise WasmKernelError(
-            f"No notebook {printable(text)} has a session here, and this is not a session id. "
-            "Nothing was done. wasm-kernel sessions list shows both."
-        )
-    return found[0] if found else text
+    if not found:
+        raise FileNotFoundError(errno.ENOENT, _NO_SESSION, text)
+    return found[0]
 
 
 @_command(
@@ -411,7 +416,10 @@ def _confirmed(question: str, options: argparse.Namespace) -> bool:
         raise WasmKernelError(
             f"{question} There is no terminal to ask in: add --yes. Nothing was done."
         )
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    if input(f"{question} [y/N] ").strip().lower() in ("y", "yes"):
+        return True
+    print("Nothing was deleted.", file=sys.stderr)
+    return False
 
 
 # -- output

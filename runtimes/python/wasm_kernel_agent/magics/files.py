@@ -44,7 +44,9 @@ _COVER = ".wh."  # marks a file of the notebook's folder that was deleted here
 _BEGUN = re.compile(r"(?:.*=\s*)?%{0,2}session_(files|read|write|delete|publish)\s")
 _glob: Any = glob
 _ESCAPES = "Path escapes session workspace: {path!r}"
-_ABSOLUTE = "Absolute paths are not allowed in a session workspace: {path!r}"
+_ABSOLUTE = (
+    "Absolute paths are not allowed in a session workspace (a.csv names /app/a.csv): {path!r}"
+)
 
 
 def words_of(line: str, options: tuple[str, ...]) -> tuple[list[str], set[str]]:
