@@ -101,13 +101,13 @@ def state(one: int, parent: int) -> Checkpoint:
     return Checkpoint("", one, f"cell {one}", 0.0, 1, one == 1, one, parent)
 
 
-def test_a_circle_of_states_holds_up_no_kernel() -> None:
+def tree_of(states: States) -> Any:
+    """The tree that a view gets when a worker has these states."""
     told: asyncio.Queue[CommMessage] = asyncio.Queue()
 
     def call(request: object) -> Future[Any]:
         future: Future[Any] = Future()
-        states = [state(1, 2), state(2, 1), state(3, 99)]
-        future.set_result(States(states, 77, {1: Ran(sent=True), 5: Ran()}, saved=True))
+        future.set_result(states)
         return future
 
     async def tree() -> Any:
@@ -120,7 +120,19 @@ def test_a_circle_of_states_holds_up_no_kernel() -> None:
     thread = threading.Thread(target=lambda: trees.append(asyncio.run(tree())), daemon=True)
     thread.start()  # a loop without an end fails this test alone
     thread.join(PATIENCE)
-    [found] = trees
+    return trees[0]
+
+
+def test_a_circle_of_states_holds_up_no_kernel() -> None:
+    states = [state(1, 2), state(2, 1), state(3, 99)]
+    found = tree_of(States(states, 77, {1: Ran(sent=True), 5: Ran()}, saved=True))
     assert [each["id"] for each in found["states"]] == [1, 2, 3]
     assert (found["here"], found["redo"]) == (1, 0)
     assert [each["sent"] for each in found["states"]] == [True, False, False]
+
+
+def test_a_kernel_remembers_a_thousand_cells_at_most() -> None:
+    """Before, a worker that was taken over could fill the memory of its front end with cells."""
+    states = [state(one, 0) for one in range(1, 1501)]
+    ran = {each.id: Ran(cell_id=f"cell {each.id}") for each in states}
+    assert len(tree_of(States(states, ran=ran, saved=True))["gone"]) <= 1000

@@ -484,3 +484,17 @@ def test_whatever_comes_is_cleaned_and_never_fails(
                 assert problems_in({"text/html": value}) == []
             if kind == widget_models.PLAIN:
                 assert "<" not in json.dumps(value)
+
+
+def test_no_more_widgets_are_known_than_may_be_open(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a worker that was taken over could fill the memory of its front end with them."""
+    monkeypatch.setattr("wasm_kernel.outputs.widgets.COMMS_MOST", 3)
+    for number in range(3):
+        page.make("IntSlider", f"w{number}")
+    assert page.out(opening("w3", identity("IntSlider"))) is None
+    assert page.update("w4", **identity("IntSlider")) is None
+    page.out(CommMessage("close", "w0"))
+    assert page.update("w5", **identity("IntSlider"))
+    assert page.update("w1", value=7) == {"value": 7}

@@ -83,7 +83,7 @@ class CleanListener:
         passed = self._page.cleaner.comm(message, self._page.should_stop)
         if passed.message is not None:
             self._pass(passed.message)
-        elif message.kind == "open":
+        elif message.kind == "open" and len(self._refused) < REFUSED_MOST:
             self._refused.append(message.comm_id)
         self._name(passed.removed)
 
@@ -111,6 +111,6 @@ class CleanListener:
             if text := stream.finish():
                 self._show(Stream(name, text))
         is_safe = self._page.cleaner.mode is Mode.SAFE
-        for comm_id in self._refused[:REFUSED_MOST] if is_safe else ():
+        for comm_id in self._refused if is_safe else ():
             with suppress(SandboxClosed):
                 self._page.sandbox.comm(CommMessage("close", comm_id))

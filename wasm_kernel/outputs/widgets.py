@@ -76,7 +76,8 @@ class WidgetGate:
         return self._clean_message(message, removals)
 
     def _opened(self, message: CommMessage, removals: Removals) -> CommMessage | None:
-        if message.target_name != WIDGETS or not ID.match(message.comm_id):
+        is_widget = message.target_name == WIDGETS and ID.match(message.comm_id)
+        if not (is_widget and self._has_room(message.comm_id)):
             removals.add(f"a channel to {_named(message.target_name)}, which is not a widget's")
             return None
         state, buffers = self._entered(message.comm_id, message.data, message.buffers, removals)
@@ -92,6 +93,10 @@ class WidgetGate:
             return _instead_of(self._refused[comm_id]), []
         placed = _placed(data.get("buffer_paths"), buffers)
         return clean_state(self._models[comm_id], state, placed, self._models.get, removals)
+
+    def _has_room(self, comm_id: str) -> bool:
+        """Returns whether a comm may be open; a worker that was taken over counts none itself."""
+        return comm_id in self._models or len(self._models) < COMMS_MOST
 
     def _register(self, comm_id: str, state: Mapping[str, Any], removals: Removals) -> bool:
         try:
@@ -127,7 +132,7 @@ class WidgetGate:
         if model is not None and message.comm_id not in self._refused:
             placed = _placed(data.get("buffer_paths"), message.buffers)
             clean, buffers = clean_state(model, state, placed, self._models.get, removals)
-        elif all(name in state for name in IDENTITY):
+        elif all(name in state for name in IDENTITY) and self._has_room(message.comm_id):
             clean, buffers = self._entered(message.comm_id, data, message.buffers, removals)
         else:
             return None  # its comm was refused

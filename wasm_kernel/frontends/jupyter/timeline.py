@@ -135,7 +135,7 @@ class KernelTimeline:
     def _forget_oldest(self) -> None:
         if len(self._lost) > _RUNS_MOST:
             del self._lost[next(iter(self._lost))]
-        if len(self._last_runs) > _RUNS_MOST:
+        while len(self._last_runs) > _RUNS_MOST:  # a worker that was taken over tells of any
             oldest = next(iter(self._last_runs))
             del self._last_runs[oldest]
             self._gone.discard(oldest)
@@ -268,6 +268,7 @@ class KernelTimeline:
                 before = self._last_runs.get(ran.cell_id, 0)
                 self._last_runs[ran.cell_id] = max(before, each.cell)
             state["names"] += [each.name] if each.name else []
+        self._forget_oldest()
         here = next((each.id for each in found.states if each.here), 0)
         line = _lineage(states, here)
         of_cells = {state["cell"]: one for one, state in states.items() if state["cell"]}
