@@ -137,11 +137,12 @@ def test_a_cell_that_its_worker_never_ends_has_an_end(
         says(messages.Logged(30, "x" * 20_000)),
         says(messages.Logged(10**9, "x")),
         says(lambda call: messages.Failed(call.call, "LimitReached", "x", {"limit": "any"})),
+        says(messages.Failed(0, "OutOfMemory", "x", {"happened": "x", "kept": "x"})),
     ],
     ids=[
         *("answered twice", "answer to nothing", "failure of nothing", "other type"),
         *("unasked pong", "unasked end", "stray text", "empty stray text"),
-        *("unwanted", "too tired", "too many wishes", "long log", "level", "limit"),
+        *("unwanted", "too tired", "too many wishes", "long log", "level", "limit", "lost guest"),
     ],
 )
 def test_a_worker_that_breaks_the_protocol_is_ended_and_replaced(
@@ -360,7 +361,9 @@ def test_an_event_of_a_worker_with_odd_fields_is_logged(
 
 def test_the_text_of_a_workers_error_does_nothing_to_a_terminal() -> None:
     failed = messages.Failed(1, "HostFailed", "\x1b]0;owned\x07said", {"why": "\x1b[2Jwhy"})
+    failed.fields["with_traceback"] = 1
     error = messages.error_of(failed)
+    assert callable(error.with_traceback)
     assert "\x1b" not in f"{error}{vars(error)}"
     assert "said" in str(error)
 

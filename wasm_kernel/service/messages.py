@@ -14,7 +14,13 @@ from msgspec import Meta, Raw, Struct
 
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import FlavourName
-from wasm_kernel.errors import FrameError, HostFailed, LimitReached, WasmKernelError
+from wasm_kernel.errors import (
+    FrameError,
+    GuestStopped,
+    HostFailed,
+    LimitReached,
+    WasmKernelError,
+)
 from wasm_kernel.execution.interfaces import Cell, TravelRequest
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.protocol import Count
@@ -425,7 +431,10 @@ def error_of(failed: Failed) -> WasmKernelError:
     kind = _family(WasmKernelError).get(failed.error, WasmKernelError)
     if issubclass(kind, LimitReached):  # front ends count them, by the limit's name
         raise FrameError("it tells of a limit of its service")
-    clean = {k: terminal.clean(v) if isinstance(v, str) else v for k, v in failed.fields.items()}
+    if failed.call == 0 and issubclass(kind, GuestStopped):  # it has `Stuck` for that
+        raise FrameError("it tells of the end of a guest that it never had")
+    fields = {k: v for k, v in failed.fields.items() if not callable(getattr(kind, k, None))}
+    clean = {k: terminal.clean(v) if isinstance(v, str) else v for k, v in fields.items()}
     error = kind.revived((terminal.clean(failed.text),), clean)
     try:
         str(error)
