@@ -23,6 +23,7 @@ from typing import Any
 import nbformat
 from msgspec import Struct
 from nbformat import NotebookNode
+from nbformat.validator import get_validator
 
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.frontends.batch.outcome import BatchError, BatchStopped, plain
@@ -40,6 +41,8 @@ SKIP_TAG = "skip-execution"  # nbclient's own
 MOST_BYTES = 256 * 1024 * 1024
 MOST_VALUES = 2_000_000
 """The most values of JSON in a notebook: reading a million takes some 4 s, and 0.5 GB."""
+_OLD_VALUES = 20_000
+"""The most values in a cell of an old format; nbformat takes some 60 KB for a fault in one."""
 _PYTHON = ("python", "ipython", "python3")
 _STDIN_NAME = "stdin.ipynb"
 _VERSION = 4
@@ -212,7 +215,7 @@ def parse_notebook(data: bytes) -> NotebookNode:
         found = json.loads(data)  # also in UTF-16, or with the mark that Windows puts first
         if not isinstance(found, dict):
             raise TypeError("it is JSON of another kind")
-        _check_tags(found)
+        _check_cells(found)
         if found.get("nbformat") == _VERSION:
             _name_cells(found["cells"])
             found["nbformat_minor"] = max(5, int(found["nbformat_minor"]))
@@ -224,7 +227,11 @@ def parse_notebook(data: bytes) -> NotebookNode:
                 book = nbformat.from_dict(nbformat.convert(book, _VERSION))
                 for number, cell in enumerate(book.cells, start=1):
                     cell.id = f"cell-{number}"
-            nbformat.validate(book)
+            # `nbformat.validate` would collect all faults of a cell, for gigabytes of memory
+            version = book.nbformat, book.nbformat_minor
+            get_validator(*version, name="fastjsonschema").validate(book)
+    except NotebookError:
+        raise
     except (KeyError, AttributeError) as problem:
         name = plain(str(problem)).strip("'")
         why = f"it lacks {name}" if name.isidentifier() else "a part of it is of another kind"
@@ -235,19 +242,29 @@ def parse_notebook(data: bytes) -> NotebookNode:
         why = f"its line {problem.lineno} is not JSON" if data.strip() else "the file is empty"
         raise NotebookError(f"This is not a notebook: {why}.") from None
     except nbformat.ValidationError as problem:
-        raise NotebookError(f"This is not a notebook ({plain(problem.message, 120)}).") from None
+        why = plain(problem.message.removeprefix("data."), 120)
+        raise NotebookError(f"This is not a notebook ({why}).") from None
     except Exception as problem:  # the file is untrusted: nbformat may raise anything
         raise NotebookError(f"This is not a notebook ({plain(describe(problem), 120)}).") from None
     return book
 
 
-def _check_tags(found: Mapping[str, Any]) -> None:
-    """Raises `TypeError` for tags that are not texts: nbformat compares each with all."""
-    sheets = [found, *(found.get("worksheets") or [])]
+def _check_cells(found: Mapping[str, Any]) -> None:
+    """Raises an error for cells that would take nbformat very long, or all memory.
+
+    It compares tags that are not texts each with all, and collects all faults in a cell before it
+    converts that to the newest format.
+    """
+    sheets, is_old = [found, *(found.get("worksheets") or [])], found.get("nbformat") != _VERSION
     for cell in (each for sheet in sheets for each in sheet.get("cells") or []):
         tags = (cell.get("metadata") or {}).get("tags") or []
         if not all(isinstance(tag, str) for tag in tags):
             raise TypeError("the tags of a cell are not texts")
+        if is_old and marks_in(json.dumps(cell).encode(), _OLD_VALUES) > _OLD_VALUES:
+            raise NotebookError(
+                f"The notebook is in an old format, and a cell holds more than {_OLD_VALUES:,} values "
+                "of JSON. Clear its outputs, or save it in a new format with Jupyter."
+            )
 
 
 def _name_cells(cells: Sequence[Any]) -> None:
