@@ -262,8 +262,8 @@ def _check_cells(found: Mapping[str, Any]) -> None:
             raise TypeError("the tags of a cell are not texts")
         if is_old and marks_in(json.dumps(cell).encode(), _OLD_VALUES) > _OLD_VALUES:
             raise NotebookError(
-                f"The notebook is in an old format, and a cell holds more than {_OLD_VALUES:,} values "
-                "of JSON. Clear its outputs, or save it in a new format with Jupyter."
+                f"The notebook is in an old format, and a cell holds more than {_OLD_VALUES:,} "
+                "values of JSON. Clear its outputs, or save it in a new format with Jupyter."
             )
 
 
