@@ -227,9 +227,7 @@ def parse_notebook(data: bytes) -> NotebookNode:
                 book = nbformat.from_dict(nbformat.convert(book, _VERSION))
                 for number, cell in enumerate(book.cells, start=1):
                     cell.id = f"cell-{number}"
-            # `nbformat.validate` would collect all faults of a cell, for gigabytes of memory
-            version = book.nbformat, book.nbformat_minor
-            get_validator(*version, name="fastjsonschema").validate(book)
+            _check_schema(book)
     except NotebookError:
         raise
     except (KeyError, AttributeError) as problem:
@@ -265,6 +263,12 @@ def _check_cells(found: Mapping[str, Any]) -> None:
                 f"The notebook is in an old format, and a cell holds more than {_OLD_VALUES:,} "
                 "values of JSON. Clear its outputs, or save it in a new format with Jupyter."
             )
+
+
+def _check_schema(book: NotebookNode) -> None:
+    """Raises `ValidationError` for the first fault; nbformat would collect all, for gigabytes."""
+    version = book.nbformat, book.nbformat_minor
+    get_validator(*version, name="fastjsonschema").validate(book)
 
 
 def _name_cells(cells: Sequence[Any]) -> None:
