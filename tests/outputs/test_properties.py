@@ -124,6 +124,15 @@ def test_a_large_table_is_shown() -> None:
     assert clean_html(html, Removals()).count("<td>") == 40_000
 
 
+def test_a_styled_table_of_20_000_cells_keeps_its_style() -> None:
+    cells = [f"#T_abcde_row{row}_col{column}" for row in range(1_000) for column in range(20)]
+    bar = "background: linear-gradient(90deg, transparent 36.4%, #d65f5f 36.4%, #d65f5f 54.5%)"
+    for sheet in f"{', '.join(cells)} {{color: red}}", "".join(f"{c} {{{bar}}}\n" for c in cells):
+        removals = Removals()
+        assert f"{cells[-1][1:]} {{" in clean_html(f"<style>{sheet}</style><b>x</b>", removals)
+        assert removals.phrases == ()
+
+
 def test_a_large_document_with_unclosed_elements_is_refused() -> None:
     with pytest.raises(NotShowable, match="unclosed"):
         clean_html("<p>x" * 20_000, Removals())

@@ -85,7 +85,7 @@ class Attributes:
     def _style(self, value: str) -> str | None:
         self._styles += len(value)
         if self._styles > STYLES_MOST:
-            self._removals.add(phrases.STYLES)
+            self._removals.add(phrases.LARGE_STYLES)
             return None
         return style_attribute(value, self._removals) or None
 

@@ -13,7 +13,14 @@ from functools import lru_cache
 from typing import Any
 
 from wasm_kernel.outputs.limits import check_stopped, stoppable
-from wasm_kernel.outputs.removals import ANIMATIONS, FETCHED_STYLE, STYLES, Removals, words
+from wasm_kernel.outputs.removals import (
+    ANIMATIONS,
+    FETCHED_STYLE,
+    LARGE_STYLES,
+    STYLES,
+    Removals,
+    words,
+)
 
 # -- values
 
@@ -335,7 +342,7 @@ def _own_reference(name: str, tokens: Sequence[Any]) -> str | None:
 def style_attribute(text: str, removals: Removals) -> str:
     """The harmless part of a `style` attribute."""
     if len(text) > ATTRIBUTE_CHARACTERS:
-        removals.add(STYLES)
+        removals.add(LARGE_STYLES)
         return ""
     cleaned = _clean_style if len(text) <= REMEMBERED_ATTRIBUTE else _clean_style.__wrapped__
     css, phrases = cleaned(text)
@@ -355,8 +362,9 @@ def _clean_style(text: str) -> tuple[str, tuple[str, ...]]:
 
 # -- style sheets
 
-SHEETS_MOST = 1024 * 1024  # characters of all style sheets of a document
-PIECE, PIECE_MOST = 16 * 1024, 128 * 1024  # characters that are read at once
+SHEETS_MOST = 4 * 1024 * 1024  # characters of all style sheets of a document
+# Characters that are read at once. A table's style of 20,000 cells is one rule that names each.
+PIECE, PIECE_MOST = 16 * 1024, 512 * 1024
 RULES_MOST = 20_000
 REMEMBERED_SHEET = 64 * 1024  # characters of a style sheet that is kept for the next output
 MEDIA_DEPTH = 3
@@ -395,7 +403,7 @@ def _clean_sheet(css: str) -> tuple[str, tuple[str, ...]]:
     for piece in _pieces(css):
         check_stopped()
         if len(piece) > PIECE_MOST or len(kept) > RULES_MOST:
-            removals.add(STYLES)
+            removals.add(LARGE_STYLES)
             continue
         rules = tinycss2.parse_stylesheet(piece, skip_comments=True, skip_whitespace=True)
         kept += _rules(rules, _ANY_SCOPE, removals, 0)
@@ -419,7 +427,7 @@ def _pieces(css: str) -> Iterator[str]:
 def _rules(rules: Sequence[Any], scope: str, removals: Removals, depth: int) -> list[str]:
     kept: list[str] = []
     if len(rules) > RULES_MOST:
-        removals.add(STYLES)
+        removals.add(LARGE_STYLES)
     for rule in stoppable(rules[:RULES_MOST]):
         if rule.type == "qualified-rule":
             kept.extend(_rule(rule, scope, removals))

@@ -19,7 +19,7 @@ from wasm_kernel.outputs import removals as phrases
 from wasm_kernel.outputs.attributes import Attributes
 from wasm_kernel.outputs.css import SHEETS_MOST, clean_stylesheet
 from wasm_kernel.outputs.limits import check_stopped, stoppable
-from wasm_kernel.outputs.removals import STYLES, NotShowable, Removals, words
+from wasm_kernel.outputs.removals import LARGE_STYLES, NotShowable, Removals, words
 from wasm_kernel.outputs.tex import clean_math_in, has_formulas
 
 # -- the elements and attributes that an output may hold; all others are removed
@@ -270,7 +270,7 @@ def clean_styles(html: str, scope: str, removals: Removals, *, escaped: bool = F
             return ""
         left -= len(css)
         if left < 0:
-            removals.add(STYLES)
+            removals.add(LARGE_STYLES)
             return ""
         if escaped and "<" in css:  # only the ends of these elements would be left
             raise NotShowable("an image with elements in its style sheet")
