@@ -226,10 +226,10 @@ def how_long(total: float, used: float, elapsed: float, processors: int) -> str:
     `total` and `used` are seconds of processor time, `elapsed` the seconds since the work began.
     """
     if used >= total:
-        return "it takes longer than estimated, as on a busy machine"
+        return "longer than estimated"
     pace = used / elapsed if elapsed > _PACE_SECONDS else processors
     seconds = 5 * math.ceil((total - used) / max(pace, 0.01) / 5)
-    return f"about {seconds} s left, longer on a busy machine"
+    return f"about {seconds} s left, or more"
 
 
 @contextlib.contextmanager

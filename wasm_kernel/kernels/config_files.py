@@ -19,6 +19,7 @@ from traitlets import TraitError
 
 from wasm_kernel.errors import describe
 
+_SUFFIXES = (".py", ".json")  # traitlets looks for both, whatever the named file's is
 _ANY = "a config file, such as jupyter_wasm_kernel_config.py"
 
 
@@ -29,7 +30,10 @@ class ConfiguredApp(JupyterApp):
     raise_config_file_errors = True  # an unreadable file must not lose a limit
 
     def load_files(self) -> None:
-        """Reads the config files; `TraitError` if one can't be read."""
+        """Reads the config files; `TraitError` if one can't be read, or `--config` names none."""
+        named = Path(self.config_file)
+        if self.config_file and not any(named.with_suffix(end).exists() for end in _SUFFIXES):
+            raise TraitError(f"{shown(named)} can't be read: there is no such file")
         try:
             self.load_config_file(suppress_errors=False)
         except TraitError:

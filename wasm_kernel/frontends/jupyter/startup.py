@@ -175,7 +175,9 @@ class StartProgress:
             if cell.done():
                 break
             seconds, patience = time.monotonic() - begun, PROGRESS_SECONDS
-            line = f"[wasm-kernel] {self._latest} ({seconds:.0f} s so far)"[:COLUMNS]
+            line = f"[wasm-kernel] {self._latest}"[:COLUMNS]
+            if len(longer := f"{line} ({seconds:.0f} s so far)") <= COLUMNS:
+                line = longer
             with self._guard:
                 if not is_over:
                     page.emit(Stream("stderr", f"\r{line:<{width}}"))
