@@ -119,16 +119,27 @@ def test_a_list_without_sessions_is_not_an_error(command: Command) -> None:
     assert json.loads(good(command("list", "--json"))) == []
 
 
-def test_times_that_not_all_time_zones_have_are_unknown(
-    command: Command, root: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"updated_at": "9999-12-31T23:59:59+00:00"}, f"{ID}  unknown"),
+        ({"notebook": "x" * 500_000}, "492.0 KiB\n"),
+    ],
+    ids=["a time that not all time zones have", "a name that no file can have"],
+)
+def test_one_sessions_metadata_hides_no_other_session(
+    command: Command,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fields: dict[str, str],
+    shown: str,
 ) -> None:
-    """Before, such metadata in one session's folder kept all sessions from being listed."""
+    """Before, none were listed, or all between blanks that filled the terminal."""
     write_session_file(ID, "a", b"", root)
     metadata = root / ID / ".metadata.json"
-    fields = json.loads(metadata.read_text()) | {"updated_at": "9999-12-31T23:59:59+00:00"}
-    metadata.write_text(json.dumps(fields))
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | fields))
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert f"{ID}  unknown" in good(command("list"))
+    assert shown in good(command("list"))
 
 
 def test_another_folder_may_be_named_before_or_behind(command: Command, tmp_path: Path) -> None:

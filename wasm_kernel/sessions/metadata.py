@@ -29,6 +29,7 @@ from wasm_kernel.wasi_files.preopens import METADATA
 NAME = METADATA
 VERSION = 1
 _MOST_BYTES = 1024 * 1024
+_NAME_MOST, _PATH_MOST = 255, 4096  # bytes; Linux allows no more
 _SPARE = "metadata.spare"
 _PARENT, _FIRST = "forked_from", "forked_first_from"
 NOTEBOOK = "notebook"
@@ -78,9 +79,14 @@ class Metadata(Struct, frozen=True):
 
     @property
     def notebook(self) -> str:
-        """The path of the notebook that a session was made for; empty if it is unknown."""
+        """The path of the notebook that a session was made for; empty if it is unknown.
+
+        It is empty, too, if it is longer than any file's path.
+        """
         found = self.fields.get(NOTEBOOK)
-        return found if isinstance(found, str) else ""
+        if not isinstance(found, str) or len(found) > _PATH_MOST:
+            return ""
+        return found if max(map(len, found.split("/"))) <= _NAME_MOST else ""
 
     @property
     def lineage(self) -> Lineage | None:
