@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.faces import PATIENCE
 from wasm_kernel.errors import CompileError
+from wasm_kernel.frontends.jupyter.app import WasmKernelApp
 from wasm_kernel.frontends.jupyter.page import header_of
 from wasm_kernel.frontends.jupyter.timeline import TARGET, KernelTimeline
 from wasm_kernel.kernels import messages
@@ -136,3 +138,13 @@ def test_a_kernel_remembers_a_thousand_cells_at_most() -> None:
     states = [state(one, 0) for one in range(1, 1501)]
     ran = {each.id: Ran(cell_id=f"cell {each.id}") for each in states}
     assert len(tree_of(States(states, ran=ran, saved=True))["gone"]) <= 1000
+
+
+def test_a_note_of_a_worker_is_one_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, a worker that was taken over could write lines into it that seemed others'."""
+    app = WasmKernelApp()
+    monkeypatch.setattr(app, "log", logging.getLogger("heard"))
+    app._show_note("[wasm-kernel] said\r\x1b[2J\n[I ServerApp] forged\n")
+    assert caplog.messages == [r"said\r\n[I ServerApp] forged"]

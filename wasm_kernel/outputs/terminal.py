@@ -39,6 +39,11 @@ def clean(text: str) -> str:
     return "".join([*pieces, stream.finish()])
 
 
+def printable(text: str) -> str:
+    """Returns `text` on one line, with unprintable characters escaped: for logs and tables."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
 def _cleaned(text: str) -> str:
     check_stopped()
     return _SEQUENCE.sub(lambda match: match["colour"] or "", text)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from wasm_kernel.outputs.terminal import printable
 from wasm_kernel.result import readable
 from wasm_kernel.sessions.overview import Overview
 from wasm_kernel.state.tables import padded
@@ -15,11 +16,6 @@ Row = Sequence[str]
 HEADINGS: Row = (
     *("SESSION", "LAST USED", "AGE", "FILES", "OF FILES", "STATES", "ON DISK", "NOTEBOOK", ""),
 )
-
-
-def printable(text: str) -> str:
-    """`text` on one line, with unprintable characters escaped: the guest chooses names."""
-    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def table(*rows: Row) -> str:

@@ -26,10 +26,10 @@ from wasm_kernel.frontends.cli.session_tables import (
     facts_of,
     file_row,
     notes_on,
-    printable,
     row_of,
     table,
 )
+from wasm_kernel.outputs.terminal import printable
 from wasm_kernel.result import readable
 from wasm_kernel.service.named_functions import path_of
 from wasm_kernel.sessions import overview

@@ -235,7 +235,8 @@ class WasmKernelApp(ConfiguredApp):
         """
         text = terminal.clean(text)
         self._notes.append(text)
-        self.log.warning("%s", text.removeprefix("[wasm-kernel] ").rstrip())
+        said = text.removeprefix("[wasm-kernel] ").rstrip()
+        self.log.warning("%s", terminal.printable(said))
 
     @property
     def _publishes_at_end(self) -> bool:

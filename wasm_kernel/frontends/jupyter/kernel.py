@@ -26,6 +26,7 @@ from wasm_kernel.frontends.jupyter.usage import KernelUsage
 from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.settings import SECTION
+from wasm_kernel.outputs import terminal
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import SandboxResult
 
@@ -304,7 +305,8 @@ class WasmKernel(Kernel):
                 return {}
             return await asyncio.wrap_future(self.sandbox.query(request))
         except (WasmKernelError, ValueError, TypeError) as problem:
-            self.log.info("the guest did not answer %s: %s", request["op"], problem)
+            why = terminal.printable(str(problem))
+            self.log.info("the guest did not answer %s: %s", request["op"], why)
             return {}
 
     # -- control

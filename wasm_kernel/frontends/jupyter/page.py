@@ -185,7 +185,8 @@ class Page(CleanPage):
             elif message.target_name:
                 listener.comm(CommMessage("close", message.comm_id))
         except WasmKernelError as problem:
-            _LOG.warning("a widget's message was not delivered: %s", problem)
+            why = terminal.printable(str(problem))
+            _LOG.warning("a widget's message was not delivered: %s", why)
             listener.emit(Stream("stderr", _UNDELIVERED.format(why=problem)))
         listener.finish()
         self.timeline.changed()
@@ -198,7 +199,7 @@ class Page(CleanPage):
                 comms = self.sandbox.comms(KernelListener(self, parent))
                 found = await asyncio.wrap_future(comms)
         except WasmKernelError as problem:
-            _LOG.warning("the open comms are not known: %s", problem)
+            _LOG.warning("the open comms are not known: %s", terminal.printable(str(problem)))
         return {i: {"target_name": name} for i, name in found.items() if target in (None, name)}
 
 
