@@ -1,7 +1,4 @@
-"""The owner's side of the process that workers are forked from, and of each worker.
-
-`WorkerForks` (`fork_loop.py`) runs in that process.
-"""
+"""The owner's side of the process that forks workers (`fork_loop.py`), and of each worker."""
 
 from __future__ import annotations
 
