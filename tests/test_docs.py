@@ -117,7 +117,7 @@ def test_every_make_target_exists() -> None:
 def test_every_command_for_newcomers_is_one_that_a_test_knows() -> None:
     known = (
         r"make \w+|python3 -m venv \.venv|(\.venv/bin/)?"
-        r"(python -m (pip install|tests\.benchmarks)|wasm-kernel|jupyter) .+"
+        r"(python -m (pip (un)?install|tests\.benchmarks)|wasm-kernel|jupyter) .+"
     )
     assert not [
         command

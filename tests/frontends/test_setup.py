@@ -289,7 +289,7 @@ def test_the_doctor_reads_json_and_the_settings_of_kernelspecs(
     (made / "kernel.json").write_text(json.dumps(spec))
     (told,) = [f.text for f in doctor.examine(tmp_path) if f.mark == "broken"]
     assert "wasm-python does not start with its settings: WasmKernel.fuel_budget must" in told
-    spec["argv"][-1] = "--config=/gone/limits.py"
+    spec["argv"] = [sys.executable, "-m", "wasm_kernel", "--config=/gone/limits.py"]
     (made / "kernel.json").write_text(json.dumps(spec))
     (told,) = [f.text for f in doctor.examine(tmp_path) if f.mark == "broken"]
     assert "its settings: /gone/limits.py can't be read: there is no such file" in told
