@@ -70,3 +70,40 @@ def test_a_notebook_that_asks_for_figures_with_a_script_runs_on(
     result = module_sandbox.execute(code)
     assert "drawn inline instead" in result.stderr
     assert [output.data for output in result.outputs if "image/png" in output.data]
+
+
+NAMED_FILES = {
+    'HTML(\'<p><img alt="x" src="red dot.png"></p>\')': '<p><img alt="x" src="{red}"></p>',
+    "HTML(\"<IMG\\n src = 'red%20dot.png'><img src='x.png'>\")": (
+        "<IMG\n src = \"{red}\"><img src='x.png'>"
+    ),
+    'Markdown(\'![a](dot.png "t") `![](dot.png)` ![](/x.png) <img src="/app/dot.png">\')': (
+        '![a]({red} "t") `![](dot.png)` ![](/x.png) <img src="{red}">'
+    ),
+    "Image(url='dot.png')": '<img src="{red}"/>',
+    "HTML('<img src=\"large.png\">')": '<img src="large.png">',
+    'HTML(\'<a href="dot.png">a</a> <img src="https://x.y/dot.png">\')': (
+        '<a href="dot.png">a</a> <img src="https://x.y/dot.png">'
+    ),
+}
+MAKE_FILES = """
+from IPython.display import HTML, Image, Markdown, Video
+import PIL.Image
+for name in ("dot.png", "red dot.png"):
+    PIL.Image.new("RGB", (1, 1), "red").save(name)
+open("film.mp4", "wb").write(b"\\0\\0\\0\\x18ftypmp42")
+open("large.png", "wb").write(open("dot.png", "rb").read() + bytes(8_000_000))
+__import__("base64").b64encode(open("dot.png", "rb").read()).decode()
+"""
+
+
+def test_files_that_an_output_names_are_in_the_output(module_sandbox: BaseSandbox) -> None:
+    """Before, they were left out: a page reaches no file of the session."""
+    made = module_sandbox.execute(MAKE_FILES)
+    red = f"data:image/png;base64,{made.outputs[0].data['text/plain'][1:-1]}"
+    for code, text in NAMED_FILES.items():
+        data = module_sandbox.execute(code).outputs[0].data
+        assert data.get("text/html", data.get("text/markdown")) == text.replace("{red}", red)
+    film = module_sandbox.execute("Video('film.mp4')").outputs[0].data
+    assert 'src="data:video/mp4;base64,AAAAGGZ0eXBtcDQy"' in film["text/html"]
+    assert clean(film, {}, Mode.SAFE).removed == ()

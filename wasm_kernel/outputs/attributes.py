@@ -148,9 +148,11 @@ def _decoded(content: str, encoded: bool) -> str:
 
 
 def _source_phrase(address: str) -> str:
-    """The phrase for content from elsewhere, with the host that it would be loaded from."""
-    host = re.match(r"\s*(?:https?:)?//([A-Za-z0-9.-]{1,80})", address, re.IGNORECASE)
-    return f"{phrases.SOURCES} ({host[1]})" if host else phrases.SOURCES
+    """The phrase for content from elsewhere, with the host or the file that it names."""
+    named = re.match(
+        r"\s*(?:https?:)?//([A-Za-z0-9.-]{1,80})|([\w./ -]{1,80})\Z", address, re.IGNORECASE
+    )
+    return f"{phrases.SOURCES} ({named[1] or named[2]})" if named else phrases.SOURCES
 
 
 def _classes(value: str) -> str | None:

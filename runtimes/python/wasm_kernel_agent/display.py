@@ -16,6 +16,7 @@ from typing import Any
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 
+from wasm_kernel_agent.embedded_files import embedded
 from wasm_kernel_agent.host import FRAME_BYTES, FrameChannel, FrameTooLarge, flush, note
 
 _DEPTH = 48  # the protocol carries 64 levels, the frame around the bundle among them
@@ -148,7 +149,7 @@ class Outbox:
     def send_bundle(self, op: str, data: Any, metadata: Any, **fields: Any) -> None:
         """Sends a frame of kind `op` that carries a MIME bundle, and `fields` beside it."""
         about = plain_object(metadata)
-        frame = {"op": op, "data": mime_data(data), "metadata": about, **fields}
+        frame = {"op": op, "data": mime_data(embedded(data)), "metadata": about, **fields}
         try:
             self.send(frame)
         except (FrameTooLarge, RecursionError, ValueError) as problem:
