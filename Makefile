@@ -10,7 +10,7 @@ DOCS := build/docs-venv
 SOAK_ROUNDS ?= 3
 WORKERS ?= 6
 RECIPE := $(wildcard guest/*.py)
-SOURCES := $(shell find wasm_kernel runtimes kernelspec labextension -type f ! -name '*.pyc')
+SOURCES := $(shell find wasm_kernel runtimes labextension -type f ! -name '*.pyc')
 TESTS := $(shell find tests -name '*.py')
 
 # Processes that tests and benchmarks start would otherwise compile every module again.

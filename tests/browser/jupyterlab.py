@@ -124,7 +124,7 @@ def _environment(folder: Path) -> dict[str, str]:
     shutil.copytree(ROOT / "labextension", share / "labextensions" / "wasm-kernel")
     for name, arguments in KERNELS.items():
         spec_folder = share / "kernels" / name
-        shutil.copytree(ROOT / "kernelspec" / "python", spec_folder)
+        shutil.copytree(ROOT / "wasm_kernel/frontends/jupyter/kernelspec/python", spec_folder)
         spec = json.loads((spec_folder / "kernel.json").read_text())
         spec["argv"] = [sys.executable, *spec["argv"][1:], *arguments]
         spec["env"]["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

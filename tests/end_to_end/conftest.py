@@ -32,7 +32,7 @@ def installed_kernelspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     languages["wasm-slow"] = "python"
     for name, language in languages.items():
         folder = data / "kernels" / name
-        shutil.copytree(ROOT / "kernelspec" / language, folder)
+        shutil.copytree(ROOT / "wasm_kernel/frontends/jupyter/kernelspec" / language, folder)
         spec = json.loads((folder / "kernel.json").read_text())
         spec["argv"][0] = sys.executable
         if name == "wasm-slow":

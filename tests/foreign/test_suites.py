@@ -71,7 +71,7 @@ def default_kernel(
     cache is named, as some of them give each test its own home.
     """
     folder = tmp_path / "kernels" / "python3"
-    shutil.copytree(ROOT / "kernelspec" / "python", folder)
+    shutil.copytree(ROOT / "wasm_kernel/frontends/jupyter/kernelspec/python", folder)
     spec = json.loads((folder / "kernel.json").read_text())
     spec["argv"] = [sys.executable, *spec["argv"][1:], *TRAITS]
     spec["env"] |= {"PYTHONPATH": str(ROOT), "WASM_KERNEL_CACHE": str(default_folder())}
