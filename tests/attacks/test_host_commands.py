@@ -27,7 +27,7 @@ def with_magics(victim: Victim) -> Victim:
 
 @pytest.fixture
 def knocker(victim: Victim) -> Victim:
-    """The file's sandbox, with the magics."""
+    """The sandbox that the tests here share, with the magics of `knocking.MAGICS`."""
     return with_magics(victim)
 
 

@@ -109,7 +109,7 @@ def _is_hidden(outer: BaseSandbox, disk: Path, root: Path) -> None:
 
 
 def test_no_guest_reaches_private_state_in_its_folder(outer: BaseSandbox, disk: Path) -> None:
-    """A place that the user named is refused, or hidden in a mount; so is one of a root inside."""
+    """Private state that would lie in the guest's folder is refused, or hidden from the guest."""
     place = disk / "outer" / "below" / "wasm-kernel"
     _reaches_nothing(outer, disk, disk / "root", private_root=place)
     try:

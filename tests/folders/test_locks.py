@@ -135,7 +135,7 @@ def test_a_kernel_that_ends_in_its_sleep_has_crashed_unless_it_notes_its_end(
     owner.acquire()
     worker, later, last = lock_of(), lock_of(), lock_of()
     worker.acquire(is_owned=True)
-    worker.settled()
+    worker.clear_requests()
     worker.release(asleep=True)
     if has_ended:
         owner.note_ended()
@@ -143,7 +143,7 @@ def test_a_kernel_that_ends_in_its_sleep_has_crashed_unless_it_notes_its_end(
     assert later.acquire()
     assert later.wants(Resume.CRASH) is not has_ended
     assert not later.wants(Resume.NEVER)
-    later.settled()
+    later.clear_requests()
     later.release(asleep=True)
     assert last.acquire()
     assert last.wants(Resume.CRASH), "a note is of one end"
@@ -165,13 +165,13 @@ def test_a_keeper_may_have_the_next_begin_anew(
 ) -> None:
     first, second, third = lock_of(), lock_of(), lock_of()
     first.acquire()
-    first.settled()
+    first.clear_requests()
     first.begin_anew()
     first.release()
     assert Holder.of(private).anew
     second.acquire()
     assert not any(second.wants(resume) for resume in Resume)
-    second.settled()
+    second.clear_requests()
     second.release()
     third.acquire()
     assert third.wants(Resume.ALWAYS)

@@ -253,7 +253,7 @@ def test_a_call_that_waits_ends_when_its_broker_is_gone() -> None:
 
 
 def test_requests_are_handled_one_after_another_and_few_may_wait() -> None:
-    """A process that was taken over sends the next one before it has the answer."""
+    """A process that was taken over sends a request before it has the answer to the last one."""
     begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
 
     def slow(request: EmptyReply, task: Task) -> EmptyReply:

@@ -104,7 +104,7 @@ class Home(SandboxHome[Sandbox]):
 
         return {EmptyReply: done}
 
-    def mounted(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
+    def check_mounts(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
         return {}
 
     def exchanges(self, session: SessionWorker) -> OpenFolder:

@@ -252,7 +252,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def use_of(workspace: Path) -> DiskUse:
     with Folder.open(workspace) as here, Folder.open(private_of(workspace)) as private:
-        return DiskUse.measured(here, private)
+        return DiskUse.measure(here, private)
 
 
 def refused(

@@ -200,7 +200,7 @@ def test_compiled_code_of_an_earlier_version_goes(
 
 def used_by(root: Path, name: str) -> DiskUse:
     with Folder.open(root / name) as folder, Folder.open(private_of(root / name)) as private:
-        return DiskUse.measured(folder, private)
+        return DiskUse.measure(folder, private)
 
 
 def test_sizes_that_lie_do_not_count(root: Path) -> None:

@@ -176,7 +176,7 @@ class OutputStreams:
             return
         self._left[name] = -1
         self._hold(name, self._decoders[name].decode(data[:left], True))
-        self._hold(name, self._notice(name, self._kept_in(name, data)))
+        self._hold(name, self._notice(name, self._begin_file(name, data)))
 
     def _notice(self, name: str, file: str) -> str:
         limit = self._limits[name]
@@ -184,7 +184,7 @@ class OutputStreams:
         advice = f" {limit.advice}" if limit.advice else ""
         return f"\n[wasm-kernel] {limit.reached}{kept}.{advice}\n"
 
-    def _kept_in(self, name: str, data: bytes) -> str:
+    def _begin_file(self, name: str, data: bytes) -> str:
         """Begins the overflow file of a stream with its text so far; returns its name, if any."""
         file = self._overflow.open(name)
         for piece in (*self._shown.pop(name, []), data):

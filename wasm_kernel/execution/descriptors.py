@@ -26,7 +26,7 @@ def make_room(policy: ExecutionPolicy | None, needed: int) -> None:
     wanted = used + needed + (policy or ExecutionPolicy).open_files
     limit = os.sysconf("SC_OPEN_MAX")
     if 0 < limit < wanted:
-        limit = _raised(limit, wanted)
+        limit = _raise_limit(limit, wanted)
         if limit < used + needed:
             raise OutOfDescriptors(used, limit, needed)
 
@@ -40,7 +40,7 @@ def _used() -> int | None:
         return os.sysconf("SC_OPEN_MAX") if problem.errno == errno.EMFILE else None
 
 
-def _raised(limit: int, wanted: int) -> int:
+def _raise_limit(limit: int, wanted: int) -> int:
     """Raises the soft limit in large steps, so that it rarely changes; returns the new limit."""
     import resource
 

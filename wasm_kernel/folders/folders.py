@@ -259,7 +259,7 @@ class SandboxFolders:
         if self._presence is not None:
             self._presence.release()
 
-    def mounted(self, mounts: Sequence[Mount]) -> tuple[Folder, ...]:
+    def open_mounts(self, mounts: Sequence[Mount]) -> tuple[Folder, ...]:
         """Returns the folders of mounts; later calls return the same ones.
 
         Raises `PolicyError` if one can't be opened, or overlaps another folder.
@@ -295,7 +295,7 @@ class SandboxFolders:
     def preopened(self, mounts: Sequence[Mount]) -> tuple[Preopen, ...]:
         """Returns the guest's views of the mounts, and of the notebook's folder.
 
-        Mounts that `mounted` accepted once are not checked again: a restarted guest keeps them.
+        Mounts that `open_mounts` accepted once are not checked again: a restarted guest keeps them.
         Folders in them that became private since are hidden.
         """
         with self._guard:
@@ -303,7 +303,9 @@ class SandboxFolders:
             held = tuple(self._mounts[mount] for mount in mounts) if known else ()
         found = tuple(
             Preopen(folder, mount.guest, writable=mount.writable, hidden=PlacesHidden(folder))
-            for mount, folder in zip(mounts, held if known else self.mounted(mounts), strict=True)
+            for mount, folder in zip(
+                mounts, held if known else self.open_mounts(mounts), strict=True
+            )
         )
         return found if self.notebook is None else (*found, self.notebook)
 

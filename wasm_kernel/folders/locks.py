@@ -120,8 +120,8 @@ class HistoryLock:
         If it `is_left`, only the worker of a process that was killed has the lock. Its end is
         awaited then; `on_wait` gets the most seconds.
 
-        With `is_owned`, the owner is this process's own kernel. Call `settled` when the history is
-        ready: until then, another process would find the record as this one did.
+        With `is_owned`, the owner is this process's own kernel. Call `clear_requests` when the
+        history is ready: until then, another process would find the record as this one did.
         """
         is_free = is_owned or not _has_owner(self._folder)
         self.held = is_free and self._lock.acquire(_WAIT_SECONDS)
@@ -135,7 +135,7 @@ class HistoryLock:
             self._write_note(alive=True)
         return self.held
 
-    def settled(self) -> None:
+    def clear_requests(self) -> None:
         """Clears the last holder's requests, which are done."""
         if self.held:
             self._write_note(anew=False, forked=False, evicted="", asleep=False)
@@ -168,8 +168,8 @@ class HistoryLock:
         """Releases the lock. Safe to call twice.
 
         With `ended`, the record says that the history on disk is complete, and whether its keeper
-        is only `asleep`. Without it, or if the history was never `settled`, the next holder finds
-        it as after a crash.
+        is only `asleep`. Without it, or before `clear_requests`, the next holder finds it as after
+        a crash.
         """
         if self.held:
             self.held = False

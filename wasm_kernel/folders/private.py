@@ -263,14 +263,14 @@ class PrivateFolders:
     def _new_place(self, workspace: Folder) -> Place:
         """Returns the place for a new private folder. Raises `PrivateFolderError`."""
         if self.named is not None:
-            return _noted(places.make_named(self.named))
+            return _note_place(places.make_named(self.named))
         state = places.state_subfolder(make=True)
         if state is not None and places.can_link(state, workspace):
             return state
         if (sibling := self._new_sibling(workspace)) is not None:
             if state is not None:
                 state.close()
-            return _noted(sibling)
+            return _note_place(sibling)
         return places.homeless() if state is None else state
 
     def _new_sibling(self, workspace: Folder) -> Place | None:
@@ -300,7 +300,7 @@ def _settle(workspace: Folder) -> None:
         os.fchmod(workspace.fd, stat.S_IMODE(os.fstat(workspace.fd).st_mode))
 
 
-def _noted(place: Place) -> Place:
+def _note_place(place: Place) -> Place:
     """Notes a place, so that later callers find it, even if they name another."""
     ELSEWHERE.add(place.path)
     return place

@@ -320,7 +320,7 @@ def real_path(path: Path | str) -> Path:
     if path.is_absolute():
         return Path(os.path.realpath(path))  # `resolve` has an error of its own for a loop of links
     with contextlib.suppress(OSError):  # such as a missing folder: opening it will report that
-        os.close(_walked(path, SEARCHED))
+        os.close(_walk(path, SEARCHED))
     return _lexical(path)
 
 
@@ -330,14 +330,14 @@ def open_named(path: Path | str) -> Folder:
     Raises `PlantedLinkError` if a relative path leads through a link.
     """
     path = Path(path)
-    return Folder.open(path) if path.is_absolute() else Folder(_walked(path, FOLDER))
+    return Folder.open(path) if path.is_absolute() else Folder(_walk(path, FOLDER))
 
 
 def _lexical(path: Path) -> Path:
     return Path(os.path.normpath(Path.cwd() / path))  # exact: no name on the way is a link
 
 
-def _walked(path: Path, how: int) -> int:
+def _walk(path: Path, how: int) -> int:
     """Goes from the current folder to another one; returns its descriptor."""
     *above, last = Path(os.path.relpath(_lexical(path))).parts or (".",)
     fd = os.open(".", SEARCHED)

@@ -257,7 +257,7 @@ def entries(
             if todo[-1]:
                 name = todo[-1].pop()
                 try:
-                    inside = _entered(here, name, force=force)
+                    inside = _try_to_enter(here, name, force=force)
                 except NotADirectoryError:  # another process replaced the folder
                     yield WalkEntry(here, name, False)
                     continue
@@ -288,7 +288,7 @@ def _files(
     return [name for name, is_folder in found if is_folder]
 
 
-def _entered(here: FolderWalk, name: str, *, force: bool) -> bool:
+def _try_to_enter(here: FolderWalk, name: str, *, force: bool) -> bool:
     """Goes down into a folder; returns False if that is not permitted, or if it is gone."""
     try:
         here.enter(name, force=force)

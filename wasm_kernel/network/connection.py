@@ -269,7 +269,7 @@ class Connection:
             await self._put(head)
             parts = self._parts(exchange, response)
             if self._exchanges.records:
-                parts = self._recorded(exchange, (response.status, reason, headers), parts)
+                parts = self._record_answer(exchange, (response.status, reason, headers), parts)
             async with contextlib.aclosing(parts):
                 async for part in parts:
                     await self._put(h11.Data(data=part))
@@ -287,7 +287,7 @@ class Connection:
             yield exchange.secrets.hide(part)
         yield exchange.secrets.hide(b"", is_last=True)
 
-    async def _recorded(
+    async def _record_answer(
         self, exchange: _Exchange, head: tuple[int, bytes, Headers], parts: AsyncGenerator[bytes]
     ) -> AsyncGenerator[bytes]:
         """Records an answer, and yields its body; records the first part if it ends early."""

@@ -49,7 +49,7 @@ class RequestSecrets:
             return headers, target
         await asyncio.to_thread(self._load)
         filled = [(name, self._filled(name, value)) for name, value in headers]
-        target = self._filled_target(target)
+        target = self._fill_target(target)
         self._values.sort(key=len, reverse=True)
         return [each for each in filled if each[0].lower() != b"accept-encoding"], target
 
@@ -84,7 +84,7 @@ class RequestSecrets:
                 value = value.replace(mark, self._value_of(each))
         return value
 
-    def _filled_target(self, target: str) -> str:
+    def _fill_target(self, target: str) -> str:
         """Fills the parameters of a query that secrets are for."""
         path, mark, query = target.partition("?")
         parts = query.split("&")

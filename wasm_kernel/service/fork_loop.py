@@ -275,7 +275,7 @@ class WorkerForks:
     def _fork(
         self, request: ForkRequest | CleanerRequest, channel: int, line: _Line
     ) -> _ForkedWorker:
-        serve = self._loaded_for(request)
+        serve = self._load_main(request)
         check_alone()
         own = os.getpid()
         process = os.fork()
@@ -304,7 +304,7 @@ class WorkerForks:
         self.poll.register(made.descriptor, select.POLLIN)
         return made
 
-    def _loaded_for(self, request: ForkRequest | CleanerRequest) -> Callable[[Channel], None]:
+    def _load_main(self, request: ForkRequest | CleanerRequest) -> Callable[[Channel], None]:
         """Loads the modules of the requested process; returns its main function."""
         if isinstance(request, CleanerRequest):
             from wasm_kernel.service import cleaning  # only a batch asks for it

@@ -59,7 +59,7 @@ def start() -> ForkProcess:
     own, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
     owner = os.getpid()
     try:
-        number = _spawned(_command(PROGRAM, _LINE, owner), _environment(), theirs)
+        number = _spawn(_command(PROGRAM, _LINE, owner), _environment(), theirs)
     finally:
         theirs.close()
     return ForkProcess(number, own, owner)
@@ -80,7 +80,7 @@ def start_shared(
     if not between:
         try:
             command = _command(program, name, _LINE, owner, options=options)
-            number = _spawned(command, variables, theirs, is_shared=True)
+            number = _spawn(command, variables, theirs, is_shared=True)
             os.write(writing, number.to_bytes(_NUMBER, "big"))
         finally:
             os._exit(0)
@@ -101,7 +101,7 @@ def _command(program: str, *arguments: str | int, options: Sequence[str] = ()) -
     return [sys.executable, *options, "-P", "-c", code]
 
 
-def _spawned(
+def _spawn(
     command: list[str], variables: Mapping[str, str], line: socket, *, is_shared: bool = False
 ) -> int:
     """Starts a process with a line; returns its number. Ctrl-C reaches the owner only."""

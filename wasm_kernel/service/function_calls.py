@@ -84,7 +84,7 @@ class FunctionCalls(SessionCalls):
         return {
             CallFunction: self._call,
             NextItem: self._item,
-            FinishedCalls: self._finished,
+            FinishedCalls: self._wait_for_one,
             DropCall: self._drop,
         }
 
@@ -123,7 +123,7 @@ class FunctionCalls(SessionCalls):
     # -- the worker's requests
 
     def _call(self, asked: CallFunction, task: Task) -> FunctionReply:
-        bound = self._checked(asked.function)
+        bound = self._check_call(asked.function)
         self._check_rate(bound)
         parts = parts_of(asked)
         size = sum(map(len, parts))
@@ -145,18 +145,18 @@ class FunctionCalls(SessionCalls):
         is_async = bound.is_async and not bound.is_stream  # an async generator is made at once
         call = self._begun(bound, run, parts, is_async=is_async)
         call.size, call.kept = size, keep if bound.is_stream else None
-        return self._replied(call, task, later=asked.later)
+        return self._wait_or_keep(call, task, later=asked.later)
 
     def _item(self, asked: NextItem, task: Task) -> FunctionReply:
-        bound, stream = self._checked(asked.function), self._streams.get(asked.stream)
+        bound, stream = self._check_call(asked.function), self._streams.get(asked.stream)
         if stream is None or stream.bound is not bound:
             raise CallRefused("this stream has ended; a stream ends with its cell")
         stream.steps += 1
         parts = (*stream.parts, b"%d" % stream.steps)
         call = self._begun(bound, stream.step, parts, is_async=bound.is_async)
-        return self._replied(call, task, later=asked.later)
+        return self._wait_or_keep(call, task, later=asked.later)
 
-    def _finished(self, asked: FinishedCalls, task: Task) -> FunctionReply:
+    def _wait_for_one(self, asked: FinishedCalls, task: Task) -> FunctionReply:
         """Waits for one of the awaited calls; returns the answers of those that are over."""
         self._begin_cell()
         end, awaited = time.monotonic() + asked.seconds, {**self._awaited}
@@ -199,7 +199,7 @@ class FunctionCalls(SessionCalls):
             while self._next and cell > self._next[0][0]:
                 _, self._functions, self._network = self._next.popleft()
 
-    def _checked(self, name: str) -> BoundFunction:
+    def _check_call(self, name: str) -> BoundFunction:
         """Counts a call, and returns its function; raises `CallRefused`."""
         self._begin_cell()
         if (bound := self._functions.get(name)) is None:
@@ -240,7 +240,7 @@ class FunctionCalls(SessionCalls):
         keep = partial(record.keep, digest)
         return RunningCall(bound, run, self._thread, is_async=is_async, recorded=keep)
 
-    def _replied(self, call: RunningCall, task: Task, *, later: bool) -> FunctionReply:
+    def _wait_or_keep(self, call: RunningCall, task: Task, *, later: bool) -> FunctionReply:
         """Waits for a call, or keeps it for a cell that awaits several."""
         if later and call.bound.is_async:
             number = next(self._numbers)

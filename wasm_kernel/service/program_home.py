@@ -193,7 +193,7 @@ class ProgramHome(SandboxHome[Sandbox]):
         """Returns the opener of the folder for the recorded requests of the session."""
         return opening_in(self.hooks.folders.open_private, EXCHANGES)
 
-    def mounted(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
+    def check_mounts(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
         """Opens the policy's mounts; returns the folders for the worker.
 
         Raises `PolicyError` if a mount can't be opened, or if the policy needs a session and the
@@ -202,7 +202,7 @@ class ProgramHome(SandboxHome[Sandbox]):
         if not self.hooks.id:
             check_unrecorded(policy)
         folders = self.hooks.folders
-        folders.mounted(policy.mounts)
+        folders.open_mounts(policy.mounts)
         in_use = replace(folders.opened_folders, is_left=False)
         return {"folders": in_use, "mounts": folders.mount_identities}
 
@@ -277,7 +277,7 @@ def opened_in(
     Raises `PolicyError` if a folder can't be mounted.
     """
     folders, state = hooks.folders, state_folder()
-    folders.mounted(policy.mounts)
+    folders.open_mounts(policy.mounts)
     return Open(
         language=RuntimeType.checked(runtime).value,
         session_id=hooks.id,

@@ -86,7 +86,7 @@ class SessionEntry(Struct):
             self.measured = time.time()
             with root.visit(self.sandbox.session_id) as (folder, private):
                 if private is not None:
-                    self.disk_bytes = DiskUse.measured(folder, private).total
+                    self.disk_bytes = DiskUse.measure(folder, private).total
         return self.disk_bytes
 
     def sandbox_of(self, owner: str) -> Sandbox:

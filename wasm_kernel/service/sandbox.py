@@ -358,7 +358,7 @@ class Sandbox:
                 raise SandboxClosed(self.worker.why_closed or _COPY)
             if policy is not None:
                 check_type("policy", policy, ExecutionPolicy)
-                changes = self._home.mounted(self.worker, policy)
+                changes = self._home.check_mounts(self.worker, policy)
                 if any(getattr(policy, each) != getattr(self.policy, each) for each in _NETWORK):
                     self.worker.network = self._home.network(self.worker, policy)
                     self.take_functions(self._functions)

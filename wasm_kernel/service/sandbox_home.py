@@ -32,7 +32,7 @@ class SandboxHome(WorkerHome, Generic[AnySandbox]):
         """Notes that a sandbox was closed. Safe to call twice."""
 
     @abstractmethod
-    def mounted(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
+    def check_mounts(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
         """Checks the mounts of a sandbox's next policy; `PolicyError` if one can't be mounted.
 
         Returns the fields of `Open` by which its next worker finds the same folders.

@@ -413,7 +413,7 @@ class Service(SandboxHome[Sandbox]):
         own = broker_handlers(opened.language, private, pip=opened.pip, fetched=session.fetched)
         return {**own, ForkSession: self._forking(opened.session_id)}
 
-    def mounted(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
+    def check_mounts(self, session: SessionWorker, policy: ExecutionPolicy) -> dict[str, Any]:
         """Checks the mounts of a session's next policy; returns their identities."""
         for mount in policy.mounts:
             mount.check()  # the folder may be gone since the policy was made

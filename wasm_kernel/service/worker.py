@@ -137,7 +137,7 @@ class _Worker:
         # before any thread or guest: no code of a cell ever has the rights given up here
         walls.close_files(_kept_by(folders, policy, opened.files_of))
         walls.close_calls()
-        folders.mounted(policy.mounts)
+        folders.open_mounts(policy.mounts)
         self._guest = SessionGuest(
             language,
             session,

@@ -36,7 +36,7 @@ def open_workspace(workspace: str, policy: ExecutionPolicy, private_root: str | 
     except OSError as problem:
         raise WorkspaceError(_CLOSED.format(name=folder.name, why=describe(problem))) from problem
     with undoing(folders.close):
-        folders.mounted(policy.mounts)
+        folders.open_mounts(policy.mounts)
     remove_due_daily()
     return NoSession(folders)
 

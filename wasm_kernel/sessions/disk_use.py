@@ -46,7 +46,7 @@ class DiskUse(Struct, frozen=True):
         return self.history + self.files
 
     @classmethod
-    def measured(cls, workspace: Folder, private: Folder) -> DiskUse:
+    def measure(cls, workspace: Folder, private: Folder) -> DiskUse:
         """Measures a session, without files that can't be read."""
         stamp, in_use, sizes = stamp_of(private), is_used(private), TreeSizes()
         with suppress(OSError):  # a folder that was moved just now

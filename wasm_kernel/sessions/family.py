@@ -68,7 +68,7 @@ def room_for_fork(
         _wait_turn(top, task)
         forks = [use for name in top.names() if (use := _of_fork(root, name, first, task))]
         if forks:
-            _check([*forks, DiskUse.measured(parent.workspace, parent.private)], limits)
+            _check([*forks, DiskUse.measure(parent.workspace, parent.private)], limits)
         yield
 
 
@@ -91,7 +91,7 @@ def _of_fork(root: SessionsRoot, name: str, first: str, task: Task) -> DiskUse |
     with suppress(OSError, MetadataCorrupted), root.visit(name) as (workspace, private):
         known = metadata.read(workspace, name)
         if private is not None and known and known.lineage and known.lineage.first == first:
-            return DiskUse.measured(workspace, private)
+            return DiskUse.measure(workspace, private)
     return None
 
 

@@ -199,7 +199,7 @@ def _overview(
     files, length, has_more = _files_in(folder)
     stored = None if private is None else _stored(private)
     tree = Tree() if stored is None else stored.tree
-    use = None if private is None else DiskUse.measured(folder, private)
+    use = None if private is None else DiskUse.measure(folder, private)
     return Overview(
         name,
         workspace,

@@ -148,10 +148,10 @@ def prune_sessions(
         OverlapError: it is one of the host's own folders.
     """
     root = SessionsRoot(workspace_root, private_root)
-    return _pruned(root, older_than_hours, dry_run, SandboxLogger.of(logger), QUIET)
+    return _prune_root(root, older_than_hours, dry_run, SandboxLogger.of(logger), QUIET)
 
 
-def _pruned(
+def _prune_root(
     root: SessionsRoot, hours: float, dry_run: bool, log: SandboxLogger, task: Task
 ) -> PruneResult:
     """Prunes a root, as `prune_sessions`. Raises `Cancelled` between two sessions."""
@@ -369,7 +369,7 @@ def prune(root: SessionsRoot) -> Callable[[PruneSessions, Task], Pruned]:
     def handle(request: PruneSessions, task: Task) -> Pruned:
         heard = _FirstEvents()
         try:
-            result = _pruned(root, request.hours, request.dry_run, SandboxLogger(heard), task)
+            result = _prune_root(root, request.hours, request.dry_run, SandboxLogger(heard), task)
         except Cancelled:
             return Pruned(events=tuple(heard.events), cancelled=True)
         return Pruned(_reply_of(result), tuple(heard.events))

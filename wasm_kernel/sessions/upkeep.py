@@ -285,7 +285,7 @@ class _Sessions:
             key = private.path.name
             before = known.get(key)
             if before is None or not before.use.holds(private):
-                use = DiskUse.measured(workspace, private)
+                use = DiskUse.measure(workspace, private)
                 before = Record(name, use) if before is None else replace(before, use=use)
             self.records[key] = before
 

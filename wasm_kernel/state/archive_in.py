@@ -350,8 +350,8 @@ class _MemoryReader:
         rebased: dict[int, Commit] = {}
         beginnings = 0
         with (
-            _mapped(self._folder.open_regular(IMAGE)) as theirs,
-            _mapped(os.open(self._image.path, os.O_RDONLY | os.O_CLOEXEC)) as ours,
+            _map_file(self._folder.open_regular(IMAGE)) as theirs,
+            _map_file(os.open(self._image.path, os.O_RDONLY | os.O_CLOEXEC)) as ours,
         ):
             if theirs_known is None or len(theirs) != theirs_known.size:
                 raise HistoryError("its base image is not complete")
@@ -371,7 +371,7 @@ class _MemoryReader:
 
 
 @contextlib.contextmanager
-def _mapped(descriptor: int) -> Iterator[memoryview]:
+def _map_file(descriptor: int) -> Iterator[memoryview]:
     """Maps a file's bytes into memory; closes the descriptor afterwards."""
     with os.fdopen(descriptor, "rb") as file:
         if not os.fstat(file.fileno()).st_size:

@@ -72,7 +72,7 @@ def rebase_commit(
         if file is not None:
             file.verify()
         if not pages and not empty:
-            return _taken_over(commit, source, target, images, take)
+            return _take_over(commit, source, target, images, take)
         pieces = sorted([*places(commit), *((first, count, _THEIRS) for first, count in pages)])
         fitted = replace(
             commit,
@@ -85,7 +85,7 @@ def rebase_commit(
     return replace(fitted, content=name)
 
 
-def _taken_over(
+def _take_over(
     commit: Commit, source: Folder, target: Folder, images: ImagePair, take: Callable[[int], None]
 ) -> Commit:
     """Puts a commit into a history's folder with its content's file unchanged."""

@@ -171,7 +171,7 @@ class Recorder:
             files=tuple(map(_writable, self._files.open_records())),
             ran=ran,
         )
-        if self._room(commit.page_bytes) or not self._written(commit, address, ranges):
+        if self._room(commit.page_bytes) or not self._write_large(commit, address, ranges):
             self.history.add(commit, memory.read_ranges(address, ranges))
         self._missed, self._at = [], commit.id
         self._jobs.put(commit.id)
@@ -208,7 +208,7 @@ class Recorder:
         self._cleared = pages.merge([*known, *cleared])
         return cleared
 
-    def _written(self, commit: Commit, address: int, ranges: list[Range]) -> bool:
+    def _write_large(self, commit: Commit, address: int, ranges: list[Range]) -> bool:
         """Writes a large commit from the guest's memory; False if it can't be written to disk."""
         if not self.history.on_disk:
             return False

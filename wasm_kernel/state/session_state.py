@@ -124,7 +124,7 @@ class SessionState:
                 self.files.load(history.tree.last, crashed=self._lock.found.alive)
             else:
                 self.files.begin_anew()
-            self._lock.settled()
+            self._lock.clear_requests()
         return history
 
     def forget_at_end(self) -> None:

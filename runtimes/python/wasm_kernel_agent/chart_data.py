@@ -126,7 +126,7 @@ def _rounded(number: Any) -> float:
 # -- axes
 
 
-def _labelled(axes: Any, chart: Chart, *, swapped: bool = False) -> Chart:
+def _with_labels(axes: Any, chart: Chart, *, swapped: bool = False) -> Chart:
     """Adds the labels of the axes, and the units in them, to a chart."""
     labels = {"x": axes.get_xlabel() or None, "y": axes.get_ylabel() or None}
     if swapped:
@@ -194,14 +194,14 @@ def _line_chart(axes: Any, chart: Chart) -> Chart:
             label = line.get_label()
             label = f"Line {label[6:]}" if label.startswith("_child") else label
             chart["elements"].append(_points(label, line.get_xdata(), line.get_ydata()))
-    return _with_ticks(axes, _labelled(axes, chart))
+    return _with_ticks(axes, _with_labels(axes, chart))
 
 
 def _scatter_chart(axes: Any, chart: Chart) -> Chart:
     for each in axes.collections:
         offsets = each.get_offsets()
         chart["elements"].append(_points(each.get_label(), offsets[:, 0], offsets[:, 1]))
-    return _with_ticks(axes, _labelled(axes, chart))
+    return _with_ticks(axes, _with_labels(axes, chart))
 
 
 def _pie_chart(axes: Any, chart: Chart) -> Chart:
@@ -224,7 +224,7 @@ def _bar_chart(axes: Any, chart: Chart) -> Chart:
             {"label": label, "group": group, "value": value}
             for label, value in zip(labels, values, strict=False)
         ]
-    return _labelled(axes, chart, swapped=lies)
+    return _with_labels(axes, chart, swapped=lies)
 
 
 # -- boxes: `along` is the axis of their values, `across` the one on which they stand side by side
@@ -249,7 +249,7 @@ def _box_chart(axes: Any, chart: Chart) -> Chart:
             if line[across] and left <= min(line[across]) <= max(line[across]) <= right
         ]
         chart["elements"].append({"label": label, **_box(*box[along], own)})
-    return _labelled(axes, chart, swapped=not upright)
+    return _with_labels(axes, chart, swapped=not upright)
 
 
 def _ends(values: Iterable[Any]) -> tuple[float, float]:

@@ -258,7 +258,7 @@ def test_wrong_arguments_are_refused_before_any_notebook_and_a_hook_that_fails_i
 
 @pytest.mark.parametrize("wrong", ["./a.ipynb", b"a.ipynb", Path("a.ipynb"), 5])
 def test_one_path_is_no_list_of_paths(make: Making, tmp_path: Path, wrong: Any) -> None:
-    """Formerly, each letter was one: `.` and `/` had every notebook of the machine searched for."""
+    """Formerly, each letter of the path was a path: `/` meant all notebooks of the machine."""
     one, out = make("a.ipynb", "1"), tmp_path / "out"
     calls: tuple[Callable[[], object], ...] = (
         lambda: run_notebooks(wrong, out),

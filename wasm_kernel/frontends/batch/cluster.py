@@ -305,11 +305,13 @@ class _ClusterBatch:
             return
         outcome = replace(ran.outcome, notebook=name, output="", files=())
         try:
-            self._end(name, self._written(attempt.source, outcome, ran))
+            self._end(name, self._write_results(attempt.source, outcome, ran))
         except NotebookError as problem:
             self._end(name, replace(outcome, verdict="kernel-lost", reason=str(problem)))
 
-    def _written(self, source: Source, outcome: Outcome, ran: cluster_task.TaskOutcome) -> Outcome:
+    def _write_results(
+        self, source: Source, outcome: Outcome, ran: cluster_task.TaskOutcome
+    ) -> Outcome:
         """Writes an executed notebook and its results, and compares it if the settings ask for it.
 
         Raises `NotebookError` if the worker's bytes are not a notebook.

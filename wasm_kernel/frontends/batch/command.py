@@ -213,10 +213,10 @@ def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             cluster=options.local_cluster if options.cluster is None else options.cluster,
             **{name: getattr(options, name) for name in _PASSED_ON},
         )
-    return _reported(options, outcomes)
+    return _write_reports(options, outcomes)
 
 
-def _reported(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> int:
+def _write_reports(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> int:
     """Writes the reports of a run; returns the command's status."""
     from wasm_kernel.frontends.batch.report_files import junit_report, page, write_reports
     from wasm_kernel.frontends.batch.reporting import summary

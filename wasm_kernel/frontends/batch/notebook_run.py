@@ -323,8 +323,8 @@ class NotebookRun:
         """Opens the sandbox, in the state before the first cell to run."""
         if earlier is not None and earlier.can_resume and self._session.exists:
             await asyncio.to_thread(self._session.wait_unused)
-            sandbox, settings = await self._started(resumes=True)
-            self._done = await self._limited(asyncio.to_thread(earlier.go_back, sandbox))
+            sandbox, settings = await self._open_sandbox(resumes=True)
+            self._done = await self._wait_within_limit(asyncio.to_thread(earlier.go_back, sandbox))
             earlier.copy_outputs(self._done)
             self._note(kept=self._done, note=earlier.note(self._done))
             if self._done:
@@ -335,14 +335,14 @@ class NotebookRun:
         packages = self.settings.packages
         if packages is not None and runtime_of(self._book) is RuntimeType.PYTHON:
             await asyncio.to_thread(packages.copy_packages, self._session)
-        sandbox, settings = await self._started(resumes=False)
+        sandbox, settings = await self._open_sandbox(resumes=False)
         try:
-            await self._limited(asyncio.wrap_future(sandbox.start()))
+            await self._wait_within_limit(asyncio.wrap_future(sandbox.start()))
         except WasmKernelError as problem:
             raise _not_started(problem) from problem
         return await self._page(sandbox, settings)
 
-    async def _started(self, *, resumes: bool) -> tuple[Sandbox, SessionSettings]:
+    async def _open_sandbox(self, *, resumes: bool) -> tuple[Sandbox, SessionSettings]:
         """Opens the sandbox, with the settings of kernels; its guest starts with the first call."""
         own = self.settings
         named = {
@@ -394,7 +394,7 @@ class NotebookRun:
         """Runs one cell; raises `NotebookEnded`, or `WasmKernelError`."""
         self._limits.pop_all()  # earlier ones do not belong to this cell
         try:
-            await self._limited(page.client.run_cell(page, cell, place))
+            await self._wait_within_limit(page.client.run_cell(page, cell, place))
         except CellExecutionError as problem:
             if self._limits.is_lost:
                 raise WasmKernelError(plain(problem.evalue)) from None
@@ -406,7 +406,7 @@ class NotebookRun:
             hint = Door.BATCH.raising(limit, purpose="to see more")
             raise NotebookEnded(verdict_of(met, ""), _TOO_MUCH, hint=hint)
 
-    async def _limited(self, work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
+    async def _wait_within_limit(self, work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
         """Waits for `work` within the notebook's time, and until the batch is stopped."""
         left = self._end - time.monotonic()
         task = asyncio.ensure_future(work)

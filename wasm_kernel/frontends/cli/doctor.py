@@ -137,7 +137,7 @@ def _workspaces(root: Path) -> Iterator[Finding]:
         return
     yield Finding("ok", f"sessions are kept in {root}")
     yield from _private_state(root)
-    yield from _saved_by_others(root)
+    yield from _report_saved_by_others(root)
     yield _earlier_files(nearest)
 
 
@@ -159,7 +159,7 @@ def _private_state(root: Path) -> Iterator[Finding]:
         yield Finding("note", sentence)
 
 
-def _saved_by_others(root: Path) -> Iterator[Finding]:
+def _report_saved_by_others(root: Path) -> Iterator[Finding]:
     """Reports sessions whose variables need another version, before this one opens them."""
     from wasm_kernel.sessions.overview import sessions_in
     from wasm_kernel.sessions.root import SessionsRoot

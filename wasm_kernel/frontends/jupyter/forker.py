@@ -146,7 +146,7 @@ class Forker:
         Launchers wait until it runs.
         """
         try:
-            self._folder = _opened_place()
+            self._folder = _open_place()
             fcntl.flock(self._folder, fcntl.LOCK_EX)
         except OSError:
             return False
@@ -377,7 +377,7 @@ def _practise() -> None:
         messages.kernel_info(runtime)
 
 
-def _opened_place() -> int:
+def _open_place() -> int:
     """Opens the folder of the forkers' sockets; makes it if necessary."""
     path = Path(launcher.place())
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

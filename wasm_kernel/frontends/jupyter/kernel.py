@@ -122,7 +122,7 @@ class WasmKernel(Kernel):
                 cell_id=cell_id if isinstance(cell_id, str) else None,
                 parent=header_of(parent),
             )
-            cell = asyncio.wrap_future(self._queued(sent, listener))
+            cell = asyncio.wrap_future(self._queue_cell(sent, listener))
             await self.starting.narrate(started, cell, listener)
             result = await cell
             if result.error is not None and not result.reply:  # interrupted before it began
@@ -147,7 +147,7 @@ class WasmKernel(Kernel):
         self._obey(reply["payload"])
         return reply
 
-    def _queued(self, cell: Cell, listener: KernelListener) -> Future[SandboxResult]:
+    def _queue_cell(self, cell: Cell, listener: KernelListener) -> Future[SandboxResult]:
         """Queues a cell; one that was interrupted since its message came ends at once."""
         future = self.sandbox.queue(cell, listener)
         if self._is_interrupted:

@@ -117,7 +117,7 @@ class RefusingHome(SandboxHome[Sandbox]):
     def _refuse(self, *_: object, **__: object) -> Never:
         raise KernelNotStarted(self._why)
 
-    spawn = handlers = fork = exchanges = mounted = _refuse
+    spawn = handlers = fork = exchanges = check_mounts = _refuse
 
     def release(self, session: SessionWorker) -> None:
         """Does nothing: no worker was in use."""

@@ -50,7 +50,7 @@ class QuickJs:
         Returns `OK` and a promise of `{value}`, or `FAILED` (see `exception`).
         """
         self._memory.write(self._script_name, name.encode()[:NAME_BYTES])
-        with self._given(source) as at:
+        with self._lend(source) as at:
             return self._result("eval_async", at, len(source), self.slot)
 
     def evaluate_function(self, source: bytes, name: str) -> tuple[int, int]:
@@ -68,7 +68,7 @@ class QuickJs:
 
     def evaluate_module(self, source: bytes, name: bytes) -> tuple[int, int]:
         """Evaluates a module; returns `OK` and a promise of its end, or `FAILED`."""
-        with self._given(source) as at, self._given(name) as name_at:
+        with self._lend(source) as at, self._lend(name) as name_at:
             given = (at, len(source), name_at, len(name))
             return self._result("eval_module_async", *given, self.slot)
 
@@ -130,19 +130,19 @@ class QuickJs:
         """Returns a string, made from UTF-8."""
         if not text:  # the guest takes no empty input
             return self.evaluate_quick(b"''")
-        with self._given(text) as at:
+        with self._lend(text) as at:
             return self._call("new_string", at, len(text))
 
     def new_data(self, data: bytes) -> int:
         """Returns a new `Uint8Array`."""
         if not data:
             return self.evaluate_quick(b"new Uint8Array()")
-        with self._given(data) as at:
+        with self._lend(data) as at:
             return self._result("new_uint8array", at, len(data), self.slot)[1]
 
     def evaluate_quick(self, source: bytes) -> int:
         """Evaluates an expression at once; returns its value, 0 if that failed."""
-        with self._given(source) as at:
+        with self._lend(source) as at:
             status, handle = self._result("eval_code", at, len(source), self.slot)
         return handle if status == OK else 0
 
@@ -160,17 +160,17 @@ class QuickJs:
 
     def new_function(self, name: bytes) -> int:
         """Returns a function that calls the host's function of this name."""
-        with self._given(name) as at:
+        with self._lend(name) as at:
             return self._call("new_function", at, len(name))
 
     def get(self, holder: int, name: bytes) -> int:
         """Returns a property; 0 if it can't be read."""
-        with self._given(name) as at:
+        with self._lend(name) as at:
             return self._result("get_prop", holder, at, len(name), self.slot)[1]
 
     def set(self, holder: int, name: bytes, value: int) -> None:
         """Sets a property, and frees the value."""
-        with self._given(name) as at:
+        with self._lend(name) as at:
             self._call("set_prop", holder, at, len(name), value)
         self.free(value)
 
@@ -193,7 +193,7 @@ class QuickJs:
         return data
 
     @contextmanager
-    def _given(self, data: bytes) -> Iterator[int]:
+    def _lend(self, data: bytes) -> Iterator[int]:
         """Puts bytes into the guest's memory for the time of a block; yields their address."""
         at = _allocated(self._call("qjs_alloc", len(data)))
         try:

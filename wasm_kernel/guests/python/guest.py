@@ -182,9 +182,9 @@ class HostChannel:
                 if self._open_shells is None:
                     return _REFUSED
                 self._shells = self._shells or self._open_shells(guest)
-                place, size = _handed_over(guest, self._shells.answer(request[1:]))
+                place, size = _hand_over(guest, self._shells.answer(request[1:]))
             else:
-                place, size = _handed_over(guest, self._answer(request))
+                place, size = _hand_over(guest, self._answer(request))
             if place == 0:
                 return _REFUSED
             memory.write_word(answer_at, place)
@@ -199,7 +199,7 @@ class HostChannel:
             self._shells.close()
 
 
-def _handed_over(guest: Instance, answer: bytes) -> tuple[int, int]:
+def _hand_over(guest: Instance, answer: bytes) -> tuple[int, int]:
     """Writes an answer into the guest's memory; returns its address, or 0, and its length."""
     try:
         place = guest.call("host_alloc", max(1, len(answer)))

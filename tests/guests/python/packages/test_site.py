@@ -103,7 +103,7 @@ def test_a_record_that_an_archive_brought_is_a_strangers(
 def test_files_in_the_place_of_its_folders_do_not_stop_it(
     folder: Path, site: SitePackages, make: Make
 ) -> None:
-    """An archive may have put them there."""
+    """An archive of a session may have put files where the host expects folders."""
     (folder / "new").write_text("")
     (folder / "old").symlink_to("missing")
     (folder / "site-packages" / "round").symlink_to("round")
