@@ -23,6 +23,7 @@ import pytest
 import wasm_kernel
 from tests.faces import (
     PATIENCE,
+    completed,
     ends,
     error_of,
     fall_asleep,
@@ -337,6 +338,15 @@ def test_a_sandbox_that_was_not_closed_warns_and_ends(make: Making, tmp_path: Pa
         gc.collect()
     with pytest.raises(SandboxClosed, match="the program no longer has this sandbox"):
         cell.result(PATIENCE)
+
+
+def test_a_program_that_leaves_a_fork_open_ends_without_a_word(tmp_path: Path) -> None:
+    code = (
+        "import wasm_kernel\nsandbox = wasm_kernel.create_sandbox(workspace='left')\n"
+        "forks = sandbox.fork()\nsandbox.close()\nprint('done')"
+    )
+    ended = completed([sys.executable, "-c", code], cwd=tmp_path)
+    assert (ended.stdout, ended.stderr) == ("done\n", "")
 
 
 def test_no_descriptor_of_its_program_reaches_the_process_that_forks(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -467,7 +468,9 @@ class Sandbox:
     def __reduce__(self) -> str:
         raise TypeError("a sandbox can't be copied or pickled; fork() makes another one like it")
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # the modules' names are gone, and the workers end by themselves
+            return
         if not (self._is_copy or self.closed or self.worker.state == "asleep"):
             warnings.warn("a sandbox was not closed", ResourceWarning, stacklevel=2)
             with suppress(WasmKernelError, RuntimeError):  # the interpreter may be shutting down
