@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.faces import PATIENCE
 from wasm_kernel.errors import CompileError
 from wasm_kernel.frontends.jupyter.app import WasmKernelApp
-from wasm_kernel.frontends.jupyter.page import header_of
+from wasm_kernel.frontends.jupyter.page import Page, header_of
 from wasm_kernel.frontends.jupyter.timeline import TARGET, KernelTimeline
 from wasm_kernel.kernels import messages
 from wasm_kernel.outputs.bundle import Mode
@@ -148,3 +149,10 @@ def test_a_note_of_a_worker_is_one_line_of_the_log(
     monkeypatch.setattr(app, "log", logging.getLogger("heard"))
     app._show_note("[wasm-kernel] said\r\x1b[2J\n[I ServerApp] forged\n")
     assert caplog.messages == [r"said\r\n[I ServerApp] forged"]
+
+
+def test_a_cell_of_blank_lines_holds_up_no_kernel() -> None:
+    """Before, the search for `%timeline` took time that grew with their square."""
+    page, began = cast(Page, SimpleNamespace(cleaner=SAFELY)), time.process_time()
+    asyncio.run(Page.show_timeline(page, "x = 1\n" + "\n" * 100_000 + "y", {}))
+    assert time.process_time() - began < 2.0

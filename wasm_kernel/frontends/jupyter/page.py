@@ -41,7 +41,7 @@ _NOT_ADMITTED = (
     "may talk to the page. c.WasmKernel.outputs = 'trusted' allows others.\n"
 )
 _UNDELIVERED = "[wasm-kernel] What the page sent to a widget was not delivered: {why}\n"
-_TIMELINE = re.compile(r"^\s*%timeline\s*$", re.MULTILINE)
+_TIMELINE = re.compile(r"^[ \t]*+%timeline[ \t\r]*$", re.MULTILINE)
 _SHOWN_HEADER = ("msg_id", "msg_type")
 _ANSWER_SECONDS = 1  # for a client to answer an output in an `Output` widget, also under load
 _LOOK_SECONDS = 0.002
