@@ -65,6 +65,7 @@ ADVICE: dict[str, tuple[str, ...]] = {
     ),
     "import sqlite3; sqlite3.connect('/content/x.db')": ("Make it first",),
     "import turtle": ("tkinter opens windows", "ipywidgets"),
+    "import pandas; pandas.read_clipboard()": ("has no clipboard", "read_csv"),
     "import distutils": ("before 3.13", "%pip install standard-distutils"),
     "import signal; signal.alarm(1)": ("signal.alarm is there", "%%limit seconds=5"),
     "from multiprocessing import shared_memory": ("belongs to an operating system",),

@@ -84,6 +84,10 @@ _NO_MOVIE = (
     "Films are made by a program, ffmpeg, and the sandbox has none. HTML(animation.to_jshtml()) "
     "shows the animation moving, and animation.save('a.gif', writer='pillow') writes it to a file."
 )
+_NO_CLIPBOARD = (
+    "The sandbox has no clipboard. Paste the table into a cell, and read it with "
+    "pandas.read_csv(io.StringIO(text), sep='\\t'); to_csv(sep='\\t') makes a text to copy."
+)
 _CODEC = re.compile(
     r"(en|de)coder (jpeg2k|libtiff)\w* not available|unknown file extension: \.avif"
     r"|cannot identify image file '.*\.avif'"
@@ -380,6 +384,7 @@ _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] =
     (ImportError, lambda error: unavailable.advice_on_import_error(str(error))),
     (AttributeError, _missing_call),
     (RuntimeError, lambda error: _NO_MOVIE if "MovieWriter" in str(error) else ""),
+    (RuntimeError, lambda error: _NO_CLIPBOARD if "copy/paste" in str(error) else ""),
     (OverflowError, _width_of_integers),
     (Exception, lambda e: _NO_DATABASE if "unable to open database" in text_of(e) else ""),
     (MemoryError, lambda error: _NESTED if "too complex to parse" in text_of(error) else ""),

@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 _FOR_THE_GUEST = re.compile(r"[${]|\?\Z|\\\Z")  # variables, a question, a line that goes on
 _WAIT = "[wasm-kernel] compiling {}, once on this machine: some seconds\n"
 _READ_ONLY = "is read-only: missing files can't be made there"
-_PREPARING_ALL = "preparing pandas and matplotlib, once: about 5 s"
-_PREPARING_SMALL = "preparing Python, once: about 3 s"
+_PREPARING_ALL = "preparing pandas and matplotlib, once: 5 s or more"
+_PREPARING_SMALL = "preparing Python, once: 3 s or more"
 
 
 class PythonCell(ParsedCell, frozen=True):
