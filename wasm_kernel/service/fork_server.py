@@ -1,4 +1,7 @@
-"""The owner's side of the process that forks workers (`fork_loop.py`), and of each worker."""
+"""The owner's side of the process that forks workers, and of each worker.
+
+`WorkerForks` (`fork_loop.py`) runs in that process.
+"""
 
 from __future__ import annotations
 

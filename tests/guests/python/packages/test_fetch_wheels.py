@@ -110,7 +110,7 @@ def test_constraints_of_the_users_pip_do_not_hide_why(
     monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints.txt"))
     assert refusal("fast", into=tmp_path / "to").startswith("fast needs compiled code")
     text = refusal("one", into=tmp_path / "to2")
-    assert "no pure-Python wheel of one" in text
+    assert "one has no pure-Python wheel" in text
     assert "a constraint of pip's configuration excludes" in text
 
 
