@@ -1,7 +1,4 @@
-"""The owner's side of the process that forks workers, and of each worker.
-
-`WorkerForks` (`fork_loop.py`) runs in that process.
-"""
+"""The owner's side of the process that forks workers (`WorkerForks`), and of each worker."""
 
 from __future__ import annotations
 
