@@ -81,6 +81,7 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
     make("other.ipynb", "x <- 3", language="R")
     make("script.ipynb", "const twice = (x) => x * 2", "twice(21)", language="javascript")
     (tmp_path / "in" / "none.ipynb").write_text("{}")
+    make(long := f"{'n' * 249}.ipynb", "1")  # formerly, it ended the run of all notebooks
     (tmp_path / "extra.csv").write_text("7")
     budgets = Budgets(output_bytes=2 * MIB, disk_bytes=8 * MIB)
     outcomes = run(budgets=budgets, inputs=[tmp_path / "extra.csv"])
@@ -94,6 +95,7 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
         "other.ipynb": "error",
         "script.ipynb": "ok",
         "none.ipynb": "error",
+        long: "error",
     }
     assert "in R" in outcomes["other.ipynb"].reason
     assert outcomes["loud.ipynb"].hint == "Raise --output to see more."

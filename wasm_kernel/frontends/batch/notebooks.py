@@ -49,6 +49,8 @@ _VERSION = 4
 _READ_ONLY = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _LEADS_OUT = "The notebook is a link that leads out of its folder. Name the file itself."
 _NO_FILE = "The notebook is not a file."
+_NAME_MOST, _PATH_MOST = 240, 3_800  # bytes; drafts and results have somewhat longer names
+_TOO_LONG = "The path of the executed notebook would be too long. Give the notebook a shorter name."
 
 
 Cell = tuple[int, NotebookNode]
@@ -192,7 +194,13 @@ def _content(path: Path) -> bytes:
 
 
 def read_notebook(source: Source) -> NotebookNode:
-    """Returns a notebook to run: without outputs, and without the record of an earlier run."""
+    """Returns a notebook to run: without outputs, and without the record of an earlier run.
+
+    Raises `NotebookError` as `read_stored`, and if its name is too long for the executed one.
+    """
+    names = [len(os.fsencode(part)) for part in source.output.parts]
+    if max(names) > _NAME_MOST or sum(names) + len(names) > _PATH_MOST:
+        raise NotebookError(_TOO_LONG)
     book = read_stored(source)
     for cell in book.cells:
         if cell.cell_type == "code":
