@@ -504,6 +504,20 @@ for work in (call_before, pop_before, read_property, add_before, catch_all, owne
     q.queue.clear()
 print(seen, lists)
 """,
+    "functions that trace and profile": """
+import sys, threading
+seen = []
+def note(frame, event, _):
+    if frame.f_code.co_name in ("work", "main"): seen.append((event, frame.f_code.co_name))
+    return note
+def work(): return 1
+def main():
+    thread = threading.Thread(target=work); thread.start(); thread.join()
+for change in threading.settrace, threading.setprofile, sys.settrace, sys.setprofile:
+    change(note); main(); change(None)
+    print(seen)
+    seen.clear()
+""",
     "waits in functions that compiled code calls": """
 import contextvars, threading, time
 variable, seen = contextvars.ContextVar("variable"), []

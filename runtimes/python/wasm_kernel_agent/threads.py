@@ -61,7 +61,6 @@ _active: dict[int, Any] = vars(threading)["_active"]
 _ident_of_guest = threading.get_ident
 _idents = itertools.count(1)
 _said: set[str] = set()
-_NO_LOOP = None, (None, None)
 
 
 class _Ended(BaseException):
@@ -101,7 +100,7 @@ class _Handle:
         self.has_begun = self.has_looped = self.is_told = self.was_asked = self._is_done = False
         self.turn_ends = 0.0
         self.wait: _Wait | None = None
-        self._state = _NO_LOOP
+        self._state = None, (None, None), threading.gettrace(), threading.getprofile()
         self._frames = thread_code.in_context(thread._context, _run, thread)
 
     def is_ready(self) -> bool:
@@ -196,11 +195,19 @@ def _swap_task(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
     return swap(loop, task) if loop is not None else None
 
 
-def _swap_state(state: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Sets the running loop and the hooks of asynchronous generators; returns those before."""
-    before = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
-    asyncio._set_running_loop(state[0])
-    sys.set_asyncgen_hooks(*state[1])
+def _swap_state(state: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Sets what each thread has of its own, and returns what was set before.
+
+    That is the running loop, the hooks of asynchronous generators, and the functions that trace
+    and profile.
+    """
+    hooks = sys.get_asyncgen_hooks()
+    before = asyncio._get_running_loop(), hooks, sys.gettrace(), sys.getprofile()
+    loop, hooks, trace, profile = state
+    asyncio._set_running_loop(loop)
+    sys.set_asyncgen_hooks(*hooks)
+    sys.settrace(trace)
+    sys.setprofile(profile)
     return before
 
 
