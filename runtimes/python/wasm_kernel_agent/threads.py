@@ -196,9 +196,9 @@ def _swap_task(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
 
 
 def _swap_state(state: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Sets what each thread has of its own, and returns what was set before.
+    """Sets the things that each thread has of its own, and returns the ones before.
 
-    That is the running loop, the hooks of asynchronous generators, and the functions that trace
+    These are the running loop, the hooks of asynchronous generators, and the functions that trace
     and profile.
     """
     hooks = sys.get_asyncgen_hooks()
