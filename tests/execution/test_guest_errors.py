@@ -64,6 +64,7 @@ ADVICE: dict[str, tuple[str, ...]] = {
         ("Cells write into /app and /tmp alone", "by a relative path"),
     ),
     "import sqlite3; sqlite3.connect('/content/x.db')": ("Make it first",),
+    "import asyncio; await asyncio.start_server(print, '127.0.0.1', 0)": (NO_SOCKET,),
     "import turtle": ("tkinter opens windows", "ipywidgets"),
     "import pandas; pandas.read_clipboard()": ("has no clipboard", "read_csv"),
     "import distutils": ("before 3.13", "%pip install standard-distutils"),

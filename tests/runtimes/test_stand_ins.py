@@ -106,6 +106,8 @@ def test_json_that_is_not_json_is_refused() -> None:
         ("install torch>=2", "torch"),
         ("install 'Opencv_Python'", "cv2"),
         ("install psutil", "psutil"),
+        ("faiss-cpu needs compiled code", "faiss"),
+        ("pymupdf needs compiled code", "fitz"),
         ("polars-runtime-32 needs compiled code. It is needed by polars 1.3.", "polars"),
     ],
 )

@@ -122,6 +122,7 @@ _INTEGERS = {
 _NO_CALL = "If {name} is there elsewhere, it belongs to an operating system; the sandbox has none."
 _LIMIT = "%%limit seconds=5, as the first line of a cell, ends the cell in time."
 _TIMERS = ("alarm", "setitimer")
+_NO_SERVER = "The sandbox has no network: no socket can listen or connect."
 _NESTED = (
     "This code has more brackets inside each other than can be parsed here, some 140. Build the "
     "value in several steps, or read it from JSON, which may be nested deeper."
@@ -378,6 +379,7 @@ _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] =
     (FileNotFoundError, _missing_file),
     (OSError, _outside),
     (OSError, _full),
+    (OSError, lambda error: _NO_SERVER if "could not bind on any" in text_of(error) else ""),
     (OSError, _no_codec),
     (ValueError, _no_codec),
     (ModuleNotFoundError, _missing_module),

@@ -25,6 +25,11 @@ _SHEETS = "openpyxl and xlrd, which pandas.read_excel takes by itself: leave eng
 _SQL = "sqlite3 with DataFrame.to_sql and pandas.read_sql for SQL, pandas for files"
 _MANY = "pandas in this one process"
 _MODELS = "pydantic's version 1, which is pure Python: name 'pydantic<2' in the same %pip install"
+_SOUNDS = "scipy.io.wavfile and scipy.signal"
+_PDF = "pypdf, which is built in"
+_APPS = "ipywidgets, which are built in"
+_PROFILES = "%prun and cProfile"
+_DIGESTS = "hashlib, hmac and secrets"
 _FORECASTS = "statsmodels' SARIMAX and ExponentialSmoothing"
 
 STAND_INS = {
@@ -32,15 +37,19 @@ STAND_INS = {
     "polars": "pandas, or narwhals on top of it, which has much of polars' API",
     "duckdb": _SQL,
     **dict.fromkeys(("xgboost", "lightgbm", "catboost"), _TREES),
-    **dict.fromkeys(("torch", "torchvision", "tensorflow", "keras", "jax", "jaxlib"), _NETS),
+    **dict.fromkeys(
+        ("torch", "torchvision", "tensorflow", "keras", "jax", "jaxlib", "lightning"), _NETS
+    ),
     **dict.fromkeys(("numba", "cupy", "numexpr", "bottleneck"), _ARRAYS),
-    **dict.fromkeys(("spacy", "gensim", "transformers", "tokenizers"), _TEXTS),
+    **dict.fromkeys(
+        ("spacy", "gensim", "transformers", "tokenizers", "sentence_transformers"), _TEXTS
+    ),
     **dict.fromkeys(("cv2", "skimage"), _PICTURES),
-    **dict.fromkeys(("geopandas", "shapely", "pyproj", "cartopy"), _MAPS),
+    **dict.fromkeys(("geopandas", "shapely", "pyproj", "cartopy", "rasterio", "fiona"), _MAPS),
     **dict.fromkeys(("orjson", "ujson", "simdjson"), _FASTER_JSON),
     **dict.fromkeys(("h5py", "tables", "pytables"), _HDF5),
     "zarr": _NUMBERS,
-    **dict.fromkeys(("zstandard", "_zstd"), _PACKED),
+    **dict.fromkeys(("zstandard", "_zstd", "lz4"), _PACKED),
     **dict.fromkeys(("python_calamine", "python-calamine"), _SHEETS),
     "netCDF4": "scipy.io.netcdf_file for NetCDF 3. " + _HDF5_READER.format("NetCDF 4"),
     "pyreadstat": "pandas.read_stata and pandas.read_sas, for files saved as Stata or SAS",
@@ -53,7 +62,16 @@ STAND_INS = {
     "rapidfuzz": "difflib",
     "pydantic": _MODELS,
     "msgspec": "dataclasses and attrs",
-    "cryptography": "hashlib, hmac and secrets",
+    **dict.fromkeys(("cryptography", "Crypto", "xxhash"), _DIGESTS),
+    "wordcloud": "a bar chart of collections.Counter, drawn by matplotlib",
+    "ortools": "scipy.optimize (milp, linprog, linear_sum_assignment)",
+    "faiss": "sklearn.neighbors.NearestNeighbors",
+    **dict.fromkeys(("soundfile", "librosa"), _SOUNDS),
+    **dict.fromkeys(("fitz", "pdfplumber"), _PDF),
+    **dict.fromkeys(("streamlit", "gradio", "dash"), _APPS),
+    **dict.fromkeys(("line_profiler", "pyinstrument"), _PROFILES),
+    "memory_profiler": "tracemalloc, and %session_info for the memory",
+    "pygame": "matplotlib's animations, shown by HTML(animation.to_jshtml())",
     "vl_convert": "chart.save('chart.html')",
     "bokeh": "matplotlib, and Plotly and Altair with %pip",
     "psutil": "%session_info for the memory, shutil.disk_usage and os.cpu_count",
@@ -68,11 +86,14 @@ _PURE_NETWORK = {
 _COMPILED_NETWORK = {"psycopg2", "MySQLdb", "grpc", "zmq"}
 
 PACKAGES = {  # modules whose package has another name
+    "Crypto": "pycryptodome",
     "MySQLdb": "mysqlclient",
     "bs4": "beautifulsoup4",
     "cv2": "opencv-python",
     "docx": "python-docx",
     "dotenv": "python-dotenv",
+    "faiss": "faiss-cpu",
+    "fitz": "pymupdf",
     "fpdf": "fpdf2",
     "git": "GitPython",
     "grpc": "grpcio",
