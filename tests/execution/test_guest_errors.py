@@ -175,6 +175,14 @@ print(fib(500) % 1000)
     assert shown(deep).splitlines()[-1].startswith("RecursionError")
 
 
+def test_deep_compiled_code_that_counts_fuel_has_an_error_of_its_own(
+    tmp_path: Path, warm_metered: None
+) -> None:
+    with create_sandbox(workspace=tmp_path, policy=ExecutionPolicy(fuel_budget=10**12)) as sandbox:
+        deep = sandbox.execute("import json; json.loads('{\"a\": [' * 100_000)")
+        assert error_of(deep).startswith("RecursionError")
+
+
 def test_a_recursion_that_is_too_deep_looks_for_no_file(module_sandbox: BaseSandbox) -> None:
     """Formerly, a thousand frames looked at the files of all modules, which took a second."""
     code = """

@@ -71,9 +71,11 @@ def _engine(flavour: Flavour, stack_bytes: int, processor: Processor | None) -> 
     if flavour.is_baseline:
         wasmtime_api.use_baseline_compiler(config)
     config.consume_fuel = flavour.fuel
-    # first: wasmtime aborts if the next is larger
-    wasmtime_api.set_async_stack(config, stack_bytes)
-    config.max_wasm_stack = stack_bytes
+    # Frames take more of the processor's stack than of the guest's own, above all if they count
+    # fuel; the guest's own is to end first, with an error of its language.
+    most = 2 * stack_bytes
+    wasmtime_api.set_async_stack(config, most)  # first: wasmtime aborts if the next is larger
+    config.max_wasm_stack = most
     engine = wasmtime.Engine(config)
     wasmtime_api.trap_unreadable_pages()
     return engine

@@ -1,7 +1,7 @@
 """A thread with jobs, such as the one that a sandbox's guest lives on.
 
-Guest recursion uses the native stack of the thread it runs on: wasm may use 8 MiB of it, the host's
-callbacks come on top, and on a default thread a deep recursion would end the whole process.
+Guest recursion uses the native stack of the thread it runs on: wasm may use 32 MiB of it, the
+host's callbacks come on top, and on a default thread a deep recursion would end the whole process.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 wasmtime-py has no public way to
 
-- set the async stack size, without which an engine with an 8 MiB wasm stack is refused
+- set the async stack size, without which an engine with a large wasm stack is refused
   (`wasmtime_config_async_stack_size_set`);
 - compile with the baseline compiler, and what that asks for with exceptions
   (`wasmtime_config_strategy_set`, `…_wasm_exceptions_set`, `…_gc_support_set`);

@@ -310,7 +310,7 @@ _PLAUSIBLE = 1 << 24
 
 # On WASI CPython lets compiled code have 128 KiB of stack; the guest is linked with 16 MiB. So a
 # function behind `lru_cache` called itself some 250 times, elsewhere 1,000 times. With more than
-# `STACK`, wasm's own stack of 8 MiB, which no error of Python guards, would end first.
+# `STACK`, wasm's own stack of 16 MiB, which no error of Python guards, would end first.
 STACK = 384 * 1024
 _STACK_TOP, _STACK_OF_WASI, _STACK_MARGIN = 16 * 1024 * 1024, 128 * 1024, 8 * 1024
 
