@@ -24,6 +24,7 @@ SHORT_MOST, FILES_MOST = 100, 100  # characters; files of each kind
 
 _Short = Annotated[str, Meta(max_length=SHORT_MOST)]
 _Files = Annotated[tuple[Annotated[str, Meta(max_length=4096)], ...], Meta(max_length=FILES_MOST)]
+_Count = Annotated[int, Meta(ge=0, lt=2**62)]
 _STEP = 1024
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -157,13 +158,13 @@ class Checkpoint:
     """
 
     name: str
-    cell: int
+    cell: _Count
     label: str
-    time: float
-    bytes: int
+    time: Annotated[float, Meta(ge=-(2**40), le=2**40)]
+    bytes: _Count
     here: bool
-    id: int
-    parent: int
+    id: Annotated[int, Meta(ge=1, lt=2**62)]
+    parent: _Count
 
 
 @dataclass(frozen=True)

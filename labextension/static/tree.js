@@ -19,7 +19,8 @@ export function rows(tree) {
   const below = new Map();
   for (const state of [...tree.states].sort((a, b) => a.id - b.id)) {
     const parent = ids.has(state.parent) ? state.parent : 0;
-    below.set(parent, [...(below.get(parent) ?? []), state]);
+    if (!below.has(parent)) below.set(parent, []);
+    below.get(parent).push(state);
   }
   const found = [];
   const lostAt = (id, depth) => {

@@ -261,6 +261,14 @@ def test_figures_of_a_worker_are_no_more_than_they_can_be(homes: Making) -> None
     assert metered.execute("x").fuel_consumed == 10
 
 
+def test_states_that_no_history_has_are_refused(homes: Making) -> None:
+    """A state 0 that follows itself kept the timeline's panel, and so the page, busy for ever."""
+    state = {"name": "", "cell": 0, "label": "", "time": 0.0, "bytes": 0, "here": False}
+    states = {"states": [{**state, "id": 0, "parent": 0}]}
+    sandbox = homes(says(lambda call: ended(call, states))).session()
+    assert "sent what it must not" in lost(sandbox.checkpoints)
+
+
 def test_a_workers_requests_are_handled_and_counted_for_each_call(homes: Making) -> None:
     def wants(channel: Channel) -> None:
         number = 0
