@@ -75,17 +75,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert not broken
 
 
-def test_the_site_links_to_nothing_outside() -> None:
-    outside = [
-        (page.name, file.name)
-        for page in SITE
-        for file, _ in links_of(page)
-        if DOCS not in file.parents
-    ]
-    assert not outside
-
-
-def test_every_page_is_in_the_navigation() -> None:
+def test_every_page_is_in_the_navigation_and_links_to_nothing_outside() -> None:
     def pages(entry: Any) -> Iterator[str]:
         if isinstance(entry, str):
             yield entry
@@ -95,6 +85,13 @@ def test_every_page_is_in_the_navigation() -> None:
 
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     assert sorted(pages(nav)) == sorted(str(page.relative_to(DOCS)) for page in SITE)
+    outside = [
+        (page.name, file.name)
+        for page in SITE
+        for file, _ in links_of(page)
+        if DOCS not in file.parents
+    ]
+    assert not outside
 
 
 # Commands
@@ -106,15 +103,17 @@ def commands_on(pages: list[Path], kinds: set[str]) -> list[str]:
     return [line.partition("  #")[0].strip() for line in lines if line]
 
 
-def test_every_make_target_exists() -> None:
+def test_commands_rows_and_targets_on_pages_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     lines = commands_on(ALL, {"sh", "console"})
     targets = {target for line in lines for target in re.findall(r"\bmake ([a-z]+)\b", line)}
     assert {"test", "bench", "docs", "demo", "soak"} <= targets
     assert not [one for one in targets if not re.search(rf"^{one}:", makefile, re.MULTILINE)]
-
-
-def test_every_command_for_newcomers_is_one_that_a_test_knows() -> None:
+    page = DOCS / "measured.md"
+    lines = commands_on([page], {"sh"})
+    named = [row for line in lines for row in line.partition("--only ")[2].split()]
+    shown = re.findall(r"`(\w+)` \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(shown) == set(named) <= set(MEASURES)
     known = (
         r"make \w+|python3 -m venv \.venv|(\.venv/bin/)?"
         r"(python -m (pip (un)?install|tests\.benchmarks)|wasm-kernel|jupyter) .+"
@@ -139,14 +138,6 @@ def test_every_command_of_ours_exists(capsys: pytest.CaptureFixture[str]) -> Non
             assert all(f"{option} " in said for option in BATCH_OPTIONS.values())
 
 
-def test_every_row_that_is_measured_exists() -> None:
-    page = DOCS / "measured.md"
-    lines = commands_on([page], {"sh"})
-    named = [row for line in lines for row in line.partition("--only ")[2].split()]
-    shown = re.findall(r"`(\w+)` \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(shown) == set(named) <= set(MEASURES)
-
-
 def test_the_kernel_is_in_the_picker() -> None:
     assert "wasm-python" in find_kernel_specs()
 
@@ -160,10 +151,14 @@ def test_a_page_that_the_code_writes_is_up_to_date(name: str) -> None:
     assert written == PAGES[name](), "python -m tests.reference_pages writes it"
 
 
-def test_every_public_name_is_in_the_reference_once() -> None:
+def test_every_public_name_and_result_is_in_the_reference() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in SITE)
     named = re.findall(r"^::: wasm_kernel\.(\w+)$", text, re.MULTILINE)
     assert sorted(named) == sorted(wasm_kernel.__all__)
+    text = RESULTS.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| .+ \|$", text, re.MULTILINE)
+    assert rows == re.findall(r"^::: .*?(\w+)$", text, re.MULTILINE)
+    assert set(rows) == {each.__name__ for each in values()} | {"Output"}
 
 
 def values() -> list[type]:
@@ -172,13 +167,6 @@ def values() -> list[type]:
     classes = [each for each in public if isinstance(each, type)]
     kinds = [each for each in classes if is_dataclass(each) or issubclass(each, Struct)]
     return [each for each in kinds if each.__name__ not in GIVEN]
-
-
-def test_every_result_says_where_it_comes_from() -> None:
-    text = RESULTS.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| .+ \|$", text, re.MULTILINE)
-    assert rows == re.findall(r"^::: .*?(\w+)$", text, re.MULTILINE)
-    assert set(rows) == {each.__name__ for each in values()} | {"Output"}
 
 
 @pytest.mark.parametrize("kind", values(), ids=lambda kind: kind.__name__)
@@ -197,11 +185,8 @@ ROWS = [found.groups() for found in ROW.finditer((ROOT / "docs" / "glossary.md")
 CODE = re.compile(r"`([A-Za-z_]+)`")
 
 
-def test_the_glossary_has_its_rows() -> None:
-    assert len(ROWS) > 40
-
-
 def test_each_word_is_at_home_where_the_glossary_says() -> None:
+    assert len(ROWS) > 40
     for word, meaning, home in ROWS:
         file = ROOT / ("" if home.startswith("runtimes/") else "wasm_kernel") / home
         assert file.is_file(), word

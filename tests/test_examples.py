@@ -56,13 +56,10 @@ def test_the_course_is_graded_as_the_tutorial_says(
         assert says(told, printed), told
 
 
-def test_each_example_of_a_framework_is_in_the_table_of_those_tried() -> None:
+def test_each_example_is_in_the_table_of_those_tried_and_each_page_is_run() -> None:
     page = (DOCS / "frameworks-tried.md").read_text(encoding="utf-8")
     examples = sorted((DOCS.parent / "examples" / "frameworks").glob("*.py"))
     assert [each.name for each in examples if f"frameworks/{each.name}` | ran |" not in page] == []
-
-
-def test_every_page_with_python_is_run() -> None:
     run_somewhere = {*PROGRAMS.values(), *NOTEBOOKS.values(), COURSE}
     assert {page for page in SITE if examples_of(page)} <= run_somewhere
 

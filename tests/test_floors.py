@@ -182,7 +182,7 @@ def test_rooms_without_a_language_do_not_speak_of_one() -> None:
     assert not speaks
 
 
-def test_only_a_worker_runs_cells() -> None:
+def test_cells_wasmtime_and_jupyter_are_at_home_in_their_rooms_alone() -> None:
     """A worker's owner ends it if a guest does not stop. Nothing could stop a guest elsewhere."""
     makers = [
         file
@@ -190,9 +190,6 @@ def test_only_a_worker_runs_cells() -> None:
         if any(name.endswith("SessionGuest") for name in code_of(file).called)
     ]
     assert makers == [ROOT / PACKAGE / "service" / "worker.py"]
-
-
-def test_wasmtime_and_jupyter_are_imported_in_their_rooms_alone() -> None:
     wrong = [
         each
         for each in imports(PACKAGE)
@@ -235,18 +232,11 @@ def test_late_imports_of_a_confined_kernel_are_known_to_its_walls() -> None:
     assert foreign <= {*IMPORTED_WHEN_CONFINED, *PACKAGES}  # packages of front ends and workers
 
 
-def test_the_guest_agent_does_not_know_the_host() -> None:
+def test_the_agent_knows_no_host_private_names_one_file_and_the_package_imports_nothing() -> None:
     wrong = [found for found in imports("runtimes") if top(found) in (PACKAGE, "wasmtime")]
     assert not wrong, told(wrong)
-
-
-def test_private_names_of_wasmtime_are_imported_in_one_file_alone() -> None:
-    """ruff finds the private attributes that other files of the engine use."""
     private = [each for each in imports(PACKAGE) if re.match(r"wasmtime\b.*\._[^_]", each.target)]
     assert {each.file.name for each in private} == {"wasmtime_api.py"}
-
-
-def test_importing_the_package_itself_imports_nothing_of_it() -> None:
     tree = tree_of(ROOT / PACKAGE / "__init__.py")
     at_import = [name for node in tree.body for name in named(node)]
     assert not [name for name in at_import if name.split(".")[0] not in sys.stdlib_module_names]
@@ -258,9 +248,12 @@ def test_no_file_has_a_vague_name(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", [PACKAGE, "runtimes", "guest"])
-def test_no_file_is_too_long(folder: str) -> None:
+def test_no_file_and_no_function_body_is_too_long(folder: str) -> None:
     lines = {f: len(f.read_text(encoding="utf-8").splitlines()) for f in python_files(folder)}
     assert not {str(file): n for file, n in lines.items() if n > FILE_LINES}
+    for file in python_files(folder):
+        bodies = code_of(file).bodies.items()
+        assert not {where: size for where, size in bodies if size > BODY_LINES}
 
 
 def test_interfaces_of_frameworks_are_short_and_stand_on_the_public_api() -> None:
@@ -281,13 +274,6 @@ def test_interfaces_of_frameworks_are_short_and_stand_on_the_public_api() -> Non
 def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     body = function.body[1:] if ast.get_docstring(function) else function.body
     return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
-
-
-@pytest.mark.parametrize("folder", [PACKAGE, "runtimes", "guest"])
-def test_no_function_body_is_too_long(folder: str) -> None:
-    for file in python_files(folder):
-        bodies = code_of(file).bodies.items()
-        assert not {where: size for where, size in bodies if size > BODY_LINES}
 
 
 @pytest.mark.parametrize("package", [PACKAGE, "runtimes/python/wasm_kernel_agent"])

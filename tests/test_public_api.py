@@ -1,9 +1,10 @@
-"""The public names: which they are, their types at run time, and the cost of importing them."""
+"""The public names, their types and the cost of importing them; the fields and words of errors."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,26 +14,28 @@ from typing import Any, get_type_hints
 import pytest
 
 import wasm_kernel
+from wasm_kernel import errors
+from wasm_kernel.errors import (
+    BATCH_OPTIONS,
+    CALL_SECONDS,
+    CellTimeout,
+    Door,
+    ForkError,
+    FrameError,
+    GuestClosed,
+    GuestCrashed,
+    GuestExited,
+    GuestStopped,
+    HostFailed,
+    Interrupted,
+    OutOfFuel,
+    PolicyError,
+    StackExhausted,
+    WasmKernelError,
+)
+from wasm_kernel.policy import POLICY_FIELDS
 
-NAMES = {
-    *("create_sandbox", "BaseSandbox", "Checkpoint", "Listener", "NoListener", "Stream"),
-    *("create_session_sandbox", "get_session_sandbox", "delete_session_workspace"),
-    *("prune_sessions", "PruneResult", "PruneError", "NoWorkspaceRoot"),
-    *("export_session", "import_session", "Exported", "Imported", "ArchiveError", "SessionExists"),
-    *("list_session_files", "read_session_file", "write_session_file", "delete_session_path"),
-    *("SessionIdError", "SessionInUse", "SessionPathError", "WorkspaceError"),
-    "CellFuture",
-    *("ExecutionPolicy", "Mount", "RuntimeType", "SandboxResult", "CellError", "SandboxLogger"),
-    *("WasmKernelError", "PolicyError", "SandboxClosed", "BundleError", "CompileError"),
-    *("ImageError", "HistoryError", "TravelError", "Travelled", "ForkError", "PackageError"),
-    *("FrameError", "CacheWarning", "GuestStopped", "OutOfDescriptors", "OutOfFuel"),
-    *("OutOfMemory", "CellTimeout", "StackExhausted", "GuestClosed", "GuestCrashed"),
-    *("GuestExited", "Interrupted", "AsyncService", "AsyncSession", "Service", "ServiceLimits"),
-    *("SessionInfo", "Sandbox", "HostFunction", "LimitReached", "WorkerLost"),
-    *("run_notebooks", "Outcome", "Budgets", "BatchError", "BatchStopped"),
-    *("grade_notebooks", "Grade", "TestGrade"),
-    *("NeverBegan", "HostFailed", "OverlapError", "PlantedLinkError", "PrivateFolderError"),
-}
+NAMES = set(wasm_kernel.__all__)
 HEAVY = {"wasmtime", "zmq", "IPython", "ipykernel", "jupyter_client", "traitlets"}
 HEAVY |= {"structlog", "asyncio", "tornado"}
 
@@ -51,26 +54,8 @@ def steps() -> list[set[str]]:
     return [set(line.split()) for line in done.stdout.splitlines()]
 
 
-def test_all_lists_the_public_names() -> None:
-    assert set(wasm_kernel.__all__) == NAMES
-    assert wasm_kernel.__all__ == sorted(wasm_kernel.__all__)
-
-
-def test_dir_shows_the_names_before_they_are_loaded(steps: list[set[str]]) -> None:
-    assert steps[0] >= NAMES
-
-
-def test_the_package_its_values_and_file_operations_load_nothing_heavy(
-    steps: list[set[str]],
-) -> None:
-    assert [loaded & HEAVY for loaded in steps[1:4]] == [set()] * 3
-
-
-def test_a_sandbox_needs_no_jupyter(steps: list[set[str]]) -> None:
-    assert not steps[4] & {"zmq", "IPython", "ipykernel", "jupyter_client", "traitlets", "tornado"}
-
-
-def test_the_type_checker_sees_the_same_names() -> None:
+def test_all_and_the_type_checker_see_the_public_names() -> None:
+    assert wasm_kernel.__all__ == sorted(NAMES)
     tree = ast.parse(Path(inspect.getfile(wasm_kernel)).read_text(encoding="utf-8"))
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
     homes = {
@@ -81,6 +66,12 @@ def test_the_type_checker_sees_the_same_names() -> None:
     }
     assert set(homes) == NAMES
     assert {name: getattr(wasm_kernel, name).__module__ for name in NAMES} == homes
+
+
+def test_imports_load_nothing_heavy_and_a_sandbox_no_jupyter(steps: list[set[str]]) -> None:
+    assert steps[0] >= NAMES
+    assert [loaded & HEAVY for loaded in steps[1:4]] == [set()] * 3
+    assert not steps[4] & {"zmq", "IPython", "ipykernel", "jupyter_client", "traitlets", "tornado"}
 
 
 def test_every_name_is_fully_annotated_for_tools_that_read_the_types() -> None:
@@ -99,3 +90,79 @@ def public_methods(owner: type | Callable[..., Any]) -> Iterator[tuple[str, Call
         function = getattr(value, "__func__", getattr(value, "fget", value))
         if not name.startswith("_") and inspect.isfunction(function):
             yield name, function
+
+
+STOPS: list[GuestStopped] = [
+    OutOfFuel(1_000_000),
+    CellTimeout(2.5),
+    StackExhausted(),
+    GuestClosed(),
+    GuestCrashed("unreachable"),
+    GuestExited(3),
+    Interrupted(2.0),
+]
+by_class = pytest.mark.parametrize("stop", STOPS, ids=lambda stop: type(stop).__name__)
+
+
+def test_every_error_has_the_one_root_and_is_public() -> None:
+    found = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
+    assert len(found) >= 14
+    assert all(issubclass(error, WasmKernelError | Warning) for error in found)
+    assert {error.__name__ for error in found} <= {*wasm_kernel.__all__}
+
+
+@by_class
+def test_a_stop_says_what_happened_was_kept_and_can_be_set(stop: GuestStopped) -> None:
+    stop.kept = "The variables are as they were before the cell."
+    for door in Door:
+        advice = stop.advice(door)
+        assert stop.text(door) == " ".join(filter(None, (stop.happened, stop.kept, advice)))
+    assert not stop.setting or stop.setting in POLICY_FIELDS
+    assert stop.setting in stop.advice(Door.PROGRAM)
+    assert not stop.setting or f"WasmKernel.{stop.setting} " in stop.advice(Door.KERNEL)
+    named = BATCH_OPTIONS.get(stop.setting, f"WasmKernel.{stop.setting}")
+    assert not stop.setting or f"{named} " in stop.advice(Door.BATCH)
+    assert not stop.advice(Door.AGENT)  # an agent can set nothing
+
+
+def test_errors_name_the_limit_that_was_hit_and_what_would_help() -> None:
+    stop = CellTimeout(2.5)
+    stop.setting = CALL_SECONDS
+    assert {stop.advice(door) for door in Door} == {"Raise timeout_seconds to allow more."}
+    assert "1,000,000" in str(OutOfFuel(1_000_000))
+    assert "2.5 seconds" in str(CellTimeout(2.5))
+    assert "status 3" in str(GuestExited(3))
+    assert "unreachable" in str(GuestCrashed("unreachable"))
+    assert "2 seconds" in str(Interrupted(2.0))
+    assert str(HostFailed("no memory")).endswith("closing other sandboxes, and try again.")
+    assert str(HostFailed("too much", "Show less.")).endswith("files are as they are. Show less.")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [*STOPS, PolicyError("env", "takes text"), FrameError("it is not JSON"), ForkError("full")],
+    ids=repr,
+)
+def test_an_error_survives_the_way_between_processes(error: WasmKernelError) -> None:
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is type(error)
+    assert vars(back) == vars(error)
+    assert str(back) == str(error)
+
+
+def test_f7_a_cell_that_could_not_begin_is_not_told_to_raise_a_limit() -> None:
+    for stopped in (errors.Interrupted(2.0), errors.OutOfFuel(10**9), errors.NeverBegan(5.0)):
+        stopped.setting, stopped.kept = "", "Kept."
+        assert str(stopped).endswith(" Kept.")
+
+
+def test_a_problem_is_described_in_words_without_its_path() -> None:
+    missing = "No such file or directory"
+    for problem, words in (
+        (FileNotFoundError(2, missing, "/home/ada/x"), missing),
+        (OSError("the disk is gone"), "the disk is gone"),
+        (WasmKernelError("It is closed."), "It is closed."),
+        (MemoryError(), "no memory is left"),
+        (KeyError(), "KeyError"),
+    ):
+        assert errors.describe(problem) == words

@@ -126,12 +126,9 @@ def test_nothing_is_opened_by_path(room: str) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-def test_known_uses_of_paths_still_exist() -> None:
+def test_the_check_sees_paths_and_known_uses_still_exist() -> None:
     found = {known for room in ROOMS for name, place, _ in by_path(room) for known in (name, place)}
     assert not KNOWN.keys() - found
-
-
-def test_the_check_sees_paths() -> None:
     bad = ["os.open(p, 0)", "p.open()", "p.exists()", "open(p)", "os.rename(a, b)", "os.scandir(p)"]
     good = ["os.open(p, 0, dir_fd=3)", "Folder.open(p)", "os.scandir(here.fd)", "text.replace('a')"]
     seen = [goes_by_path(call) for code in bad + good for _, call in calls(ast.parse(code))]

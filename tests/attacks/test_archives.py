@@ -1,4 +1,4 @@
-"""Hostile archives of sessions: nothing is written outside, and a refused import leaves nothing."""
+"""Hostile archives: members, manifests, and states whose tables say which files were open."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ import gzip
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faces import says
+from tests.faces import open_files, process_of, says
 from tests.peak import MB, Peak
+from tests.private import folders_of
 from wasm_kernel import get_session_sandbox, prune_sessions
+from wasm_kernel.linux import trees
+from wasm_kernel.linux.files import file_identity
 from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.sessions.overview import sessions_in
 from wasm_kernel.sessions.root import SessionsRoot
-from wasm_kernel.state.archive_out import VERSION
-from wasm_kernel.state.tar import ArchiveError
+from wasm_kernel.state.archive_out import VERSION, identities_here
+from wasm_kernel.state.tar import ArchiveError, ArchiveWriter
 
 MANIFEST: dict[str, Any] = {
     "kind": "wasm-kernel session", "version": VERSION, "session_id": "abc", "memory": None,
@@ -146,16 +151,21 @@ ODD_FILES = ("x", 5, {"1:2": "notes"}, {"1:2": ["/app"]}, {"1:2": ["/app", 3]}, 
 BAD |= {f"open files {odd}": [manifest(memory=MEMORY | {"open_files": odd})] for odd in ODD_FILES}
 
 
-def test_members_that_no_export_writes_are_refused_in_words(root: Path, tmp_path: Path) -> None:
+def test_members_that_no_export_writes_and_damage_are_refused(root: Path, tmp_path: Path) -> None:
     for name, members in BAD.items():
         begun = time.process_time()
         told = refused(root, packed(tmp_path / "a.tar.gz", members))
         assert "archive" in told.lower(), name
         assert str(root) not in told
         assert time.process_time() - begun < 5, name
+    archive = packed(tmp_path / "a.tar.gz", [manifest(), member("files/x", os.urandom(5000))])
+    whole = archive.read_bytes()
+    for damage in DAMAGE.values():
+        archive.write_bytes(damage(whole))
+        refused(root, archive)
 
 
-def test_links_out_are_taken_away(root: Path, tmp_path: Path) -> None:
+def test_links_out_are_taken_away_and_no_more_rights_given(root: Path, tmp_path: Path) -> None:
     links = {"a": "../../outside", "b": "/etc/passwd", "c": "a/secret", "d": ".metadata.json"}
     members = [manifest(), member("files/file")]
     members += [member(f"files/{n}", b"", tarfile.SYMTYPE, linkname=t) for n, t in links.items()]
@@ -164,9 +174,6 @@ def test_links_out_are_taken_away(root: Path, tmp_path: Path) -> None:
     assert set(made.left_out) == {*(f"files/{name}" for name in links), "tmp/t"}
     session = root / made.session_id
     assert sorted(path.name for path in session.iterdir() if path.name[0] != ".") == ["file"]
-
-
-def test_an_archive_gives_no_more_rights(root: Path, tmp_path: Path) -> None:
     members = [manifest(), member("files/tool", mode=0o6777, uid=0, gid=0)]
     members += [member("files/d", b"", tarfile.DIRTYPE, mode=0o7777)]
     made = import_session(packed(tmp_path / "a.tar.gz", members), root)
@@ -189,9 +196,12 @@ def test_an_odd_time_does_not_matter(root: Path, tmp_path: Path, mtime: float) -
     import_session(packed(tmp_path / "a.tar.gz", [manifest(), odd]), root)
 
 
-def test_the_honest_manifest_is_accepted(root: Path, tmp_path: Path) -> None:
+def test_an_honest_manifest_is_accepted_and_no_note_of_it_told(root: Path, tmp_path: Path) -> None:
     made = import_session(packed(tmp_path / "a.tar.gz", [manifest(memory=MEMORY)]), root)
     assert "another version of the sandbox" in made.note
+    members = [manifest(why_not="\x1b]0;owned\x07 Run this: ..."), member("files/x")]
+    made = import_session(packed(tmp_path / "a.tar.gz", members), root)
+    assert made.note == "It holds no variables."
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -202,14 +212,6 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "a changed checksum": lambda data: data[:-6] + bytes([data[-6] ^ 1]) + data[-5:],
     "more behind its end": lambda data: gzip.compress(gzip.decompress(data) + b"more"),
 }
-
-
-def test_a_damaged_archive_is_refused(root: Path, tmp_path: Path) -> None:
-    archive = packed(tmp_path / "a.tar.gz", [manifest(), member("files/x", os.urandom(5000))])
-    whole = archive.read_bytes()
-    for damage in DAMAGE.values():
-        archive.write_bytes(damage(whole))
-        refused(root, archive)
 
 
 def test_a_bomb_is_stopped_at_its_limit(root: Path, tmp_path: Path) -> None:
@@ -255,7 +257,108 @@ def test_an_import_that_is_killed_leaves_no_session(root: Path, tmp_path: Path) 
     assert list(root.iterdir()) == []
 
 
-def test_a_strangers_notes_on_missing_variables_are_not_told(root: Path, tmp_path: Path) -> None:
-    members = [manifest(why_not="\x1b]0;owned\x07 Run this: ..."), member("files/x")]
-    made = import_session(packed(tmp_path / "a.tar.gz", members), root)
-    assert made.note == "It holds no variables."
+ID = "tables"
+OPENED = """
+import os, glob
+path = "/usr/local/lib/wasm-kernel.zip"
+fd = os.open(path, os.O_RDONLY)
+before = os.pread(fd, 30, 0)
+with open("/app/own", "w") as file: file.write("0123456789")
+own = os.open("/app/own", os.O_RDWR)
+x = 1
+"""
+USED = """
+told = []
+for one in (fd, own):
+    try:
+        os.pwrite(one, b"!", 0)
+        told.append("written")
+    except OSError:
+        told.append("refused")
+try:
+    same = os.pread(os.open(path, os.O_RDONLY), 30, 0) == before
+except OSError as problem:
+    same = problem.strerror == "No file descriptors available"
+print(told, same, x)
+"""
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An honest archive of a session with open files, unpacked."""
+    return unpacked(tmp_path_factory.mktemp("honest"), ID, OPENED)
+
+
+@pytest.fixture
+def archive(honest: Path, tmp_path: Path) -> Iterator[Path]:
+    """The unpacked parts; each test writes the ones that it changes."""
+    shutil.copytree(honest, tmp_path / "parts", copy_function=os.link)
+    yield tmp_path / "parts"
+    trees.remove_tree(tmp_path / "there")
+
+
+Files = list[dict[str, Any]]
+
+
+def changed(states: Path, change: Callable[[Files], None]) -> None:
+    """States with changed tables of open files."""
+    records = [json.loads(line) for line in states.read_text().splitlines()]
+    for record in records:
+        if record["type"] == "commit":
+            change(record["files"])
+    states.unlink()
+    states.write_text("\n".join(map(json.dumps, records)))
+
+
+def states_packed(parts: Path, target: Path) -> Path:
+    members = ["manifest.json", "files/own"]
+    names = {path.name for path in (parts / "memory").iterdir()} - {"image", "states.jsonl"}
+    members += [f"memory/{name}" for name in ("image", "states.jsonl", *sorted(names))]
+    with target.open("wb") as file:
+        packing = ArchiveWriter(file)
+        for name in members:
+            with (parts / name).open("rb") as source:
+                packing.file(name, source.fileno())
+        packing.close()
+    return target
+
+
+def hostile(files: Files) -> None:
+    """Rights to write to the library, flags that empty it, and thousands of numbers."""
+    for file in files:
+        file.update(rights=(1 << 64) - 1, inheriting=(1 << 64) - 1, flags=15, fdflags=31)
+    files += [files[0] | {"fd": number} for number in range(100, 5000)]
+
+
+def test_a_strangers_table_bricks_no_session_and_writes_to_no_library(
+    archive: Path, tmp_path: Path
+) -> None:
+    changed(archive / "memory" / "states.jsonl", hostile)
+    made = import_session(states_packed(archive, tmp_path / "b.tar.gz"), tmp_path / "there")
+    with get_session_sandbox(made.session_id, workspace_root=tmp_path / "there") as sandbox:
+        first = sandbox.execute("y = 1")
+        assert first.success, first.stderr
+        assert len(open_files(process_of(sandbox))) < 340
+        told = sandbox.execute(USED)
+        assert "written" not in told.stdout.partition(",")[0], told.stderr
+        assert told.stdout.endswith("True 1\n"), told.stderr
+    assert (tmp_path / "there" / made.session_id / "own").stat().st_size == 10
+
+
+def test_a_strangers_table_finds_the_sessions_own_files_only(tmp_path: Path) -> None:
+    app, found = tmp_path / "app", "1:2"
+    with closing(folders_of(app)) as folders:
+        for path in ("a", ".metadata.json"):
+            (app / path).write_text("x")
+        (folders.private.path / "lock").write_text("x")
+        (app / "private").symlink_to(folders.private.path)
+        known = identities_here(folders, {found: ("/app", "a")})
+        assert known == {found: file_identity(str(app / "a"))}
+        for where in (
+            *(("/app", path) for path in (".metadata.json", ".Metadata.JSON", "", ".", "a\0")),
+            *(("/app", path) for path in ("private/lock", "../app/a", "/etc/passwd", "x" * 5000)),
+            ("/tmp", "../lock"),
+            ("/etc", "passwd"),
+            ("", "a"),
+        ):
+            assert identities_here(folders, {found: where}) == {}, where

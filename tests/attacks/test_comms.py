@@ -94,14 +94,11 @@ FORGED = {
 }
 
 
-def test_case_18_a_forged_frame_is_refused_or_harmless(victim: Victim) -> None:
+def test_case_18_a_forged_frame_or_opening_speaks_for_its_own_cell_alone(victim: Victim) -> None:
     for name, code in FORGED.items():
         page = Page()
         result = victim.run(FORGE + code, listener=page)
         assert "refused" in result.stdout or all(m.comm_id == "c" for m in page.said), name
-
-
-def test_case_18_a_forged_opening_speaks_for_its_own_cell_alone(victim: Victim) -> None:
     first, second = Page(), Page()
     victim.run(FORGE + "send(op='comm_open', comm_id='f1', target_name='t')", listener=first)
     assert [message.kind for message in first.said] == ["open"]
@@ -169,19 +166,13 @@ def test_case_24_odd_data_is_carried_or_told_in_its_cell(victim: Victim) -> None
         assert any(word in told for word in ("NotSendable", "FrameTooLarge", "refused")), name
 
 
-def test_case_19_a_page_can_not_harm_the_guest_with_what_it_sends(victim: Victim) -> None:
+def test_case_19_what_a_page_sends_harms_no_guest_however_deep_it_is(victim: Victim) -> None:
     victim.says("import ipywidgets as w; s = w.IntSlider(model_id='s1')")
     odd: list[dict[str, Any]] = [{"method": "update", "state": 5}, {"method": []}, {}]
     for data in (*odd, {"state": {"value": "x"}}):
         message = CommMessage("msg", "s1", data)
         victim.sandbox.comm(message, listener=Page()).result(SECONDS)
     assert victim.says("print(s.value)") == "0"
-
-
-def test_case_19_a_message_that_is_nested_too_deeply_is_refused_and_nothing_is_lost(
-    victim: Victim,
-) -> None:
-    """Formerly, the worker was lost if it could not read what its owner could still write."""
     victim.says("import ipywidgets as w; s = w.IntSlider(model_id='s1')")
     for depth in (100, 975, 985, 987, 5000):
         deep: Any = []

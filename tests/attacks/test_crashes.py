@@ -23,10 +23,15 @@ deeper()
 NESTED = "t = ()\nfor _ in range(2_000_000): t = (t,)\ndel t"
 
 
-def test_case_05_endless_recursion_ends_with_an_error(victim: Victim) -> None:
+def test_case_05_recursion_of_every_depth_ends_with_an_error_or_is_survived(victim: Victim) -> None:
     victim.says("mine = 5")
     assert victim.fails(DEEP) in ("RecursionError", "StackExhausted", "MemoryError")
     assert victim.says("print(mine)") == "5"
+    victim.says("import sys; sys.setrecursionlimit(3000)")
+    victim.says("mine = 5")
+    for code in DEPTHS:
+        victim.run("import sys; sys.setrecursionlimit(10**9)\n" + code)
+        assert victim.says("print(mine)") == "5", code
     victim.says("import sys; sys.setrecursionlimit(3000)")
 
 
@@ -36,14 +41,6 @@ DEPTHS = [
     "import json; json.loads('[' * 200_000)",
     NESTED,
 ]
-
-
-def test_case_05_every_other_depth_ends_with_an_error_or_is_survived(victim: Victim) -> None:
-    victim.says("mine = 5")
-    for code in DEPTHS:
-        victim.run("import sys; sys.setrecursionlimit(10**9)\n" + code)
-        assert victim.says("print(mine)") == "5", code
-    victim.says("import sys; sys.setrecursionlimit(3000)")
 
 
 def test_a_deep_recursion_fails_no_later_cell(tmp_path: Path) -> None:
@@ -80,14 +77,11 @@ ENDS = [
 ]
 
 
-def test_case_06_every_other_end_of_the_interpreter_is_survived(victim: Victim) -> None:
+def test_case_06_every_other_end_is_survived_and_open_files_do_not_pile_up(victim: Victim) -> None:
     victim.says("mine = 6")
     for code in ENDS:
         victim.run(code)
         assert victim.says("print(mine)") == "6", code
-
-
-def test_case_06_open_files_do_not_pile_up_over_deaths(victim: Victim) -> None:
     victim.run("import os; os._exit(1)")
     mine, before = len(open_files()), len(open_files(victim.process))
     for _ in range(3):

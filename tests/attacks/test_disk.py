@@ -6,16 +6,19 @@ allows, and leaves a session that goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.attacks.conftest import SMALL, Making, Victim
-from tests.faces import error_of, wait_for
+from tests.faces import error_of, happens, wait_for
 from tests.private import private_of
+from tests.sampled import sampled
+from tests.stored import state_of
 from wasm_kernel import create_sandbox
+from wasm_kernel.errors import TravelError
 from wasm_kernel.policy import ExecutionPolicy
 
 MB = 1_000_000
@@ -148,9 +151,11 @@ def test_case_13_a_database_on_a_full_disk_keeps_what_was_committed(small: Victi
     small.says("base.close()")
 
 
-def test_case_13_removing_gives_back_at_once(small: Victim) -> None:
+def test_case_13_removing_gives_back_at_once_and_holes_stay_holes(small: Victim) -> None:
     code = "for i in range(20):\n    open('a', 'wb').write(bytes(9_000_000)); os.remove('a')\n"
     small.says(code + "print(1)")
+    small.says("f = open('a', 'wb'); f.seek(9_000_000); f.write(b'x'); f.close()")
+    assert (small.app / "a").stat().st_blocks * 512 < MB
 
 
 def test_case_13_a_file_without_a_name_takes_its_space_through_the_death_of_the_guest(
@@ -170,11 +175,6 @@ def test_case_13_what_the_host_adds_and_removes_counts(small: Victim) -> None:
     wait_for(lambda: not small.run("open('c', 'wb').write(bytes(1_000_000))").success, "a limit")
     (small.app / "b").unlink()
     small.says("open('c', 'wb').write(bytes(8_000_000))")
-
-
-def test_case_13_holes_stay_holes(small: Victim) -> None:
-    small.says("f = open('a', 'wb'); f.seek(9_000_000); f.write(b'x'); f.close()")
-    assert (small.app / "a").stat().st_blocks * 512 < MB
 
 
 NAMES = {
@@ -216,14 +216,11 @@ def test_case_13_a_loop_of_refusals_costs_the_host_little_and_can_be_interrupted
     assert error_of(small.run(code, interrupt="begun")).startswith("KeyboardInterrupt:")
 
 
-def test_case_12_a_name_of_255_bytes_is_the_longest(small: Victim) -> None:
+def test_case_12_a_name_has_255_bytes_and_a_path_4096_at_most(small: Victim) -> None:
     small.says("open('n' * 255, 'w').close(); open('é' * 127, 'w').close()")
     for name in ("'n' * 256", "'é' * 128"):
         assert small.fails(f"open({name}, 'w')") == "OSError"
         assert small.fails(f"os.stat({name})") == "OSError"
-
-
-def test_case_12_a_path_of_more_than_4096_bytes_is_refused(small: Victim) -> None:
     for path in ("'n/' * 2100 + 'a'", "'./' * 2100 + 'a'", "'n' * 5000"):
         assert small.fails(f"os.stat({path})") in ("OSError", "FileNotFoundError")
 
@@ -303,3 +300,100 @@ def test_case_13_deleted_files_do_not_pile_up_in_the_history(fresh_victim_of: Ma
     assert victim.says("print(n)") == "2"
     assert victim.fails("f.seek(0); f.read(1)") == "OSError"
     victim.lives()
+
+
+MEGABYTE = 1 << 20
+MOST, STATE = 64 * MEGABYTE, 8 * MEGABYTE
+TOUCHED = 3 * STATE  # the data, and the copies from which it is made
+FILL = f"import os; data = bytearray(os.urandom({STATE}))"
+ASK = """
+import _host, json
+def ask(**frame): return json.loads(_host.call(json.dumps(frame | {'op': 'command'}).encode()))
+"""
+
+
+def by_call(victim: Victim, name: str) -> str:
+    """Names the state from outside."""
+    victim.says(FILL)
+    try:
+        victim.sandbox.checkpoint(name)
+    except TravelError as problem:
+        return str(problem)
+    return ""
+
+
+def by_magic(victim: Victim, name: str) -> str:
+    victim.says(FILL)
+    result = victim.run(f"%checkpoint {name}")
+    return "" if result.success else f"{result.stderr}{result.error}"
+
+
+def by_host_call(victim: Victim, name: str) -> str:
+    """Names states as a hostile cell does it, with the data that it fills in the same turn."""
+    result = victim.run(f"{FILL}\n{ASK}\nprint(ask(name='checkpoint', line={name!r}))")
+    assert result.success
+    words = result.stdout + result.stderr
+    return words if "not made" in words else ""
+
+
+def on_disk(victim: Victim) -> int:
+    folder = state_of(victim.app) / "contents"
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def settled(victim: Victim, most: int) -> int:
+    """The bytes on disk as soon as they are below a bound, or after some seconds."""
+    happens(lambda: on_disk(victim) <= most, 20)
+    return on_disk(victim)
+
+
+@pytest.mark.parametrize(
+    "way", sampled({way.__name__: way for way in (by_host_call, by_magic, by_call)}, 3)
+)
+def test_named_states_take_no_more_than_the_limit(
+    fresh_victim_of: Making, way: Callable[[Victim, str], str]
+) -> None:
+    victim = fresh_victim_of(history_bytes=MOST)
+    told = {f"state {number}": way(victim, f"state {number}") for number in range(9)}
+    named = [one.name for one in victim.sandbox.checkpoints() if one.name]
+    assert named == [name for name, words in told.items() if not words]
+    assert 2 <= len(named) <= 8
+    assert all("history_bytes" in words for words in told.values() if words)
+    victim.lives()
+    assert settled(victim, MOST + 2 * TOUCHED) <= MOST + 2 * TOUCHED
+    for name in named:
+        victim.sandbox.restore(name)
+        assert victim.says("print(len(data))") == str(STATE)
+
+
+def test_a_name_that_is_used_again_makes_room(fresh_victim_of: Making) -> None:
+    victim = fresh_victim_of(history_bytes=MOST)
+    for number in range(9):
+        victim.says(f"{FILL}\nnumber = {number}")
+        victim.sandbox.checkpoint("best")
+    victim.says("number = 'lost'")
+    victim.sandbox.restore("best")
+    assert victim.says("print(number)") == "8"
+
+
+def test_a_thousand_names_are_enough(fresh_victim_of: Making) -> None:
+    victim = fresh_victim_of()
+    names = "print(sum('refused' in ask(name='checkpoint', line=f'n{i}') for i in range(*most)))"
+    assert victim.says(f"{ASK}\nmost = 0, 600\n{names}") == "0"
+    assert victim.says(f"most = 600, 1200\n{names}") == "200"
+    assert len([one for one in victim.sandbox.checkpoints() if one.name]) == 1000
+    victim.lives()
+
+
+def test_going_back_and_forth_for_ever_takes_time_in_proportion(fresh_victim_of: Making) -> None:
+    """One cell travels to its own state over and over."""
+    victim = fresh_victim_of()
+    victim.says("x = 1")
+    victim.says("x = 2")
+    took = []
+    for count in (250, 1000):
+        code = f"for i in range({count}): ask(how='restore', line=str(i % 2 + 1))"
+        begun = victim.sandbox.process_usage().cpu_seconds
+        victim.says(f"{ASK}\n{code}")
+        took.append(victim.sandbox.process_usage().cpu_seconds - begun)
+    assert took[1] < 8 * took[0] + 1

@@ -18,6 +18,7 @@ import pytest
 from starlette.types import Message
 
 from tests.e2b.conftest import Api, SandboxOf, ann, bob, server
+from tests.faces import PATIENCE
 from tests.forking import forked
 from tests.mcp.clients import HttpServer, server_environment, serving
 from tests.peak import Peak
@@ -186,7 +187,9 @@ async def test_a_client_holds_a_bounded_number_of_requests_open(
     found: Counter[int] = Counter()
     app = application(tmp_path)
     asked = [asyncio.ensure_future(ask(app, "POST", each, found)) for each in range(7)]
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(PATIENCE):
+        while found[429] < 2:
+            await asyncio.sleep(0.01)
     assert found == {429: 2}
     for each in asked:
         each.cancel()

@@ -41,14 +41,11 @@ def test_a_command_in_the_cells_text_is_done_and_gives_its_value(knocker: Victim
     said = knocker.says("print('before')\n%knock {a} $b\nx = %knock again\nprint(x)")
     assert said.splitlines() == ["before", "knocked {a} $b", "knocked again", "2"]
     assert done(knocker) == ["{a} $b", "again"]
-
-
-def test_a_command_below_time_and_without_its_percent_sign(knocker: Victim) -> None:
     knocker.says("%%time\n%knock timed")
     knocker.says("knock bare")
     knocker.says("%%capture\n%knock captured")
     knocker.says("%%limit seconds=9\n%knock limited")
-    assert done(knocker) == ["timed", "bare", "captured", "limited"]
+    assert done(knocker)[2:] == ["timed", "bare", "captured", "limited"]
 
 
 SNEAKING = {
@@ -92,12 +89,9 @@ print(all("refused" in answer for answer in answers))
 """
 
 
-def test_forged_frames_are_refused(knocker: Victim) -> None:
+def test_forged_frames_and_a_command_after_a_forged_end_are_refused(knocker: Victim) -> None:
     assert knocker.says(FORGED) == "True"
     assert done(knocker) == []
-
-
-def test_a_command_after_a_forged_end_is_refused(knocker: Victim) -> None:
     knocker.run(
         "import _host, json\n"
         "_host.call(json.dumps({'op': 'done', 'reply': {'status': 'ok'}}).encode())\n"
@@ -106,15 +100,12 @@ def test_a_command_after_a_forged_end_is_refused(knocker: Victim) -> None:
     assert done(knocker) == []
 
 
-def test_a_slow_command_is_interrupted_at_once(knocker: Victim) -> None:
+def test_a_slow_command_ends_at_an_interrupt_and_at_the_cells_deadline(knocker: Victim) -> None:
     code = f"kept = 1\ntry:\n    pass\nfinally:\n    kept = 2\nprint('begun')\n%wait {PATIENCE}"
     result = knocker.run(code, interrupt="begun")
     assert error_of(result).startswith("KeyboardInterrupt:")
     assert result.duration < PATIENCE
     assert knocker.says("print(kept)") == "2"
-
-
-def test_a_slow_command_ends_at_the_cells_deadline(knocker: Victim) -> None:
     result = knocker.run(f"%wait {PATIENCE}", timeout_seconds=0.3)
     assert error_of(result).startswith("CellTimeout:")
     assert result.duration < PATIENCE
@@ -138,15 +129,12 @@ def test_a_slow_command_burns_no_fuel(warm_metered: None, victim_of: Making) -> 
     assert 0 < burnt[1] < burnt[0] * 1.5
 
 
-def test_f6_a_text_that_is_too_long_to_be_read_is_refused_in_words(knocker: Victim) -> None:
+def test_f6_texts_that_are_too_long_or_ask_for_too_much_are_refused(knocker: Victim) -> None:
     result = knocker.run("%knock long\n#" + "x" * 300_000)
     assert "not done in a cell of more than 250,000 characters" in result.stderr
     assert "cell of its own" in result.stderr
     assert done(knocker) == []
-
-
-def test_a_cell_that_asks_the_owner_for_too_much_is_refused_in_words(knocker: Victim) -> None:
-    """Before, its worker was ended as one that had been taken over, and the cell was lost."""
+    # before, its worker was ended as one that had been taken over, and the cell was lost
     told = knocker.says("kept = 1\ntold = %ask 300\nprint(*told, sep='\\n')").splitlines()
     assert told[0].startswith("64 times: ")
     assert told[1].startswith("236 times: work beyond the sandbox was asked for 64 times already.")

@@ -31,12 +31,9 @@ def ends_interrupted(victim: Victim, code: str, *names: str) -> None:
     assert result.error.ename in (names or ("KeyboardInterrupt",)), (code, result.error)
 
 
-def test_case_01_an_endless_loop_ends_as_keyboard_interrupt(victim: Victim) -> None:
+def test_case_01_an_endless_loop_ends_as_an_error_that_the_cell_may_catch(victim: Victim) -> None:
     ends_interrupted(victim, "mine = []\nfor i in range(5): mine.append(i)\nwhile True: pass")
     assert victim.says("print(mine)") == "[0, 1, 2, 3, 4]"
-
-
-def test_case_01_finally_runs_and_the_cell_may_catch_it(victim: Victim) -> None:
     code = (
         "cleaned = False\ntry:\n  print('begun')\n  while True: pass\n"
         "except KeyboardInterrupt: print('caught')\nfinally: cleaned = True"
@@ -88,10 +85,11 @@ def test_case_02_a_long_call_into_c_ends_within_its_grace(victim_of: Making, cod
     assert hurried.says("print(mine)") == "2"
 
 
-def test_case_03_a_sleep_ends_at_once(victim: Victim) -> None:
+def test_case_03_a_sleep_ends_at_once_and_at_the_cells_deadline(victim: Victim) -> None:
     victim.says("mine = 3")
     ends_interrupted(victim, "import time; time.sleep(3600)")
     assert victim.says("print(mine)") == "3"
+    assert victim.fails("import time; time.sleep(3600)", timeout_seconds=0.3) == "CellTimeout"
 
 
 def test_case_03_a_sleep_burns_no_fuel(warm_metered: None, victim_of: Making) -> None:
@@ -101,10 +99,6 @@ def test_case_03_a_sleep_burns_no_fuel(warm_metered: None, victim_of: Making) ->
     assert short is not None
     assert long is not None
     assert long < 1.2 * short
-
-
-def test_case_03_a_sleep_ends_at_the_cells_deadline(victim: Victim) -> None:
-    assert victim.fails("import time; time.sleep(3600)", timeout_seconds=0.3) == "CellTimeout"
 
 
 def test_case_04_a_loop_that_swallows_everything_ends_at_the_second_interrupt(
@@ -259,9 +253,13 @@ except KeyboardInterrupt: print(steps)
 """
 
 
-def test_f8_an_interrupt_leaves_no_lock_half_taken(victim: Victim) -> None:
+def test_f8_an_interrupt_leaves_no_lock_half_taken_and_is_not_dropped_by_c(victim: Victim) -> None:
     """Code of `threading` runs to its end first. Formerly, a lock could stay taken for ever."""
     assert victim.says(IN_LOCKS) == "['taken']"
+    result = victim.run(DROPPED)
+    assert error_of(result).startswith("KeyboardInterrupt:")
+    assert result.stdout == ""
+    victim.lives()
 
 
 DROPPED = """
@@ -272,13 +270,6 @@ collections.deque(map(operator.call, steps), maxlen=0)
 for number in range(10**6): pass
 print('went on')
 """
-
-
-def test_f8_an_interrupt_that_c_code_drops_comes_again(victim: Victim) -> None:
-    result = victim.run(DROPPED)
-    assert error_of(result).startswith("KeyboardInterrupt:")
-    assert result.stdout == ""
-    victim.lives()
 
 
 OUTLIVES = """

@@ -46,7 +46,7 @@ def answers(sandbox: BaseSandbox, *frames: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_forged_frames_reach_no_further_than_the_cell(sandbox: BaseSandbox) -> None:
+def test_what_a_cell_forges_is_refused_or_reaches_no_further(sandbox: BaseSandbox) -> None:
     asked, commanded, shown = answers(
         sandbox,
         {"op": "next"},
@@ -56,6 +56,15 @@ def test_forged_frames_reach_no_further_than_the_cell(sandbox: BaseSandbox) -> N
     assert "already handed over" in asked["refused"]
     assert "only done where it stands in the cell" in commanded["refused"]
     assert shown == {}  # the cell has shown an output, as by `display`
+    assert all("refused" in answer for answer in answers(sandbox, *INVALID))
+    assert sandbox.execute("1").success
+    sandbox.execute(FIND_SEND)
+    forged = {"op": "done", "reply": {"status": "ok", "execution_count": 10**6}}
+    sandbox.execute(f"send({json.dumps(forged)}); console.log('after')")
+    assert sandbox.execute("1 + 1").outputs[0].data["text/plain"] == "2"
+    for text in ("let a: " + "(" * 9_000, "type A = " + "[" * 9_000, "let s: string = '\0'; <"):
+        assert sandbox.execute(text).error is not None
+    assert sandbox.execute("let n: number = 3; n").outputs[0].data["text/plain"] == "3"
 
 
 INVALID: list[dict[str, Any]] = [
@@ -71,19 +80,9 @@ INVALID: list[dict[str, Any]] = [
 ]
 
 
-def test_invalid_frames_are_refused(sandbox: BaseSandbox) -> None:
-    assert all("refused" in answer for answer in answers(sandbox, *INVALID))
-    assert sandbox.execute("1").success
-
-
-def test_a_forged_end_is_the_cells_own(sandbox: BaseSandbox) -> None:
-    sandbox.execute(FIND_SEND)
-    forged = {"op": "done", "reply": {"status": "ok", "execution_count": 10**6}}
-    sandbox.execute(f"send({json.dumps(forged)}); console.log('after')")
-    assert sandbox.execute("1 + 1").outputs[0].data["text/plain"] == "2"
-
-
-def test_the_agents_own_step_can_be_called_and_gives_nothing(sandbox: BaseSandbox) -> None:
+def test_the_agents_own_step_and_a_property_left_behind_harm_no_later_turn(
+    sandbox: BaseSandbox,
+) -> None:
     code = """
     let found
     Error.prepareStackTrace = (error, sites) => sites.map(site => site.getFunction())
@@ -97,6 +96,11 @@ def test_the_agents_own_step_can_be_called_and_gives_nothing(sandbox: BaseSandbo
     """
     sandbox.execute(code)
     assert sandbox.execute("1 + 1").outputs[0].data["text/plain"] == "2"
+    leave = """
+    Object.defineProperty(Object.prototype, 'then', { get() { for (;;); }, configurable: true })
+    """
+    sandbox.execute(leave, timeout_seconds=0.5)
+    assert sandbox.execute("({ a: 1 })").outputs[0].data["text/plain"] == "{ a: 1 }"
 
 
 def test_nothing_of_the_agent_can_be_imported_or_named(sandbox: BaseSandbox) -> None:
@@ -109,12 +113,6 @@ def test_nothing_of_the_agent_can_be_imported_or_named(sandbox: BaseSandbox) -> 
     console.log(JSON.stringify([names, got]))
     """
     assert json.loads(sandbox.execute(code).stdout) == [[], []]
-
-
-def test_a_text_for_the_types_stripper_can_not_reach_out(sandbox: BaseSandbox) -> None:
-    for text in ("let a: " + "(" * 9_000, "type A = " + "[" * 9_000, "let s: string = '\0'; <"):
-        assert sandbox.execute(text).error is not None
-    assert sandbox.execute("let n: number = 3; n").outputs[0].data["text/plain"] == "3"
 
 
 def test_the_host_looks_at_hostile_texts_once(sandbox: BaseSandbox) -> None:
@@ -163,14 +161,6 @@ def test_a_search_for_a_package_ends_with_the_cell() -> None:
     with pytest.raises(ModuleProblem, match="stopped"):
         loader.resolve("/a" * 1000 + "/m.js", "nothing")
     assert len(asked) < 5
-
-
-def test_a_property_that_a_cell_left_harms_no_later_turn(sandbox: BaseSandbox) -> None:
-    leave = """
-    Object.defineProperty(Object.prototype, 'then', { get() { for (;;); }, configurable: true })
-    """
-    sandbox.execute(leave, timeout_seconds=0.5)
-    assert sandbox.execute("({ a: 1 })").outputs[0].data["text/plain"] == "{ a: 1 }"
 
 
 def test_a_broken_agent_costs_the_cell_alone(sandbox: BaseSandbox) -> None:

@@ -1,12 +1,14 @@
-"""Workspaces that a stranger filled before they were opened, and leftovers of an older version.
+"""Workspaces and histories that strangers filled: F1, F4, F11, F12, F18, F24, cases 39 to 42, 49.
 
-F1, F4, cases 39 to 42: whatever lies in a workspace, nothing outside is read, written, made or
-removed, and no private state lies in a folder that a guest is given.
+Nothing outside is read, written, made or removed. The session is opened, forked and exported
+without delay and in bounded memory; it keeps what can be used, and says what can't.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -15,9 +17,11 @@ from pathlib import Path
 import pytest
 
 from tests.beneath import over
-from tests.faces import error_of, host_tree, says
+from tests.faces import error_of, host_tree, process_of, says
+from tests.peak import MB, Peak, of_process
 from tests.private import private_folders, private_of
 from tests.sampled import sampled
+from tests.stored import content_of, state_of
 from wasm_kernel import (
     BaseSandbox,
     ExecutionPolicy,
@@ -27,11 +31,22 @@ from wasm_kernel import (
     delete_session_workspace,
     export_session,
     get_session_sandbox,
+    import_session,
     list_session_files,
     prune_sessions,
     read_session_file,
 )
-from wasm_kernel.sessions import ids
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.kernels.settings import KernelSettings
+from wasm_kernel.linux import trees
+from wasm_kernel.linux.folders import NotRegular, PlantedLinkError, real_path
+from wasm_kernel.sessions import (
+    delete_session_path,
+    ids,
+    write_session_file,
+)
+from wasm_kernel.sessions.overview import session_in, sessions_in
+from wasm_kernel.sessions.root import SessionsRoot
 
 ID = "planted"
 OLD = ("", "/tmp", "/packages", "/files", "/loose", "/history", "/state", "/lock", "/present")
@@ -246,3 +261,210 @@ def test_nothing_private_lies_in_the_workspace(tmp_path: Path) -> None:
         private = private_of(workspace)
         assert private in private_folders()
         assert private.stat().st_mode & 0o777 == 0o700
+
+
+SECONDS = 60
+PLACES = ["contents", "index", "one content", "one too many", "unused"]
+BIG = 8 << 30
+
+
+def place_of(root: Path, name: str) -> Path:
+    """The path at which something is planted."""
+    state = state_of(root / ID)
+    if name == "one content":
+        return content_of(state, 2)
+    return state / "contents" / ("0" * 64) if name == "one too many" else state / name
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """The root of a session that has a history of two cells."""
+    with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
+        assert sandbox.execute("x = 1").success
+        assert sandbox.execute("x = 2").success
+    return tmp_path
+
+
+def in_time(work: Callable[[], object]) -> None:
+    """The work must end, or be refused in words, before the test loses its patience."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as problem:
+            failed.append(problem)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    assert not thread.is_alive(), "it hangs"
+    if failed:
+        raise failed[0]
+
+
+def huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, BIG)
+
+
+DIGITS = b"1" + b"0" * 400
+OBJECTS: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "zeros": lambda path: path.symlink_to("/dev/zero"),
+    "folder": lambda path: (path / "inside").mkdir(parents=True),
+    "huge": huge,
+    "nested": lambda path: path.write_bytes(b"[" * 100_000),
+    "garbage": lambda path: path.write_bytes(os.urandom(5000)),
+    # F23, F24: several lines, with numbers that no commit has
+    "numbers": lambda path: path.write_bytes(
+        b'{"index":2,"image":"x","salt":"%s"}\n' % DIGITS + b"%s x {}\n" % DIGITS
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sampled({name: name for name in PLACES}, 6))
+@pytest.mark.parametrize("kind", sampled(OBJECTS, 4))
+def test_a_session_is_exported_opened_and_saved_again_whatever_lies_there(
+    saved: Path, kind: Callable[[Path], object], name: str
+) -> None:
+    place, archive = place_of(saved, name), saved / "session.tar.gz"
+    if place.is_dir():
+        trees.remove_tree(place)
+    place.unlink(missing_ok=True)
+    kind(place)
+    peak = Peak()
+    in_time(lambda: export_session(ID, archive, saved))
+    assert archive.stat().st_size < 200 * MB
+
+    def opened() -> None:
+        with get_session_sandbox(ID, workspace_root=saved) as sandbox:
+            result = sandbox.execute("y = 3; print(globals().get('x'))")
+            assert result.success, result.error
+            assert of_process(process_of(sandbox), "VmHWM") < 400 * MB
+            assert result.stdout.strip() in {"1", "2", "None"}
+            sandbox.checkpoint("here")
+
+    in_time(opened)
+    assert peak.grown < 400 * MB
+    with get_session_sandbox(ID, workspace_root=saved) as sandbox:
+        result = sandbox.execute("print(y)")
+        assert (result.stdout, "can't be saved" in result.stderr) == ("3\n", False)
+        assert [one.name for one in sandbox.checkpoints() if one.name] == ["here"]
+
+
+@pytest.mark.parametrize("name", ["lock", "holder", "state"])
+@pytest.mark.parametrize("kind", ["pipe", pytest.param("folder", marks=pytest.mark.soak)])
+def test_a_session_opens_whatever_lies_beside_its_history(
+    saved: Path, kind: str, name: str
+) -> None:
+    place = state_of(saved / ID).parent / name
+    if place.is_dir():
+        trees.remove_tree(place)
+    place.unlink(missing_ok=True)
+    OBJECTS[kind](place)
+
+    def opened() -> None:
+        with get_session_sandbox(ID, workspace_root=saved) as sandbox:
+            result = sandbox.execute("print(globals().get('x'))")
+            assert result.error is None
+            begun_anew = name == "state"
+            assert result.stdout == "2\n" or "variables" in result.stderr or begun_anew
+
+    with contextlib.suppress(NotRegular):  # in words: its lock can't be read
+        in_time(lambda: export_session(ID, saved / "session.tar.gz", saved))
+    in_time(opened)
+
+
+CALLS: dict[str, Callable[[Path], object]] = {
+    "create_sandbox": lambda root: create_sandbox(workspace=root),
+    "a workspace below": lambda root: create_sandbox(workspace=root / "app"),
+    "create_session_sandbox": lambda root: create_session_sandbox(workspace_root=root),
+    "get_session_sandbox": lambda root: get_session_sandbox("one", workspace_root=root),
+    "delete_session_workspace": lambda root: delete_session_workspace("one", root),
+    "prune_sessions": lambda root: prune_sessions(0, root),
+    "list_session_files": lambda root: list_session_files("one", root),
+    "read_session_file": lambda root: read_session_file("one", "id", root),
+    "write_session_file": lambda root: write_session_file("one", "id", b"x", root),
+    "a session's first file": lambda root: write_session_file("new", "id", b"x", root),
+    "delete_session_path": lambda root: delete_session_path("one", "id", root),
+    "export_session": lambda root: export_session("one", "../one.tar.gz", root),
+    "import_session": lambda root: import_session("../archive.tar.gz", root),
+    "sessions_in": lambda root: sessions_in(SessionsRoot(root)),
+    "session_in": lambda root: session_in(SessionsRoot(root), "one"),
+    "private_root": lambda root: create_sandbox(workspace="app", private_root=root),
+    "the kernel's trait": lambda root: KernelSettings(workspace_root=str(root)).root,
+}
+WAYS = {"workspace": "../dotssh", "deep/workspace": "../../dotssh", "dangling": "../none"}
+WAYS |= {"chain": "workspace", "absolute": ""}
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    repository, secret = tmp_path / "repository", tmp_path / "dotssh"
+    get_session_sandbox("one", workspace_root=secret).close()
+    (secret / "id").write_text("SECRET")
+    (secret / "one" / "id").write_text("SECRET")
+    export_session("one", tmp_path / "archive.tar.gz", secret)
+    (repository / "deep").mkdir(parents=True)
+    for name, target in WAYS.items():
+        (repository / name).symlink_to(target or secret)
+    (repository / "up").symlink_to("..")
+    monkeypatch.chdir(repository)
+    return repository
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_f1_a_relative_path_leads_through_no_link(repository: Path, call: str) -> None:
+    before = host_tree(repository.parent)
+    for root in (*map(Path, WAYS), Path("./workspace"), Path("up/dotssh"), Path("up/none/new")):
+        with pytest.raises(PlantedLinkError, match="absolute path") as caught:
+            CALLS[call](root)
+        assert str(repository.parent) not in str(caught.value)
+        assert host_tree(repository.parent) == before, (call, root)
+
+
+def test_f1_the_defaults_lead_through_no_link(repository: Path) -> None:
+    for call in (create_sandbox, create_session_sandbox):
+        with pytest.raises(PlantedLinkError):
+            call()
+
+
+@pytest.mark.parametrize("path", ["workspace", "up/dotssh", "absolute"])
+def test_f1_a_mount_leads_through_no_link(repository: Path, path: str) -> None:
+    policy = ExecutionPolicy(mounts=[f"{path}:/data"])
+    with pytest.raises(ValueError, match="/data by a relative path that leads through a link"):
+        create_sandbox(workspace="app", policy=policy)
+    with pytest.raises(ValueError, match="/data by a relative path that leads through a link"):
+        create_session_sandbox(workspace_root="root", policy=policy)
+
+
+def test_f1_a_link_that_comes_later_is_not_followed(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that is swapped in after the check does not matter: the checked folder is opened."""
+    (repository / "mine").mkdir()
+
+    def swapped(path: Path | str) -> Path:
+        found = real_path(path)
+        (repository / "mine").rename(repository / "moved")
+        (repository / "mine").symlink_to("../dotssh")
+        return found
+
+    monkeypatch.setattr("wasm_kernel.folders.folders.real_path", swapped)
+    with pytest.raises(PlantedLinkError):
+        SandboxFolders.of_workspace(Path("mine"))
+
+
+def test_plain_folders_and_absolute_paths_are_opened(repository: Path) -> None:
+    create_sandbox(workspace="a/b").close()
+    create_sandbox(workspace="deep/../a/./b").close()
+    create_sandbox(workspace="../beside").close()
+    create_sandbox(workspace=repository / "workspace").close()
+    create_session_sandbox(workspace_root=repository / "workspace")[1].close()
+    assert read_session_file("one", "id", repository / "absolute") == b"SECRET"
+    os.chdir("deep")
+    session_id, sandbox = create_session_sandbox(workspace_root="../a/root")
+    with sandbox:
+        assert sandbox.workspace == Path("../a/root", session_id)
+    assert (repository / "a" / "root" / session_id).is_dir()

@@ -53,12 +53,18 @@ def test_a_spoilt_wait_fails_no_later_cell(victim: Victim, code: str) -> None:
         assert victim.says(later) == "next"
 
 
-def test_a_long_function_holds_up_no_sleep(victim: Victim) -> None:
+def test_no_long_function_and_no_replaced_clock_lengthens_a_wait(victim: Victim) -> None:
     lines = "".join(f"        try: int({n})\n        except OSError: pass\n" for n in range(50))
     loop = f"def loop():\n    while True:\n{lines}        threading.Event().wait(1)"
     begun = "threading.Thread(target=loop, daemon=True).start()"
     took = "began = time.process_time(); time.sleep(0.001); print(time.process_time() - began)"
     assert float(victim.says(f"import threading, time\n{loop}\n{begun}\n{took}")) < 2
+    begun = "threading.Thread(target=lambda: (time.sleep(0.05), print('thread'))).start()"
+    frozen = "with mock.patch('time.monotonic', return_value=5.0): time.sleep(0.02); print('cell')"
+    code = f"import threading, time\nfrom unittest import mock\n{begun}\n{frozen}"
+    assert victim.says(code).split() == ["cell", "thread"]
+    victim.run("time.monotonic = lambda: 1 / 0")
+    assert victim.says("time.sleep(0.01); print('next')") == "next"
 
 
 CALLS = """
@@ -178,13 +184,3 @@ print(other, len(threaded) - len(direct))
 
 def test_a_thread_makes_each_kind_of_call_as_a_cell_does(victim: Victim) -> None:
     assert victim.says(CALLS) == "[] 0"
-
-
-def test_a_clock_that_a_cell_has_replaced_lengthens_no_wait(victim: Victim) -> None:
-    """As in tests that freeze the time. Formerly, the cell slept until its time limit."""
-    begun = "threading.Thread(target=lambda: (time.sleep(0.05), print('thread'))).start()"
-    frozen = "with mock.patch('time.monotonic', return_value=5.0): time.sleep(0.02); print('cell')"
-    code = f"import threading, time\nfrom unittest import mock\n{begun}\n{frozen}"
-    assert victim.says(code).split() == ["cell", "thread"]
-    victim.run("time.monotonic = lambda: 1 / 0")
-    assert victim.says("time.sleep(0.01); print('next')") == "next"

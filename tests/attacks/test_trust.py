@@ -138,22 +138,15 @@ def answer(forger: Victim, expression: str) -> Any:
     return json.loads(forger.says(f"print(forge({expression}).decode())"))
 
 
-def test_case_18_a_second_request_is_refused(forger: Victim) -> None:
+def test_case_18_a_second_request_is_refused_and_frames_name_no_other_cell(forger: Victim) -> None:
     assert "refused" in answer(forger, "{'op': 'next'}")
+    frame = "{'op': 'display', 'data': {}, 'cell_id': 'other', 'parent': 'x', 'session': '../../x'}"
+    assert "cell_id" not in answer(forger, frame)
 
 
-def test_case_18_a_forged_end_does_not_make_a_failed_cell_a_success(forger: Victim) -> None:
+def test_case_18_a_forged_end_makes_no_failure_a_success_and_ends_output(forger: Victim) -> None:
     code = "forge({'op': 'done', 'reply': {'status': 'ok', 'execution_count': 1}})\n1 / 0"
     assert not forger.run(code).success
-
-
-def test_case_18_no_forged_frame_stretches_the_deadline(forger: Victim) -> None:
-    for frame in ("'done', 'reply': {'status': 'ok'}", "'limit', 'seconds': 1000, 'fuel': 10**15"):
-        code = f"forge({{'op': {frame}}})\nwhile True: pass"
-        assert forger.fails(code, timeout_seconds=0.3) == "CellTimeout"
-
-
-def test_case_18_output_after_a_forged_end_is_refused(forger: Victim) -> None:
     code = (
         "forge({'op': 'done', 'reply': {'status': 'ok'}})\n"
         "print(forge({'op': 'display', 'data': {'text/plain': 'late'}}).decode())"
@@ -161,7 +154,10 @@ def test_case_18_output_after_a_forged_end_is_refused(forger: Victim) -> None:
     assert "refused" in forger.run(code).stdout
 
 
-def test_case_18_a_forged_execution_count_does_not_last(forger: Victim) -> None:
+def test_case_18_no_forged_frame_stretches_the_deadline_or_counts_on(forger: Victim) -> None:
+    for frame in ("'done', 'reply': {'status': 'ok'}", "'limit', 'seconds': 1000, 'fuel': 10**15"):
+        code = f"forge({{'op': {frame}}})\nwhile True: pass"
+        assert forger.fails(code, timeout_seconds=0.3) == "CellTimeout"
     for count in ("2**40", "-5", "'x'"):
         forger.run(
             f"forge({{'op': 'done', 'reply': {{'status': 'ok', 'execution_count': {count}}}}})"
@@ -171,21 +167,13 @@ def test_case_18_a_forged_execution_count_does_not_last(forger: Victim) -> None:
     assert 0 < last < 2**31
 
 
-def test_case_18_a_forged_result_stays_in_its_own_cell(forger: Victim) -> None:
+def test_case_18_a_forged_result_or_error_stays_in_its_own_cell(forger: Victim) -> None:
     first = forger.run(
         "forge({'op': 'result', 'execution_count': 99, 'data': {'text/plain': '!'}})"
     )
     second = forger.run("None")
     assert [output.kind for output in first.outputs].count("result") >= 1
     assert second.outputs == ()
-
-
-def test_case_18_a_frame_names_no_other_cell(forger: Victim) -> None:
-    frame = "{'op': 'display', 'data': {}, 'cell_id': 'other', 'parent': 'x', 'session': '../../x'}"
-    assert "cell_id" not in answer(forger, frame)
-
-
-def test_case_18_a_forged_error_does_not_make_a_good_cell_fail_for_ever(forger: Victim) -> None:
     forger.run("forge({'op': 'error', 'ename': 'E', 'evalue': 'v', 'traceback': []})")
     assert forger.run("1").success
 
@@ -205,7 +193,7 @@ HOSTILE = {
 }
 
 
-def test_case_19_a_hostile_frame_is_refused(forger: Victim) -> None:
+def test_case_19_a_hostile_frame_is_refused_and_two_million_end(forger: Victim) -> None:
     peak = forger.peak()
     for name, frame in HOSTILE.items():
         code = (
@@ -214,24 +202,18 @@ def test_case_19_a_hostile_frame_is_refused(forger: Victim) -> None:
         )
         assert "refused" in forger.says(code), name
     assert peak.grown < 700 * MB
+    forger.run("for _ in range(2_000_000): _host.call(b'{}')", timeout_seconds=0.7)
 
 
-def test_case_19_a_lone_surrogate_is_replaced(forger: Victim) -> None:
+def test_case_19_a_lone_surrogate_is_replaced_and_of_equal_keys_one_counts(forger: Victim) -> None:
     result = forger.run(r"""forge(b'{"op":"display","data":{"text/plain":"a\\ud800b"}}')""")
     for output in result.outputs:
         json.dumps(dict(output.data)).encode()
         str(output.data["text/plain"]).encode()
-
-
-def test_case_19_of_two_equal_keys_one_counts_and_two_ops_are_refused(forger: Victim) -> None:
     result = forger.run("""forge(b'{"op":"clear_output","wait":true,"wait":false}')""")
     assert [output.kind for output in result.outputs][:1] == ["clear"]
     result = forger.run("""forge(b'{"op":"display","op":"clear_output","data":{}}')""")
     assert not {"clear", "display"} & {output.kind for output in result.outputs}
-
-
-def test_case_19_a_cell_of_two_million_frames_ends(forger: Victim) -> None:
-    forger.run("for _ in range(2_000_000): _host.call(b'{}')", timeout_seconds=0.7)
 
 
 def test_case_20_the_host_unpickles_nothing(forger: Victim) -> None:

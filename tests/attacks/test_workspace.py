@@ -67,7 +67,7 @@ def ends(victim: Victim, codes: list[str]) -> dict[str, str]:
     return found
 
 
-def test_case_09_hidden_names_do_not_exist(hiding: Victim) -> None:
+def test_case_09_hidden_names_do_not_exist_and_can_not_be_removed(hiding: Victim) -> None:
     codes = [touch.format(name) for touch in TOUCHES.values() for name in NAMES]
     found = ends(hiding, codes)
     assert list(found) == codes
@@ -75,6 +75,9 @@ def test_case_09_hidden_names_do_not_exist(hiding: Victim) -> None:
     assert {code: end for code, end in found.items() if end not in missing} == {}
     assert (hiding.app / ".metadata.json").read_text() == "secret"
     assert not (hiding.app / "mine").exists()
+    hiding.run("import shutil, os; shutil.rmtree('/app', ignore_errors=True)")
+    assert (hiding.app / ".metadata.json").read_text() == "secret"
+    hiding.run("import os; os.chdir('/app')")
 
 
 LISTINGS = [
@@ -89,22 +92,13 @@ LISTINGS = [
 ]
 
 
-def test_case_09_hidden_names_appear_in_no_listing(hiding: Victim) -> None:
+def test_case_09_hidden_names_appear_in_no_listing_and_no_completion(hiding: Victim) -> None:
     code = "".join(f"print({listing})\n" for listing in LISTINGS)
     seen = hiding.says(f"import glob, os, pathlib; os.chdir('/app')\n{code}").splitlines()
     assert not [pair for pair in zip(LISTINGS, seen, strict=True) if "metadata" in pair[1]]
-
-
-def test_case_09_completion_shows_no_hidden_name(hiding: Victim) -> None:
     request = {"op": "complete", "code": "open('/app/.", "cursor_pos": len("open('/app/.")}
     found = hiding.sandbox.query(request).result(PATIENCE)
     assert not [name for name in found["matches"] if "metadata" in name or "wasm_k" in name]
-
-
-def test_case_09_removing_the_whole_folder_leaves_the_hosts_names(hiding: Victim) -> None:
-    hiding.run("import shutil, os; shutil.rmtree('/app', ignore_errors=True)")
-    assert (hiding.app / ".metadata.json").read_text() == "secret"
-    hiding.run("import os; os.chdir('/app')")
 
 
 SPELLINGS = [
@@ -124,13 +118,10 @@ def test_case_11_no_spelling_shows_a_hidden_name(hiding: Victim) -> None:
     assert ends(hiding, codes) == dict.fromkeys(codes, "FileNotFoundError")
 
 
-def test_case_12_an_impossible_name_is_refused(victim: Victim) -> None:
+def test_case_12_an_impossible_name_is_refused_and_an_odd_one_is_a_name(victim: Victim) -> None:
     errors = ("OSError", "ValueError", "UnicodeEncodeError", "UnicodeDecodeError")
     for name in ("n" * 300, "a\0b", b"a\xffb"):
         assert victim.fails(f"open({name!r}, 'w')") in errors
-
-
-def test_case_12_an_odd_name_is_carried_and_never_acted_on(victim: Victim) -> None:
     for name in ("COM1", "..\\x", "a\nb", "a\x1b[31mb", "a b", "é", "-rf", "$(x)"):
         result = victim.run(f"open({name!r}, 'w').close()")
         assert result.success

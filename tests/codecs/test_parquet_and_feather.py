@@ -31,7 +31,7 @@ def test_a_file_is_read_as_pyarrow_reads_it(sandbox: BaseSandbox, read: str) -> 
     check_table(sandbox, f"pd.read_{read}", READ_BY_PYARROW[read])
 
 
-def test_a_written_frame_is_read_again(sandbox: BaseSandbox) -> None:
+def test_a_written_frame_its_index_labels_and_types_come_back(sandbox: BaseSandbox) -> None:
     code = """
 df = pd.read_parquet("types.parquet")
 for how in ("snappy", "gzip", "brotli", "lz4", "zstd", None):
@@ -43,6 +43,14 @@ for how in ("lz4", "zstd", "uncompressed"):
     pd.testing.assert_frame_equal(pd.read_feather("copy.feather"), df)
 """
     assert said(sandbox, code) == ""
+    code = f"""
+def same(df):
+    back = pd.read_parquet(io.BytesIO(df.to_parquet()))
+    same = str(back.dtypes) == str(df.dtypes) and back.index.equals(df.index)
+    return same and back.index.names == df.index.names and list(back) == list(df)
+print([frame for frame in {FRAMES} if not same(eval(frame))])
+"""
+    assert said(sandbox, code) == "[]"
 
 
 FRAMES = [
@@ -61,17 +69,6 @@ FRAMES = [
 ]
 
 
-def test_index_labels_and_types_come_back(sandbox: BaseSandbox) -> None:
-    code = f"""
-def same(df):
-    back = pd.read_parquet(io.BytesIO(df.to_parquet()))
-    same = str(back.dtypes) == str(df.dtypes) and back.index.equals(df.index)
-    return same and back.index.names == df.index.names and list(back) == list(df)
-print([frame for frame in {FRAMES} if not same(eval(frame))])
-"""
-    assert said(sandbox, code) == "[]"
-
-
 def test_row_groups_are_encoded_in_turn(sandbox: BaseSandbox) -> None:
     code = """
 import wasm_kernel_agent.codecs.parquet as codec
@@ -86,16 +83,13 @@ print(len(ParquetFile(open("turns.parquet", "rb"))._groups))
     assert said(sandbox, code) == "4"
 
 
-def test_a_table_that_can_not_be_written_leaves_no_file(sandbox: BaseSandbox) -> None:
-    code = "import os\npd.DataFrame({'a': ['\\ud800']}).to_parquet('broken.parquet')"
-    assert "can't be written" in said(sandbox, code)
-    assert said(sandbox, "print(os.path.exists('broken.parquet'))") == "False"
-
-
-def test_texts_of_any_characters_come_back(sandbox: BaseSandbox) -> None:
+def test_texts_of_any_characters_come_back_or_leave_no_file(sandbox: BaseSandbox) -> None:
     code = "df = pd.DataFrame({'a': ['with \\0', None, 'é', ''], 'b': ['ö', 'x', 'ö', None]})\n"
     code += "print(pd.read_parquet(io.BytesIO(df.to_parquet())).equals(df))"
     assert said(sandbox, code) == "True"
+    code = "import os\npd.DataFrame({'a': ['\\ud800']}).to_parquet('broken.parquet')"
+    assert "can't be written" in said(sandbox, code)
+    assert said(sandbox, "print(os.path.exists('broken.parquet'))") == "False"
 
 
 def test_columns_filters_and_types_with_masks_are_chosen(sandbox: BaseSandbox) -> None:
@@ -121,7 +115,7 @@ print(read("chosen.parquet", engine="pyarrow").equals(df))
     ]
 
 
-def test_times_in_dicts_are_as_pyarrow_has_them(sandbox: BaseSandbox) -> None:
+def test_times_in_dicts_and_wanted_columns_are_as_with_pyarrow(sandbox: BaseSandbox) -> None:
     code = """
 at, zone = datetime.datetime(2024, 3, 31, 1, 30), datetime.timezone.utc
 rows = [{"a": at, "z": at.replace(tzinfo=zone), "d": datetime.timedelta(1)}, {"a": None}]
@@ -129,9 +123,6 @@ back = pd.read_parquet(io.BytesIO(pd.DataFrame({"x": rows}).to_parquet()))["x"][
 print(type(back["a"]).__name__, back["a"] == at, back["z"] == rows[0]["z"], back["d"])
 """
     assert said(sandbox, code) == "datetime True True 1 day, 0:00:00"
-
-
-def test_a_wanted_column_must_be_there_and_may_come_twice(sandbox: BaseSandbox) -> None:
     code = "pd.DataFrame({'a': [1], 'b': [2]}).to_parquet('two.parquet')\n"
     code += "print(pd.read_parquet('two.parquet', columns=['b', 'a', 'b']).to_numpy().tolist())\n"
     code += "pd.read_parquet('two.parquet', columns=['c'])"
@@ -148,18 +139,17 @@ NO_TYPE = {
 }
 
 
-def test_a_column_that_parquet_has_no_type_for_is_named(sandbox: BaseSandbox) -> None:
+def test_what_parquet_feather_and_our_codecs_lack_is_named(sandbox: BaseSandbox) -> None:
     for values, words in NO_TYPE.items():
         error = said(sandbox, f"pd.DataFrame({{'mine': {values}}}).to_parquet('x.parquet')")
         assert error.startswith("column 'mine' can't be written: ")
         assert words in error
-
-
-def test_options_that_need_pyarrow_say_so(sandbox: BaseSandbox) -> None:
     code = "pd.read_parquet('types.parquet', dtype_backend='pyarrow')"
     assert "'numpy_nullable' works" in said(sandbox, code)
     traceback = traceback_of(sandbox.execute("import pyarrow"))
     assert "to_feather work here without it" in "".join(traceback)
+    for code, words in REFUSED.items():
+        assert words in said(sandbox, code), code
 
 
 def test_large_buffers_of_feather_are_compressed_in_blocks_by_default(sandbox: BaseSandbox) -> None:
@@ -199,11 +189,6 @@ REFUSED = {
     "pd.DataFrame().to_feather('x', compression='gzip')": "lz4, zstd, uncompressed",
     "pd.DataFrame().to_feather('x', chunksize=3)": "chunksize can't be used here",
 }
-
-
-def test_tables_that_feather_lacks_are_refused_in_words(sandbox: BaseSandbox) -> None:
-    for code, words in REFUSED.items():
-        assert words in said(sandbox, code), code
 
 
 HOSTILE_PARQUET = {

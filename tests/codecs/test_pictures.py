@@ -33,13 +33,10 @@ MODES = {
 }
 
 
-def test_a_picture_has_the_pixels_that_it_has_elsewhere(sandbox: BaseSandbox) -> None:
+def test_a_picture_has_the_pixels_that_it_has_elsewhere_and_its_inks(sandbox: BaseSandbox) -> None:
     code = f"for name in {[*MODES]}:\n    p = Image.open(name)\n"
     code += "    print(name, p.mode, difference(p, Image.open(name + '.png')))"
     assert said(sandbox, code).splitlines() == [f"{name} {MODES[name]} 0" for name in MODES]
-
-
-def test_a_picture_for_print_is_read_in_its_inks(sandbox: BaseSandbox) -> None:
     code = "p = Image.open('cmyk.jpg'); print(p.mode)\n"
     code += "print(difference(p.convert('RGB'), Image.open('cmyk.jpg.png')))"
     assert said(sandbox, code).split() == ["CMYK", "0"]
@@ -57,14 +54,11 @@ print((whole[:8] == cut[:8]).all(), (whole == cut).all())
     assert said(sandbox, code) == "True False"
 
 
-def test_an_animation_is_read_frame_by_frame(sandbox: BaseSandbox) -> None:
+def test_webp_is_read_frame_by_frame_or_once_it_is_whole(sandbox: BaseSandbox) -> None:
     code = "p = Image.open('animated.webp'); p.seek(2); p.load()\n"
     code += "print(p.n_frames, p.info['loop'], p.info['duration'], p.info['timestamp'])\n"
     code += "print(difference(p, Image.open('animated.webp.png').convert(p.mode)))"
     assert said(sandbox, code).split() == ["3", "2", "100", "200", "0"]
-
-
-def test_a_still_webp_is_white_behind_and_read_once_it_is_whole(sandbox: BaseSandbox) -> None:
     code = "p = Image.open('lossy.webp'); print(p.info['background'], p.info['loop'])\n"
     code += "from PIL.ImageFile import Parser\n"
     code += "parser, data = Parser(), open(p.filename, 'rb').read()\n"
@@ -96,7 +90,7 @@ print(difference(p, Image.open("copy.jpg")) < 8, difference(p, Image.open("copy.
     ]
 
 
-def test_matplotlib_writes_and_reads_both(sandbox: BaseSandbox) -> None:
+def test_matplotlib_and_thumbnails_work_with_both(sandbox: BaseSandbox) -> None:
     code = """
 import matplotlib.pyplot as plt
 figure = plt.figure(figsize=(2, 1)); plt.plot([1, 2])
@@ -106,9 +100,6 @@ for name in ("figure.jpg", "figure.webp"):
 plt.close(figure)
 """
     assert said(sandbox, code) == "(100, 200)\n(100, 200)"
-
-
-def test_a_small_version_is_decoded_for_a_thumbnail(sandbox: BaseSandbox) -> None:
     code = "p = Image.open('baseline.jpg'); p.thumbnail((8, 8)); print(p.size, p.mode)\n"
     code += "p = Image.open('baseline.jpg'); p.draft('L', (8, 6)); p.load(); print(p.size, p.mode)"
     assert said(sandbox, code) == "(8, 6) RGB\n(8, 6) L"

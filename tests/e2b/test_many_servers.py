@@ -106,8 +106,9 @@ def test_sandboxes_and_sessions_outlive_their_server(tmp_path: Path) -> None:
         handle = agent.call("create_session").handle
         agent.says("x = 41", session=handle)
         ends = client(first).made(timeout=1)
-        pauses = client(first).made(timeout=1, autoPause=True)
+        pauses = client(first).made(timeout=600, autoPause=True)
         pauses.run("x = 1")
+        pauses.owner.call("POST", f"{pauses.path}/timeout", {"timeout": 1})
     time.sleep(1.1)  # the time of sandboxes goes on without a server
     with server(tmp_path) as second, ExitStack() as ending:
         ann, bob = client(second), client(second, BOB)

@@ -89,15 +89,12 @@ def test_jupyter_console_holds_a_conversation(tmp_path: Path) -> None:
     assert "SyntaxError" in done.stdout + done.stderr
 
 
-def test_a_cell_runs_over_ipc() -> None:
+def test_a_cell_runs_over_ipc_and_an_encrypted_transport() -> None:
     with tempfile.TemporaryDirectory(prefix="wk-") as folder:  # a socket's path has 107 bytes
         file = str(Path(folder, "kernel.json"))
         manager = KernelManager(kernel_name=KERNEL, transport="ipc", connection_file=file)
         with RealKernel(manager=manager) as kernel:
             assert kernel.run("1 + 1").value == "2"
-
-
-def test_a_cell_runs_over_an_encrypted_transport() -> None:
     manager = KernelManager(kernel_name=KERNEL, transport_encryption="required")
     with RealKernel(manager=manager) as kernel:
         assert kernel.run("1 + 1").value == "2"

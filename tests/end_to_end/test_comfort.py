@@ -41,7 +41,11 @@ def size_of(png: str) -> tuple[int, int]:
 # Magics: files, history, IPython's own
 
 
-def test_writefile_run_load_and_cat(nb: RealKernel) -> None:
+def test_ipythons_own_magics_for_files_and_history_work(nb: RealKernel) -> None:
+    for code, part in MAGICS.items():
+        shown = nb.run(code)
+        assert (shown.reply["status"], shown.traceback) == ("ok", ""), code
+        assert part in "\n".join([shown.stdout, *shown.data("text/plain"), shown.page]), code
     nb.run("%%writefile tool.py\ndef double(n):\n    return n * 2\nvalue = double(21)")
     assert nb.run("%run tool.py\nvalue").data("text/plain") == ["42"]
     [payload] = nb.run("%load tool.py").reply["payload"]
@@ -50,9 +54,6 @@ def test_writefile_run_load_and_cat(nb: RealKernel) -> None:
     assert payload["text"].startswith("# %load tool.py\ndef double")
     assert nb.run("%%writefile -a tool.py\nmore = 1").stdout == "Appending to tool.py\n"
     assert nb.run("%cat tool.py").stdout.endswith("more = 1\n")
-
-
-def test_history_recall_rerun_macro_and_save(nb: RealKernel) -> None:
     first = nb.run("print('one')").reply["execution_count"]
     assert nb.run(f"%history {first}").stdout == "print('one')\n"
     [payload] = nb.run(f"%recall {first}").reply["payload"]
@@ -91,17 +92,10 @@ MAGICS = dict.fromkeys(QUIET, "") | {
 }
 
 
-def test_ipythons_own_magics_work(nb: RealKernel) -> None:
-    for code, part in MAGICS.items():
-        shown = nb.run(code)
-        assert (shown.reply["status"], shown.traceback) == ("ok", ""), code
-        assert part in "\n".join([shown.stdout, *shown.data("text/plain"), shown.page]), code
-
-
 # Help
 
 
-def test_question_marks_page_signature_docstring_and_source(nb: RealKernel) -> None:
+def test_question_marks_and_tracebacks_show_the_source(nb: RealKernel) -> None:
     nb.run("def area(a, b=2):\n    'How large.'\n    return a * b")
     page = nb.run("area?").page
     assert "area(a, b=2)" in page
@@ -111,18 +105,16 @@ def test_question_marks_page_signature_docstring_and_source(nb: RealKernel) -> N
     assert "area" in nb.run("are*?").page
     assert "not found" in nb.run("nonesuch?").stdout
     assert "def area" in nb.run("%psource area").page
-
-
-def test_help_asks_and_answers(nb: RealKernel) -> None:
-    shown = nb.run("help()", ["len", "q"])
-    assert shown.asked == ["help> ", "help> "]
-    assert "len(obj, /)" in shown.stdout
+    defined = nb.run("def earlier():\n    return 1 / 0").reply["execution_count"]
+    text = nb.run("earlier()").traceback
+    assert f"Cell In[{defined}], line 2, in earlier()" in text
+    assert "----> 2     return 1 / 0" in text
 
 
 # Debugging
 
 
-def test_debug_after_an_error_walks_its_frames(nb: RealKernel) -> None:
+def test_debuggers_walk_frames_go_on_or_end_at_an_interrupt(nb: RealKernel) -> None:
     nb.run("def inner(n):\n    return 1 / n\ndef outer():\n    m = 5\n    return inner(0)")
     assert "ZeroDivisionError" in nb.run("outer()").traceback
     shown = nb.run("%debug", ["p n", "up", "p m", "ll", "q"])
@@ -131,16 +123,10 @@ def test_debug_after_an_error_walks_its_frames(nb: RealKernel) -> None:
     assert "\n5\n" in shown.stdout
     assert shown.stdout.count("return inner(0)") >= 2
     assert shown.reply["status"] == "ok"
-
-
-def test_breakpoint_stops_and_goes_on(nb: RealKernel) -> None:
     nb.run("def work():\n    z = 3\n    breakpoint()\n    return z")
     shown = nb.run("work()", ["p z + 1", "n", "z = 40", "c"])
     assert "4\n" in shown.stdout
     assert shown.data("text/plain") == ["40"]
-
-
-def test_an_interrupt_ends_the_debugger_and_its_cell(nb: RealKernel) -> None:
     for code in ("breakpoint()", "import pdb; pdb.set_trace()", "%debug 1 + 1"):
         assert len(nb.run(f"{code}\nafter = 1", ["p 1"], interrupt=True).asked) == 2, code
         assert nb.run("40 + 2").data("text/plain") == ["42"]
@@ -149,26 +135,24 @@ def test_an_interrupt_ends_the_debugger_and_its_cell(nb: RealKernel) -> None:
 # Tracebacks and warnings
 
 
-def test_a_traceback_shows_the_source_of_earlier_cells(nb: RealKernel) -> None:
-    defined = nb.run("def earlier():\n    return 1 / 0").reply["execution_count"]
-    text = nb.run("earlier()").traceback
-    assert f"Cell In[{defined}], line 2, in earlier()" in text
-    assert "----> 2     return 1 / 0" in text
-
-
-def test_a_warning_is_shown_once_and_on_stderr(nb: RealKernel) -> None:
+def test_a_warning_is_shown_once_and_calls_that_can_not_work_are_named(nb: RealKernel) -> None:
     cell = "import warnings\nfor _ in range(3): warnings.warn('careful')"
     assert nb.run(cell).stderr.count("UserWarning: careful") == 1
     assert nb.run("import logging; logging.error('oh')").stderr == "ERROR:root:oh\n"
+    for code, sentence in REFUSED.items():
+        assert sentence in nb.run(code).stderr, code
 
 
 # Input
 
 
-def test_input_and_getpass_ask(nb: RealKernel) -> None:
+def test_input_getpass_and_help_ask(nb: RealKernel) -> None:
     shown = nb.run("import getpass\ninput('name? '), getpass.getpass()", ["Jo", "secret"])
     assert shown.asked == ["name? ", "Password: "]
     assert shown.data("text/plain") == ["('Jo', 'secret')"]
+    shown = nb.run("help()", ["len", "q"])
+    assert shown.asked == ["help> ", "help> "]
+    assert "len(obj, /)" in shown.stdout
 
 
 # Displays, figures, tables
@@ -203,23 +187,17 @@ def test_figures_take_the_formats_of_the_inline_backend(figures: RealKernel) -> 
     assert not vector.data("image/png")
 
 
-def test_figures_take_the_options_of_the_inline_backend(figures: RealKernel) -> None:
+def test_figures_take_inline_options_and_stay_inline(figures: RealKernel) -> None:
     figures.run("%config InlineBackend.print_figure_kwargs = {'bbox_inches': None, 'dpi': 50}")
     assert size_of(figures.run(PLOT).data("image/png")[0]) == (320, 240)
     figures.run("%config InlineBackend.rc = {'figure.figsize': (2, 1)}\n%matplotlib inline")
     assert size_of(figures.run(PLOT).data("image/png")[0]) == (100, 50)
-
-
-def test_magics_for_figures_keep_them_inline(figures: RealKernel) -> None:
     for magic in ("%matplotlib", "%pylab"):
         assert figures.run(magic).reply["status"] == "ok", magic
         assert len(figures.run(PLOT).data("image/png")) == 1, magic
     name = "import matplotlib, os\n(matplotlib.get_backend(), os.environ['MPLBACKEND'])[1]"
     backend = ["'module://matplotlib_inline.backend_inline'"]  # as libraries look for it
     assert figures.run(name).data("text/plain") == backend
-
-
-def test_a_backend_that_needs_a_window_or_a_script_gives_way_to_inline(figures: RealKernel) -> None:
     for asked in ("%matplotlib qt", "matplotlib.use('nbagg')", "plt.switch_backend('TkAgg')"):
         told = figures.run(f"import matplotlib\n{asked}").stderr
         assert "Figures are drawn inline" in told
@@ -243,15 +221,10 @@ REFUSED = {
 }
 
 
-def test_a_sandbox_says_which_calls_can_not_work(nb: RealKernel) -> None:
-    for code, sentence in REFUSED.items():
-        assert sentence in nb.run(code).stderr, code
-
-
 # The kernel itself
 
 
-def test_a_resource_monitor_hears_of_the_guest_and_the_process(nb: RealKernel) -> None:
+def test_monitors_hear_of_the_guest_and_debuggers_of_a_refusal(nb: RealKernel) -> None:
     nb.run("big = bytearray(100_000_000)")
     told = nb.control("usage_request", {})
     assert told["guest_memory"] > 100_000_000
@@ -261,9 +234,6 @@ def test_a_resource_monitor_hears_of_the_guest_and_the_process(nb: RealKernel) -
     assert nb.control("usage_request", {})["kernel_cpu"] > 0
     assert told["host_virtual_memory"]["total"] > 0
     assert {"hostname", "pid", "kernel_cpu", "cpu_count", "fuel_consumed"} <= set(told)
-
-
-def test_a_debug_request_is_refused_as_its_protocol_has_it(nb: RealKernel) -> None:
     request = {"seq": 7, "type": "request", "command": "initialize"}
     told = nb.control("debug_request", request)
     assert (told["type"], told["request_seq"], told["success"]) == ("response", 7, False)

@@ -106,16 +106,11 @@ def test_two_forks_in_one_cell_and_an_undo_before_them(kernel: RealKernel, sessi
     assert [each[:2] for each in (*drawn, mine)] == ["1 "] * 4
 
 
-def test_a_cell_that_is_lost_makes_no_fork(
-    kernel: RealKernel, sessions: Path, before: set[str]
-) -> None:
+def test_nothing_else_makes_a_fork(kernel: RealKernel, sessions: Path, before: set[str]) -> None:
     said = kernel.run("%fork\nimport os; os._exit(3)")
     assert said.error == "GuestExited"
     assert "was not made: the cell did not come to its end." in said.stderr
     assert names_in(sessions) == before
-
-
-def test_other_words_are_refused(kernel: RealKernel, sessions: Path, before: set[str]) -> None:
     for words in ("now", "--deterministic 2", "../../x"):
         said = kernel.run(f"%fork {words}")
         assert "%fork takes no words but --deterministic" in said.stderr

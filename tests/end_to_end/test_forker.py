@@ -297,12 +297,13 @@ def test_a_kernel_in_a_folder_of_modules_gets_no_forker_of_kernels_elsewhere(
     assert elsewhere == also_elsewhere != inside
 
 
-def test_a_forker_serves_no_launcher_after_the_installation_has_changed(
-    spec: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_forker_ends_once_it_is_outdated_or_idle(spec: dict[str, str], tmp_path: Path) -> None:
     forker = Forker(tmp_path, spec | {"TZ": "UTC-2"})
     forker.installed.write_text("changed")
     assert forker.command("--version").returncode == 0
+    ends(forker.process)
+    assert not forker.path.exists()
+    forker = Forker(tmp_path, spec | {"TZ": "UTC-3"}, idle_seconds=2.0)
     ends(forker.process)
     assert not forker.path.exists()
 
@@ -353,12 +354,6 @@ def test_a_started_kernels_forker_forks_its_worker_before_it_listens_and_stays_w
     ends(worker)
     assert launcher.running() == [forker]
     os.kill(forker, signal.SIGKILL)
-
-
-def test_a_forker_ends_when_no_launcher_asks(spec: dict[str, str], tmp_path: Path) -> None:
-    forker = Forker(tmp_path, spec | {"TZ": "UTC-3"}, idle_seconds=2.0)
-    ends(forker.process)
-    assert not forker.path.exists()
 
 
 @needs_walls

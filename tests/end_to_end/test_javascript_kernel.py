@@ -53,15 +53,12 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
         yield start(name=KERNEL)
 
 
-def test_a_cell_asks_its_user(kernel: RealKernel) -> None:
+def test_a_cell_asks_its_user_and_has_commands_at_its_top(kernel: RealKernel) -> None:
     code = "const name: string = await prompt('Who? '); `hello ${name}`"
     sent = kernel.send(code, allow_stdin=True)
     kernel.client.get_stdin_msg(timeout=SECONDS)
     kernel.client.input("you")
     assert kernel.heard(sent).value == "'hello you'"
-
-
-def test_commands_stand_at_the_top_of_a_cell(kernel: RealKernel) -> None:
     kernel.run("var a = 1")
     said = kernel.run("// before\n%checkpoint one\n%session_info\na = 2")
     assert "Checkpoint 'one'" in said.stdout

@@ -58,11 +58,15 @@ def said(book: RealKernel, code: str) -> str:
     return shown.stdout
 
 
-def test_a_cell_begins_in_the_folder_and_reads(book: RealKernel) -> None:
+def test_a_cell_begins_in_the_folder_and_reads_all_but_hidden_files(book: RealKernel) -> None:
     assert said(book, "import os; print(os.getcwd())") == "/notebook\n"
     assert "'notebook'" in said(book, "print(os.listdir('/'))")
     assert [said(book, cell) for cell in CELLS] == ["42\n", "42\n", "x\n"]
     assert said(book, "print(open('/app/result.csv').read())") == ",a\n0,1\n\n"
+    for code in ("open('.env')", "open('out/passwd')", "open('/etc/passwd')", "open('no.csv')"):
+        shown = book.run(code)
+        assert "FileNotFoundError" in shown.traceback
+        assert "Cells see the notebook's folder as /notebook" in shown.traceback
 
 
 def test_a_folder_above_is_read_once_it_is_mounted(
@@ -101,13 +105,6 @@ def test_a_module_that_is_new_or_changes_is_loaded(book: RealKernel, folder: Pat
         assert said(book, "print(changing.x)") == "2\n"
     finally:
         module.unlink()
-
-
-def test_hidden_files_are_missing_and_the_error_says_so(book: RealKernel) -> None:
-    for code in ("open('.env')", "open('out/passwd')", "open('/etc/passwd')", "open('no.csv')"):
-        shown = book.run(code)
-        assert "FileNotFoundError" in shown.traceback
-        assert "Cells see the notebook's folder as /notebook" in shown.traceback
 
 
 def test_changes_stay_in_the_session_and_are_undone(book: RealKernel) -> None:

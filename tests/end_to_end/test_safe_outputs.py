@@ -65,10 +65,12 @@ def test_nothing_harmful_leaves_the_kernel(kernel: RealKernel, route: str, every
     assert bundles >= len(ARMED[::every]) if sends_bundles else bundles == 0
 
 
-def test_a_cell_is_told_once_what_was_left_out(kernel: RealKernel) -> None:
+def test_a_cell_is_told_once_what_was_left_out_and_a_question_is_text(kernel: RealKernel) -> None:
     source = "for _ in range(3): display({'text/html': '<script>1</script>'}, raw=True)"
     (notice,) = kernel.run(source).of("stream")
     assert re.search(r"scripts\..*run code.*c\.WasmKernel\.outputs = 'trusted'", notice["text"])
+    shown = kernel.run("input('\\x1b]52;c;eA==\\x07\\x1b[2JName: ')", ["x"])
+    assert shown.asked == ["Name: "]
 
 
 def test_replies_hold_nothing_harmful(kernel: RealKernel) -> None:
@@ -86,8 +88,3 @@ def test_replies_hold_nothing_harmful(kernel: RealKernel) -> None:
     shown = kernel.run("raise type('\\x1b]0;x\\x07E', (Exception,), {})('\\x1b[2Jgone')")
     check_texts(shown.reply)
     check_texts([message["content"] for message in shown.messages])
-
-
-def test_the_question_of_an_input_is_text(kernel: RealKernel) -> None:
-    shown = kernel.run("input('\\x1b]52;c;eA==\\x07\\x1b[2JName: ')", ["x"])
-    assert shown.asked == ["Name: "]

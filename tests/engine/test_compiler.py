@@ -95,14 +95,11 @@ def builder(cache: Cache, binary: Path, seconds: float) -> subprocess.Popen[str]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def test_a_compiled_module_is_kept(cache: Cache, binary: Path) -> None:
+def test_a_compiled_module_is_kept_for_its_flavour(cache: Cache, binary: Path) -> None:
     told: list[str] = []
     for _ in range(2):
         Compiler(cache).module(described(binary), UNCHECKED, told.append)
     assert len([text for text in told if "compiling the tiny guest" in text]) == 1
-
-
-def test_each_flavour_is_compiled_by_itself(cache: Cache, binary: Path) -> None:
     assert {answer_of(cache, binary, flavour) for flavour in FLAVOURS.values()} == {42}
     assert len({path.read_bytes() for path in modules_in(cache)}) == len(FLAVOURS)
 

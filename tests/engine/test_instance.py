@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,13 @@ from wasm_kernel.errors import (
     GuestClosed,
     GuestCrashed,
     GuestStopped,
+    ImageError,
     Interrupted,
     OutOfFuel,
     StackExhausted,
 )
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.state import image
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
 KNOWN = {wasmtime.TrapCode.OUT_OF_FUEL: OutOfFuel, wasmtime.TrapCode.STACK_OVERFLOW: StackExhausted}
@@ -95,7 +98,7 @@ def metered(tmp_path: Path) -> Iterator[Guest]:
     guest.close()
 
 
-def test_fuel_runs_out_and_is_lowered(metered: Guest) -> None:
+def test_fuel_runs_out_and_memory_grows_to_their_limits(metered: Guest) -> None:
     assert isinstance(stopped(metered, "nothing", fuel=1), OutOfFuel)
     error = stopped(metered, "spin", fuel=100_000)
     assert isinstance(error, OutOfFuel)
@@ -106,9 +109,6 @@ def test_fuel_runs_out_and_is_lowered(metered: Guest) -> None:
     assert left is not None
     assert metered.instance.lower_fuel(10) == left - 10
     assert metered.instance.lower_fuel(10_000) == 0
-
-
-def test_memory_grows_to_its_limit_and_no_further(metered: Guest) -> None:
     with pytest.raises(MemoryError, match="memory_bytes"):
         metered.instance.grow_to(2 * MIB)
     assert metered.call("grow", 8, fuel=1000) == 8
@@ -136,13 +136,10 @@ def test_another_thread_may_not_call_an_instance(guest: Guest) -> None:
         on_guest_thread(call)
 
 
-def test_a_guest_thread_leaves_the_stack_size_of_others_alone() -> None:
+def test_a_guest_thread_outlives_failed_jobs_and_runs_the_last_once() -> None:
     before = threading.stack_size()
     on_guest_thread(lambda: None)
     assert threading.stack_size() == before
-
-
-def test_a_job_that_fails_leaves_the_thread_alive() -> None:
     thread = JobThread("test")
     try:
         with pytest.raises(ZeroDivisionError):
@@ -150,9 +147,6 @@ def test_a_job_that_fails_leaves_the_thread_alive() -> None:
         assert thread.submit(lambda: 5).result(PATIENCE) == 5
     finally:
         thread.close()
-
-
-def test_the_last_job_runs_after_all_others_once() -> None:
     thread, ran = JobThread("test"), list[str]()
     thread.submit(lambda: ran.append("job"))
     thread.close(lambda: ran.append("last"))
@@ -252,3 +246,63 @@ def test_a_folder_takes_what_lies_below_it_and_nothing_else(path: str) -> None:
     if found is not None:
         assert path[: found[1]].rstrip("/") == found[0].guest[1:]
     assert Preopens(FIXED, (DATA, DEEP)).below_root("data/deep/x") == (DEEP, len("data/deep/"))
+
+
+Making = Callable[..., Guest]
+
+
+@pytest.fixture
+def make(tmp_path: Path, ending: ExitStack) -> Making:
+    """Makes guests, and closes them at the end."""
+    return lambda **options: ending.enter_context(closing(Guest(tmp_path, **options)))
+
+
+@pytest.fixture
+def saved(make: Making, tmp_path: Path) -> image.BaseImage:
+    """The image of a guest with data in its memory, also in the part by which it grew."""
+    guest = make()
+    guest.call("grow", 32)
+    guest.instance.memory.write(200_000, b"remembered")
+    guest.instance.memory.write(2 * MIB, b"far away")
+    path = tmp_path / "memory"
+    image.save(guest.instance, path)
+    record = image.ImageRecord(guest.instance.memory.size, "build")
+    return image.BaseImage(path, "tiny", record)
+
+
+def test_no_guest_sees_the_writes_of_another(make: Making, saved: image.BaseImage) -> None:
+    before = saved.path.read_bytes()
+    one, other = make(), make()
+    for guest in (one, other):
+        saved.attach(guest.instance)
+    one.instance.memory.write(200_000, b"overwritten")
+    assert other.instance.memory.read(200_000, 10) == b"remembered"
+    assert saved.path.read_bytes() == before
+
+
+def test_an_image_that_is_kept_open_is_there_when_its_file_is_removed(
+    make: Making, saved: image.BaseImage
+) -> None:
+    saved.keep_open()
+    saved.path.unlink()
+    saved.attach((guest := make()).instance)
+    assert guest.instance.memory.read(200_000, 10) == b"remembered"
+
+
+def test_an_image_that_is_too_large_or_cut_off_is_refused(
+    make: Making, saved: image.BaseImage
+) -> None:
+    with pytest.raises(MemoryError, match="memory_bytes"):
+        saved.attach(make(memory_bytes=MIB).instance)
+    with saved.path.open("rb+") as file:
+        file.truncate(saved.record.size - 1)
+    with pytest.raises(ImageError, match="not complete"):
+        saved.attach(make().instance)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"size": 1, "build": "", "files": [{"fd": 1}], "extra": {}}']
+)
+def test_a_damaged_record_is_refused(text: str) -> None:
+    with pytest.raises(ImageError):
+        image.ImageRecord.load(text)

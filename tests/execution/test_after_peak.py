@@ -114,12 +114,9 @@ print(len({id(one) >> 12 for one in kept}))
 """
 
 
-def test_small_objects_of_a_cell_share_pages(sandbox: BaseSandbox) -> None:
+def test_small_objects_share_pages_and_a_tiny_cell_changes_few(sandbox: BaseSandbox) -> None:
     pages = int(sandbox.execute(PAGES).stdout)
     assert pages < 100  # 24 at best; over 500 if they fill the holes of the image
-
-
-def test_a_tiny_cell_changes_few_pages(sandbox: BaseSandbox) -> None:
     for _ in range(6):
         sandbox.execute("x = 1")
     head = sandbox.checkpoints()[-1]

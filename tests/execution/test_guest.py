@@ -10,17 +10,17 @@ import pytest
 
 from tests.faces import error_of, says, traceback_of
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
+from wasm_kernel.outputs.bundle import Mode, clean
 
 
-def test_a_memory_error_names_the_limit_and_its_setting(module_sandbox: BaseSandbox) -> None:
+def test_memory_errors_name_their_setting_and_deep_code_is_none(
+    module_sandbox: BaseSandbox,
+) -> None:
     error = error_of(module_sandbox.execute("[0] * 10**9"))
     limit = f"{module_sandbox.policy.memory_bytes / 2**20:,.0f} MiB"
     assert error.startswith("MemoryError:")
     assert limit in error
     assert "memory_bytes" in error
-
-
-def test_source_that_is_nested_too_deep_is_no_lack_of_memory(module_sandbox: BaseSandbox) -> None:
     shown = "".join(traceback_of(module_sandbox.execute("eval('-' * 100_000 + '1')")))
     assert "too complex to parse" in shown
     assert "memory_bytes" not in shown
@@ -47,19 +47,27 @@ def test_imports_complete_to_modules_inside_the_guests_zips(module_sandbox: Base
     )
 
 
-def test_the_standard_streams_have_the_names_that_ipykernels_have(
-    module_sandbox: BaseSandbox,
-) -> None:
+def test_streams_traits_and_the_platform_are_as_elsewhere(module_sandbox: BaseSandbox) -> None:
     shown = "import logging; print(logging.StreamHandler())"
     assert says(module_sandbox, shown) == "<StreamHandler stderr (NOTSET)>"
+    assert module_sandbox.execute(TRAITS).stdout == "8 5 True\n"
+    found = module_sandbox.execute("import platform\nprint(platform.libc_ver())")
+    assert found.stdout == "('', '')\n"
 
 
-def test_run_takes_the_names_of_modules_without_source(module_sandbox: BaseSandbox) -> None:
+def test_modules_run_without_source_and_compile_once_in_zips(
+    module_sandbox: BaseSandbox,
+) -> None:
     module_sandbox.execute("open('list.json', 'w').write('[1]')")
     assert says(module_sandbox, "%run -m json.tool list.json").startswith("[\n")
     module_sandbox.execute("open('own.py', 'w').write('import sys; words = sys.argv[1:]')")
     assert says(module_sandbox, "%run -m own a b\nprint(words)") == "['a', 'b']"
     assert "not a valid modulename" in error_of(module_sandbox.execute("%run -m no_such_module"))
+    assert says(module_sandbox, MODULES).splitlines() == [
+        "one.py /app/found.zip/one.py /app/found.zip/one.py",
+        "two/three.py /app/found.zip/two/three.py /app/found.zip/two/three.py",
+        "3 None",
+    ]
 
 
 MODULES = """
@@ -76,14 +84,6 @@ for name in ("one", "two.three"):
 zipimport._compile_source = compiled
 print(len(made), importlib.util.find_spec("two.four"))
 """
-
-
-def test_modules_in_zips_are_found_and_compiled_once(module_sandbox: BaseSandbox) -> None:
-    assert says(module_sandbox, MODULES).splitlines() == [
-        "one.py /app/found.zip/one.py /app/found.zip/one.py",
-        "two/three.py /app/found.zip/two/three.py /app/found.zip/two/three.py",
-        "3 None",
-    ]
 
 
 ENDLESS = [
@@ -162,15 +162,6 @@ print(thing.first, thing.second, Thing.first is Thing.class_traits()["first"])
 """
 
 
-def test_traits_are_read_as_their_own_class_says(module_sandbox: BaseSandbox) -> None:
-    assert module_sandbox.execute(TRAITS).stdout == "8 5 True\n"
-
-
-def test_the_platform_has_no_c_library_to_name(module_sandbox: BaseSandbox) -> None:
-    found = module_sandbox.execute("import platform\nprint(platform.libc_ver())")
-    assert found.stdout == "('', '')\n"
-
-
 TESTS = """
 import sys, pytest
 def test_streams(capfd, tmp_path):
@@ -196,3 +187,101 @@ def test_pytest_runs_in_a_cell_and_in_a_script(tmp_path: Path) -> None:
             assert told.endswith("TESTS_FAILED")
         told = says(sandbox, "!python -m pytest -q | tail -1")
         assert told.startswith("1 failed, 2 passed"), told
+
+
+ANIMATION = """
+import base64, io, re
+from IPython.display import HTML
+from PIL import Image
+from matplotlib import pyplot
+from matplotlib.animation import FuncAnimation
+figure, axes = pyplot.subplots(figsize=(1, 1))
+[line] = axes.plot([0, 1])
+moving = FuncAnimation(figure, lambda n: line.set_ydata([n, 1]), frames=3, interval=100)
+page = moving.to_jshtml()
+pyplot.close(figure)
+picture = re.search('<img src="data:image/png;base64,([^"]+)"', page)[1]
+with Image.open(io.BytesIO(base64.b64decode(picture))) as image:
+    print(image.n_frames, image.info["duration"], image.info["loop"], end="")
+    first, last = (image.seek(n) or image.convert("L").tobytes() for n in (0, 2))
+    print("", first != last)
+HTML(page)
+"""
+
+
+SCHEMAS = """
+import nbformat, jsonschema
+from nbformat import v4
+nbformat.validate(v4.new_notebook(cells=[v4.new_code_cell("1")]))
+schema = {"$defs": {"n": {"type": "integer"}}, "additionalProperties": {"$ref": "#/$defs/n"}}
+jsonschema.validate({"a": 1}, schema)
+try:
+    jsonschema.validate({"a": "1"}, schema)
+except jsonschema.ValidationError as problem:
+    print(problem.message)
+"""
+
+
+def test_schemas_for_figures_are_there_and_a_film_has_advice(module_sandbox: BaseSandbox) -> None:
+    result = module_sandbox.execute(SCHEMAS)
+    assert result.stdout == "'1' is not of type 'integer'\n", result.error
+    result = module_sandbox.execute(f"{ANIMATION}\nmoving.to_html5_video()")
+    assert "to_jshtml" in "".join(traceback_of(result))
+
+
+def test_an_animation_moves_without_its_script(module_sandbox: BaseSandbox) -> None:
+    result = module_sandbox.execute(ANIMATION)
+    assert result.stdout == "3 100.0 0 True\n"
+    [shown] = [output.data for output in result.outputs if "text/html" in output.data]
+    safe = clean(shown, {}, Mode.SAFE)
+    assert safe.removed == ()
+    page = safe.data["text/html"]
+    assert '<img src="data:image/png;base64,' in page
+    assert ".anim-controls {display: none}" in page
+    assert "<script" not in page
+
+
+def test_a_notebook_that_asks_for_figures_with_a_script_runs_on(
+    module_sandbox: BaseSandbox,
+) -> None:
+    code = "%matplotlib widget\nimport matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
+    result = module_sandbox.execute(code)
+    assert "drawn inline instead" in result.stderr
+    assert [output.data for output in result.outputs if "image/png" in output.data]
+
+
+NAMED_FILES = {
+    'HTML(\'<p><img alt="x" src="red dot.png"></p>\')': '<p><img alt="x" src="{red}"></p>',
+    "HTML(\"<IMG\\n src = 'red%20dot.png'><img src='x.png'>\")": (
+        "<IMG\n src = \"{red}\"><img src='x.png'>"
+    ),
+    'Markdown(\'![a](dot.png "t") `![](dot.png)` ![](/x.png) <img src="/app/dot.png">\')': (
+        '![a]({red} "t") `![](dot.png)` ![](/x.png) <img src="{red}">'
+    ),
+    "Image(url='dot.png')": '<img src="{red}"/>',
+    "HTML('<img src=\"large.png\">')": '<img src="large.png">',
+    'HTML(\'<a href="dot.png">a</a> <img src="https://x.y/dot.png">\')': (
+        '<a href="dot.png">a</a> <img src="https://x.y/dot.png">'
+    ),
+}
+MAKE_FILES = """
+from IPython.display import HTML, Image, Markdown, Video
+import PIL.Image
+for name in ("dot.png", "red dot.png"):
+    PIL.Image.new("RGB", (1, 1), "red").save(name)
+open("film.mp4", "wb").write(b"\\0\\0\\0\\x18ftypmp42")
+open("large.png", "wb").write(open("dot.png", "rb").read() + bytes(8_000_000))
+__import__("base64").b64encode(open("dot.png", "rb").read()).decode()
+"""
+
+
+def test_files_that_an_output_names_are_in_the_output(module_sandbox: BaseSandbox) -> None:
+    """Before, they were left out: a page reaches no file of the session."""
+    made = module_sandbox.execute(MAKE_FILES)
+    red = f"data:image/png;base64,{made.outputs[0].data['text/plain'][1:-1]}"
+    for code, text in NAMED_FILES.items():
+        data = module_sandbox.execute(code).outputs[0].data
+        assert data.get("text/html", data.get("text/markdown")) == text.replace("{red}", red)
+    film = module_sandbox.execute("Video('film.mp4')").outputs[0].data
+    assert 'src="data:video/mp4;base64,AAAAGGZ0eXBtcDQy"' in film["text/html"]
+    assert clean(film, {}, Mode.SAFE).removed == ()

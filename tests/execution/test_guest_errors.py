@@ -101,18 +101,16 @@ def test_an_error_of_memory_names_no_setting_to_an_agent(tmp_path: Path) -> None
             assert not re.search("[Rr]aise|memory_bytes|WasmKernel", text)
 
 
-def test_the_hint_knows_nothing_of_the_host(module_sandbox: BaseSandbox) -> None:
+def test_a_hint_knows_nothing_of_hosts_and_comes_if_it_helps(module_sandbox: BaseSandbox) -> None:
     there, missing = ("/etc/passwd", "/etc/no-such-thing")
     texts = [shown(module_sandbox.execute(f"open({name!r})")) for name in (there, missing)]
     hints = {text.partition("[wasm-kernel]")[2].partition("\n")[0] for text in texts}
     assert len(hints) == 1
-
-
-def test_a_missing_scratch_file_needs_no_hint(module_sandbox: BaseSandbox) -> None:
     assert "[wasm-kernel]" not in shown(module_sandbox.execute("open('/tmp/nope')"))
+    assert "%pip" not in shown(module_sandbox.execute("import numpy.nonesuch"))
 
 
-def test_a_printed_error_of_an_import_blames_no_option_of_python(
+def test_errors_of_imports_blame_no_option_locales_tell_once(
     module_sandbox: BaseSandbox,
 ) -> None:
     code = (
@@ -120,9 +118,6 @@ def test_a_printed_error_of_an_import_blames_no_option_of_python(
     )
     lines = module_sandbox.execute(code).stderr.splitlines()
     assert lines[-1] == "ModuleNotFoundError: No module named 'nosuch'"
-
-
-def test_a_locale_that_changes_nothing_says_so_once(module_sandbox: BaseSandbox) -> None:
     code = "import locale; print(locale.setlocale(locale.LC_ALL, 'de_DE.UTF-8'))"
     module_sandbox.execute("import locale; locale.setlocale(locale.LC_ALL, '')")
     told = [module_sandbox.execute(code) for _ in range(2)]
@@ -222,10 +217,6 @@ def test_frames_that_show_nothing_are_one_line(module_sandbox: BaseSandbox) -> N
     assert "filepath_or_buffer='sales.csv'" in text
 
 
-def test_a_missing_part_of_a_package_gets_no_advice(module_sandbox: BaseSandbox) -> None:
-    assert "%pip" not in shown(module_sandbox.execute("import numpy.nonesuch"))
-
-
 GROUP = """
 def fail():
     raise ExceptionGroup("several", [ValueError(1), ExceptionGroup("more", [KeyError(2)])])
@@ -233,26 +224,19 @@ fail()
 """
 
 
-def test_a_group_of_exceptions_is_an_error_with_its_parts(module_sandbox: BaseSandbox) -> None:
+def test_groups_of_exceptions_have_parts_and_code_a_source(module_sandbox: BaseSandbox) -> None:
     result = module_sandbox.execute(GROUP)
     text = shown(result)
     assert error_of(result).startswith("ExceptionGroup:")
     for part in ("ValueError", "KeyError", "in fail", "Cell In["):
         assert part in text
     assert "interactiveshell" not in text
-
-
-def test_the_code_of_a_cell_has_the_name_of_a_file(module_sandbox: BaseSandbox) -> None:
-    """Formerly, the name was `<ipython-input-...>`, and rich showed no lines of cells."""
     result = module_sandbox.execute("f = lambda: 1 / 0\nprint(f.__code__.co_filename)\nf()")
     assert result.stdout.startswith("/tmp/ipykernel_")
     assert result.error is not None
     trace = "\n".join(result.error.traceback)
     assert "ipykernel" not in trace
     assert "\x1b[30;43m" in trace, "IPython marks the part of the line that failed"
-
-
-def test_a_class_of_a_cell_shows_its_source(module_sandbox: BaseSandbox) -> None:
     body = "    def area(self): return 1"
     module_sandbox.execute(f"class Shape:\n{body}")
     [page] = module_sandbox.execute("Shape??").reply["payload"]

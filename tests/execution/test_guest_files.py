@@ -80,15 +80,12 @@ def test_a_variable_that_cannot_be_stored_leaves_nothing_behind(sandbox: Sandbox
     assert "hard" not in sandbox.execute("%store").stdout
 
 
-def test_a_notebook_runs_in_the_namespace_that_asks(sandbox: Sandbox) -> None:
+def test_a_notebook_runs_in_the_namespace_that_asks_or_tells_its_error(sandbox: Sandbox) -> None:
     book = v4.new_notebook(cells=[v4.new_markdown_cell("x = 0")])
     book.cells += map(v4.new_code_cell, ("x = 20\n%time y = 2", "z = x + y"))
     nbformat.write(book, sandbox.workspace / "other.ipynb")
     assert sandbox.execute("%run other.ipynb").success
     assert sandbox.execute("z").outputs[0].data["text/plain"] == "22"
-
-
-def test_a_notebook_that_fails_says_where(sandbox: Sandbox) -> None:
     book = v4.new_notebook(cells=[*map(v4.new_code_cell, ("1/0", "after = 1"))])
     nbformat.write(book, sandbox.workspace / "bad.ipynb")
     assert error_of(sandbox.execute("%run bad.ipynb")).startswith("ZeroDivisionError:")

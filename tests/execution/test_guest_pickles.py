@@ -105,7 +105,7 @@ for made in rows:
     ]
 
 
-def test_criteria_of_trees_come_back_from_pickles(module_sandbox: BaseSandbox) -> None:
+def test_scikit_learn_samples_and_pickles_criteria_as_natively(module_sandbox: BaseSandbox) -> None:
     """Positions in criteria have 64 bits in the pickle, and 32 in the code that loads them."""
     cell = """
 import numpy as np, pickle
@@ -113,10 +113,6 @@ from sklearn.tree._criterion import Gini
 print(type(pickle.loads(pickle.dumps(Gini(1, np.array([2]))))).__name__)
 """
     assert says(module_sandbox, cell) == "Gini"
-
-
-def test_scikit_learn_samples_as_natively(module_sandbox: BaseSandbox) -> None:
-    """scikit-learn's compiled code takes `dtype=int` for C's `long`, which is wrong here."""
     cell = (
         "from sklearn.utils.random import sample_without_replacement as sample\n"
         "for method in ('auto', 'tracking_selection', 'reservoir_sampling', 'pool'):\n"

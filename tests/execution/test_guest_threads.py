@@ -627,8 +627,11 @@ for each in threads: each.join(60)
 """
 
 
-def test_a_queue_that_is_shut_down_ends_the_waits_for_it(module_sandbox: BaseSandbox) -> None:
+def test_waits_of_a_closed_queue_and_hopeless_ones_end(module_sandbox: BaseSandbox) -> None:
     assert says(module_sandbox, SHUT) == "shut down\nshut down"
+    result = module_sandbox.execute(KEPT)
+    assert result.stdout == ""
+    assert "this would wait for ever" in result.stderr
 
 
 KEPT = """
@@ -643,12 +646,6 @@ thread.join(0.01)
 q.put(1)
 thread.join()
 """
-
-
-def test_a_wait_that_only_code_below_it_could_end_is_refused(module_sandbox: BaseSandbox) -> None:
-    result = module_sandbox.execute(KEPT)
-    assert result.stdout == ""
-    assert "this would wait for ever" in result.stderr
 
 
 WORKER = """

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -58,16 +61,13 @@ def test_the_user_time_of_a_question_does_not_count(module_sandbox: Sandbox) -> 
     assert result.success, result.error
 
 
-def test_a_question_that_is_refused_says_why(module_sandbox: Sandbox) -> None:
+def test_refused_questions_say_why_and_text_keeps_its_place(module_sandbox: Sandbox) -> None:
     class Refusing(Page):
         def ask(self, prompt: str, password: bool) -> str:
             raise InputRefused("The page is gone.")
 
     result = module_sandbox.execute("input()", allow_stdin=True, listener=Refusing())
     assert "The page is gone." in error_of(result)
-
-
-def test_text_that_was_printed_before_an_output_comes_before_it(module_sandbox: Sandbox) -> None:
     page = Page()
     code = "for i in range(3):\n  print(i, end='')\n  display(i)"
     module_sandbox.execute(code, listener=page)
@@ -75,17 +75,23 @@ def test_text_that_was_printed_before_an_output_comes_before_it(module_sandbox: 
     assert kinds == ["Stream", "Display"] * 3
 
 
-def test_a_query_leaves_no_variable(module_sandbox: Sandbox) -> None:
+def test_no_query_and_no_host_puts_a_variable_into_the_guest(module_sandbox: Sandbox) -> None:
     before = says(module_sandbox, "print(sorted(k for k in globals() if k[0] != '_'))")
     module_sandbox.query({"op": "complete", "code": "impo", "cursor_pos": 4}).result(PATIENCE)
     assert says(module_sandbox, "print(sorted(k for k in globals() if k[0] != '_'))") == before
+    worker = Path(f"/proc/{process_of(module_sandbox)}/environ").read_bytes()
+    assert b"XDG_STATE_HOME=" in worker
+    assert says(module_sandbox, "import os; print('XDG_STATE_HOME' in os.environ)") == "False"
 
 
-def test_nothing_starts_before_it_is_needed(tmp_path: Path) -> None:
+def test_nothing_starts_before_it_is_needed_or_is_left_in_the_workspace(tmp_path: Path) -> None:
     before = threading.active_count()
     sandbox = create_sandbox(workspace=tmp_path / "app")
     assert threading.active_count() == before
     sandbox.close()
+    with create_sandbox(workspace=tmp_path / "app") as sandbox:
+        sandbox.execute("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
+        assert list(sandbox.workspace.iterdir()) == []
 
 
 def test_the_environment_is_there_in_states_of_an_earlier_process(opened: Opening) -> None:
@@ -98,12 +104,6 @@ def test_the_environment_is_there_in_states_of_an_earlier_process(opened: Openin
     assert says(later, ask) == "red sour"
     later.undo(2)
     assert says(later, ask) == "red sour"
-
-
-def test_no_variable_of_the_host_reaches_the_guest(module_sandbox: Sandbox) -> None:
-    worker = Path(f"/proc/{process_of(module_sandbox)}/environ").read_bytes()
-    assert b"XDG_STATE_HOME=" in worker
-    assert says(module_sandbox, "import os; print('XDG_STATE_HOME' in os.environ)") == "False"
 
 
 def test_two_sandboxes_run_at_once(tmp_path: Path) -> None:
@@ -144,12 +144,6 @@ def test_closing_ends_what_runs_and_what_waits(tmp_path: Path) -> None:
     sandbox.close()
     assert [future.result(PATIENCE).success for future in futures] == [False] * 3
     wait_for(lambda: threading.active_count() <= before)
-
-
-def test_the_workspace_holds_nothing_but_the_hosts_folder(tmp_path: Path) -> None:
-    with create_sandbox(workspace=tmp_path / "app") as sandbox:
-        sandbox.execute("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
-        assert list(sandbox.workspace.iterdir()) == []
 
 
 Begin = Callable[[], None]
@@ -350,3 +344,51 @@ def test_a_timeout_never_raises_the_limit(opened: Opening) -> None:
 def test_code_that_is_not_text_is_misuse(sandbox: BaseSandbox, code: Any) -> None:
     with pytest.raises(TypeError, match="str"):
         sandbox.execute(code)
+
+
+PROGRAM = """
+import json, resource, sys
+from wasm_kernel import OutOfDescriptors, create_sandbox
+
+soft, hard, most = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+made, said = [], ""
+while len(made) < most:
+    try:
+        made.append(create_sandbox(workspace=f"work/{len(made)}"))
+        assert made[-1].execute("x = 1").success
+    except OutOfDescriptors as problem:
+        said = str(problem)
+        break
+full = sum(not sandbox.busy and sandbox.execute("x").success for sandbox in made)
+made.pop().close()
+made.pop(0).close()
+made.append(create_sandbox(workspace="work/again"))
+assert made[-1].execute("x = 1").success
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+print(json.dumps({"full": full, "said": said, "limit": limit}))
+for sandbox in made:
+    sandbox.close()
+"""
+
+
+def run(folder: Path, *limits: int) -> dict[str, object]:
+    command = [sys.executable, "-c", PROGRAM, *map(str, limits)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder)
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_a_lack_of_descriptors_is_said_and_closing_a_sandbox_makes_room(tmp_path: Path) -> None:
+    """The soft limit is raised first."""
+    found = run(tmp_path, 60, 100, 20)
+    assert found["limit"] == 100
+    assert 5 <= int(str(found["full"])) < 20
+    assert "of the 100 file descriptors that it may have are in use" in str(found["said"])
+    assert "Nothing was run or changed" in str(found["said"])
+
+
+@pytest.mark.soak
+def test_a_hundred_sandboxes_live_in_one_process(tmp_path: Path) -> None:
+    found = run(tmp_path, 1024, 16_384, 100)
+    assert (found["full"], found["said"]) == (100, "")

@@ -184,12 +184,16 @@ def test_the_sessions_facts_are_a_dict_and_a_table(run: Run, module_sandbox: Bas
         assert str(module_sandbox.workspace.parent) not in run(code).stdout
 
 
-def test_the_policy_is_a_dict_and_tells_what_each_limit_means(run: Run) -> None:
+def test_the_policy_tells_what_each_limit_means_and_fuel_how_to_count_it(run: Run) -> None:
     policy = printed(run, "p = %policy\nprint(json.dumps(p))")
     assert policy["memory_bytes"] == ExecutionPolicy().memory_bytes
     assert policy["fuel_budget"] is None
     assert "Wall-clock seconds" in value(run("%policy"), "text/html")
     assert run("p = %policy\nprint(p.meanings['env'])").stdout.startswith("Environment")
+    assert "WasmKernel.fuel_budget" in value(run("%fuel"))
+    assert printed(run, "f = %fuel\nprint(json.dumps(f))")["metered"] is False
+    assert run("%limit seconds=9").stderr == ""
+    assert "counts no fuel: fuel= limits nothing" in run("%%limit fuel=5\n1").stderr
 
 
 def test_mounts_are_told_by_their_place_in_the_guest(tmp_path: Path) -> None:
@@ -199,13 +203,6 @@ def test_mounts_are_told_by_their_place_in_the_guest(tmp_path: Path) -> None:
         shown = value(sandbox.execute("%policy"))
     assert "/data (read-only)" in shown
     assert "secret-place" not in shown
-
-
-def test_fuel_that_is_not_counted_says_how_to_count_it(run: Run) -> None:
-    assert "WasmKernel.fuel_budget" in value(run("%fuel"))
-    assert printed(run, "f = %fuel\nprint(json.dumps(f))")["metered"] is False
-    assert run("%limit seconds=9").stderr == ""
-    assert "counts no fuel: fuel= limits nothing" in run("%%limit fuel=5\n1").stderr
 
 
 def test_fuel_is_told_so_far_left_and_for_the_last_cell(warm_metered: None, tmp_path: Path) -> None:
@@ -256,18 +253,9 @@ COMPLETED = {
 }
 
 
-def test_paths_and_options_are_completed(run: Run, module_sandbox: BaseSandbox) -> None:
+def test_paths_options_and_checkpoints_are_completed(run: Run, module_sandbox: BaseSandbox) -> None:
     run("import os\nos.mkdir('data')\nfor n in 'ab': open(f'data/{n}.csv', 'w')")
     assert {typed: completed(module_sandbox, typed) for typed in COMPLETED} == COMPLETED
-
-
-def completed(sandbox: BaseSandbox, typed: str) -> list[str]:
-    request = {"op": "complete", "code": typed, "cursor_pos": len(typed)}
-    matches: list[str] = sandbox.query(request).result()["matches"]
-    return matches
-
-
-def test_names_of_checkpoints_are_completed(run: Run, module_sandbox: BaseSandbox) -> None:
     run("x = 1")
     run("%checkpoint cleaned")
     assert "cleaned" in completed(module_sandbox, "%restore cle")
@@ -275,3 +263,9 @@ def test_names_of_checkpoints_are_completed(run: Run, module_sandbox: BaseSandbo
     run("x = 2")
     run("%restore cleaned")
     assert printed(run, "print(x)") == 1
+
+
+def completed(sandbox: BaseSandbox, typed: str) -> list[str]:
+    request = {"op": "complete", "code": typed, "cursor_pos": len(typed)}
+    matches: list[str] = sandbox.query(request).result()["matches"]
+    return matches

@@ -146,9 +146,16 @@ def test_a_script_that_fails_fails_its_cell(shell: BaseSandbox) -> None:
     assert said(shell, "_exit_code").outputs[0].data["text/plain"] == "1"
 
 
-def test_an_archive_that_is_none_is_told_in_words(shell: BaseSandbox) -> None:
+def test_what_is_no_archive_is_told_and_a_program_s_error_its_own(shell: BaseSandbox) -> None:
     told = said(shell, "!unzip a.csv; tar xf missing; gunzip < a.csv").stderr.splitlines()
     assert [line.partition(":")[0] for line in told] == ["unzip", "tar", "gunzip"]
+    result = said(shell, "!python -c '1/0'; echo $?")
+    assert result.stdout == "1\n"
+    assert result.stderr.splitlines() == [
+        "Traceback (most recent call last):",
+        '  File "<string>", line 1, in <module>',
+        "ZeroDivisionError: division by zero",
+    ]
 
 
 def test_a_place_that_is_read_only_is_told_in_words(shell: BaseSandbox) -> None:
@@ -172,16 +179,6 @@ def test_a_script_may_remove_the_folder_of_its_cell(shell: BaseSandbox) -> None:
     result = said(shell, f"{begin}!rmdir /app/d; echo on; echo x | sort")
     assert (result.stdout, "No such file" in result.stderr) == ("on\n", True)
     assert said(shell, "!echo on | sort").stdout == "on\n"
-
-
-def test_a_program_s_error_is_its_own(shell: BaseSandbox) -> None:
-    result = said(shell, "!python -c '1/0'; echo $?")
-    assert result.stdout == "1\n"
-    assert result.stderr.splitlines() == [
-        "Traceback (most recent call last):",
-        '  File "<string>", line 1, in <module>',
-        "ZeroDivisionError: division by zero",
-    ]
 
 
 CALLS = {
@@ -220,13 +217,10 @@ FAILURES = {
 }
 
 
-def test_subprocess_runs_what_the_shell_knows(shell: BaseSandbox) -> None:
+def test_subprocess_runs_what_the_shell_knows_and_fails_as_on_a_machine(shell: BaseSandbox) -> None:
     found = {code: said(shell, f"import os, sys, subprocess as sp\n{code}") for code in CALLS}
     assert {code: result.stdout for code, result in found.items()} == CALLS
     assert {result.stderr for result in found.values()} == {""}
-
-
-def test_subprocess_fails_as_on_a_machine(shell: BaseSandbox) -> None:
     errors = {code: shell.execute(f"import subprocess as sp\n{code}").error for code in FAILURES}
     assert {code: error and error.ename for code, error in errors.items()} == FAILURES
 
@@ -328,10 +322,13 @@ def test_a_program_that_ends_by_a_system_call_ends_alone(shell: BaseSandbox) -> 
     assert said(shell, ran).stdout == "a\n1 3 <built-in function _exit>\n"
 
 
-def test_each_program_draws_other_numbers(shell: BaseSandbox) -> None:
+def test_programs_draw_their_own_numbers_and_may_be_folders_or_archives(shell: BaseSandbox) -> None:
     draw = "import random, numpy; print(random.random(), numpy.random.random())"
     drawn = said(shell, f"!python -c '{draw}'; python -c '{draw}'").stdout.split()
     assert len({*drawn}) == 4
+    said(shell, "%mkdir program\nopen('program/__main__.py', 'w').write('print(__name__)')")
+    script = "!python program; python -m zipapp program; python program.pyz"
+    assert said(shell, script).stdout == "__main__\n__main__\n"
 
 
 def test_a_choice_of_tests_ends_with_its_program(shell: BaseSandbox) -> None:
@@ -342,12 +339,6 @@ def test_a_choice_of_tests_ends_with_its_program(shell: BaseSandbox) -> None:
     said(shell, "!python -m unittest -k test_a cases")
     count = "unittest.defaultTestLoader.loadTestsFromName('cases').countTestCases()"
     assert said(shell, f"import unittest\nprint({count})").stdout == "2\n"
-
-
-def test_folders_and_archives_are_programs(shell: BaseSandbox) -> None:
-    said(shell, "%mkdir program\nopen('program/__main__.py', 'w').write('print(__name__)')")
-    script = "!python program; python -m zipapp program; python program.pyz"
-    assert said(shell, script).stdout == "__main__\n__main__\n"
 
 
 def test_a_program_that_is_not_there_is_not_found(shell: BaseSandbox) -> None:
@@ -475,23 +466,17 @@ def test_a_script_burns_the_fuel_of_its_cell(warm_metered: None, tmp_path: Path)
         assert said(sandbox, "!echo on").stdout == "on\n"
 
 
-def test_a_result_that_no_script_waits_for_is_refused(shell: BaseSandbox) -> None:
+def test_forged_results_nested_scripts_and_endless_output_are_ended(shell: BaseSandbox) -> None:
     for depth in -1, 0, 1, 2**70:
         request = f'{{"op": "result", "depth": {depth}, "stdout": "", "stderr": "", "exitCode": 0}}'
         told = said(shell, f"import _host\nprint(_host.call(b'\\1{request}').decode())")
         assert '"exitCode":126' in told.stdout
     assert said(shell, "!echo on").stdout == "on\n"
-
-
-def test_scripts_of_programs_of_scripts_have_an_end(shell: BaseSandbox) -> None:
     said(shell, "open('r.py', 'w').write(\"import os; print('on'); os.system('python r.py')\")")
     result = said(shell, "!python r.py")
     assert "too many scripts" in result.stderr
     assert 5 < result.stdout.count("on") < 10
     assert said(shell, "!echo on").stdout == "on\n"
-
-
-def test_too_much_output_is_an_error_of_the_cell(shell: BaseSandbox) -> None:
     assert "no room for the output" in error_of(
         shell.execute("!python -c 'print(\"x\" * 100_000_000)' | wc -c")
     )

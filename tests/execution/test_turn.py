@@ -13,12 +13,11 @@ from tests.listening import Page
 from tests.tasks import LocalBroker
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.errors import TravelError, WasmKernelError
-from wasm_kernel.execution.cell_output import CellOutput
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.interfaces import Cell, InputInterrupted, OfferedMessage
 from wasm_kernel.execution.turn import Turn, TurnHost
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine, switched_off
+from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine
 from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.policy import ExecutionPolicy
@@ -106,15 +105,6 @@ def test_frames_beyond_a_million_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert ["refused" in driven.send(DISPLAY) for _ in range(5)] == [False] * 3 + [True] * 2
 
 
-def test_an_output_says_what_it_is() -> None:
-    kept = CellOutput(wanted=True)
-    shown = (protocol.Display({}), protocol.UpdateDisplay({}), protocol.ClearOutput())
-    for output in (*shown, protocol.Result(1, {}), protocol.ErrorOutput("E", "v", ())):
-        kept.add(output)
-    kinds = [output.kind for output in kept.outputs]
-    assert kinds == ["display", "update", "clear", "result", "error"]
-
-
 class Leaving(Page):
     """A page whose user interrupts each question."""
 
@@ -177,12 +167,6 @@ def asking(code: str = "%knock twice", **limits: Any) -> Driven:
     return driven
 
 
-def test_a_command_that_is_off_says_how_to_turn_it_on() -> None:
-    driven = asking()
-    driven.sandbox.commands.add("knock", switched_off("%knock is off. Set allow_knock."))
-    assert driven.send(KNOCK) == {"refused": "%knock is off. Set allow_knock."}
-
-
 def test_a_command_speaks_for_the_cell_up_to_its_cap() -> None:
     driven = asking(stdout_bytes=10)
 
@@ -196,13 +180,6 @@ def test_a_command_speaks_for_the_cell_up_to_its_cap() -> None:
     assert driven.send(KNOCK) == {"value": False}
     streams = [part for part in driven.ear.heard if isinstance(part, protocol.Stream)]
     assert "".join(part.text for part in streams if part.name == "stdout") == "1234512345"
-
-
-@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
-def test_a_command_whose_value_is_no_json_is_refused(value: object) -> None:
-    driven = asking()
-    driven.sandbox.commands.add("knock", lambda line, context: value)
-    assert "refused" in driven.send(KNOCK)
 
 
 @pytest.mark.parametrize(

@@ -40,12 +40,9 @@ def why(folder: Path, tmp_path: Path, private_root: Path | None = None) -> str:
     return ""
 
 
-def test_an_ordinary_folder_is_shown(tmp_path: Path) -> None:
+def test_an_ordinary_folder_is_shown_and_a_home_by_no_way(tmp_path: Path) -> None:
     assert why(tmp_path / "work", tmp_path) == ""
     assert why(tmp_path / "homes" / "me" / "work", tmp_path) == ""
-
-
-def test_a_home_is_not_shown_by_any_way(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("homes/me")
     for name in ("homes/me", "homes", ".", "link"):
         assert "home folder" in why(tmp_path / name, tmp_path)

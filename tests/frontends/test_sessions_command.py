@@ -112,11 +112,13 @@ def test_a_list_says_whose_sessions_they_are_and_what_they_take(
     assert str(notebook) in good(command("show", ID))
 
 
-def test_a_list_without_sessions_is_not_an_error(command: Command) -> None:
+def test_a_list_without_sessions_is_no_error_and_bad_usage_is_status_2(command: Command) -> None:
     done = command("list")
     assert good(done) == ""
     assert "no sessions" in done.stderr
     assert json.loads(good(command("list", "--json"))) == []
+    for words in ("", "frob", f"read {ID}", "prune", f"fork {ID} -n x", f"fork {ID} -n 0"):
+        assert command(*words.split()).returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -291,11 +293,6 @@ def test_a_fork_is_named_after_its_parent_and_its_notebook_has_the_cells(
     (tmp_path / "orders.ipynb").write_text("[not a notebook")
     assert "cells" not in good(command("bind", child, "empty.ipynb"))
     assert json.loads((tmp_path / "empty.ipynb").read_text())["cells"] == []
-
-
-def test_bad_usage_is_status_2(command: Command) -> None:
-    for words in ("", "frob", f"read {ID}", "prune", f"fork {ID} -n x", f"fork {ID} -n 0"):
-        assert command(*words.split()).returncode == 2
 
 
 def test_a_reader_that_has_had_enough_is_no_error(root: Path, environment: dict[str, str]) -> None:

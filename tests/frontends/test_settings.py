@@ -22,12 +22,15 @@ def settings(**traits: Any) -> Any:
     return KernelSettings(config=Config({"WasmKernel": traits}))
 
 
-def test_every_limit_is_a_trait_with_the_policys_description_and_default() -> None:
+def test_every_limit_is_a_trait_described_as_in_the_policy_and_listed_by_help() -> None:
     traits = KernelSettings.class_traits(config=True)
     assert set(POLICY_FIELDS) <= set(traits)
     assert all(traits[name].help for name in POLICY_FIELDS)
     assert settings().policy() == ExecutionPolicy(door=Door.KERNEL)
     assert settings(cell_timeout=0).policy().cell_timeout is None
+    command = [sys.executable, "-m", "wasm_kernel", "--help-all"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert all(f"--WasmKernel.{name}=" in told for name in POLICY_FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -70,17 +73,13 @@ def test_a_policy_file_in_the_notebooks_own_folder_is_not_taken(
         settings(policy_file="limits.toml").policy()
 
 
-def test_help_lists_every_limit() -> None:
-    command = [sys.executable, "-m", "wasm_kernel", "--help-all"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert all(f"--WasmKernel.{name}=" in told for name in POLICY_FIELDS)
-
-
-def test_published_files_lie_below_the_kernels_folder() -> None:
+def test_published_files_lie_below_the_kernels_folder_and_obeyed_suffixes_are_named() -> None:
     assert settings(publish_folder="a/b c/").published_into() == ("a", "b c")
     for name in ("/tmp", "..", "a/../b", "~/x", ".git", "a//b", "."):
         with pytest.raises(PolicyError, match=r"WasmKernel\.publish_folder"):
             settings(publish_folder=name).published_into()
+    with pytest.raises(PolicyError, match=r"WasmKernel\.publish_suffixes can't hold \.py"):
+        settings(publish_suffixes=[".csv", ".py"]).check()
 
 
 def test_published_files_lie_beside_the_notebook_that_the_server_names(
@@ -116,11 +115,6 @@ def test_a_session_id_that_is_none_is_refused_also_if_there_are_sessions(tmp_pat
     for name in ("../x", "a/b", "..", "a b"):
         with pytest.raises(SessionIdError):
             settings(session_id=name, workspace_root=str(tmp_path)).choose_session(tmp_path / "k")
-
-
-def test_suffixes_that_programs_obey_name_the_trait() -> None:
-    with pytest.raises(PolicyError, match=r"WasmKernel\.publish_suffixes can't hold \.py"):
-        settings(publish_suffixes=[".csv", ".py"]).check()
 
 
 def test_variables_of_the_host_are_passed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,10 +93,17 @@ def test_install_names_this_interpreter(tmp_path: Path) -> None:
     assert spec["env"] == {"PYTHONSAFEPATH": "1", "A": "1"}
 
 
-def test_a_place_that_can_not_be_made_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lack_is_told_and_a_warm_machine_found_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["install", "--prefix", "/proc/nowhere"]) == 1
     told = "kernels can't be written (No such file or directory). Nothing was installed. Try"
     assert told in capsys.readouterr().err
+    assert cli.main(["doctor"]) == 0
+    told = capsys.readouterr().out
+    assert "the base image with pandas and matplotlib is built" in told
+    assert "earlier versions of files are c" in told
+    for codec in ("reads JPEG", "writes JPEG", "reads WebP", "writes WebP"):
+        assert f"the codec that {codec} " in told
+    assert "the codec of Parquet " in told
 
 
 def test_install_names_our_provisioner_where_jupyter_has_it_too(
@@ -199,16 +206,6 @@ def test_an_archive_carries_the_guest_of_every_language(
     assert cli.main(["warm", "--import", str(tmp_path / "guests"), "--sha256", "0" * 64]) == 0
     images = {language.prepared.image_name for language in languages()}
     assert images < found["written"] < found["known"]
-
-
-def test_the_doctor_finds_a_warm_machine_well(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["doctor"]) == 0
-    told = capsys.readouterr().out
-    assert "the base image with pandas and matplotlib is built" in told
-    assert "earlier versions of files are c" in told
-    for codec in ("reads JPEG", "writes JPEG", "reads WebP", "writes WebP"):
-        assert f"the codec that {codec} " in told
-    assert "the codec of Parquet " in told
 
 
 def test_a_cache_that_can_not_be_written_is_named_with_what_to_do(

@@ -7,6 +7,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,50 +15,34 @@ from msgspec.structs import asdict
 
 from wasm_kernel.errors import FrameError
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.guests.protocol import FRAME_DEPTH, decode, encode
 from wasm_kernel.linux.channel import FRAME_BYTES, FRAME_NODES
 
 GOLDEN = Path(__file__).resolve().parents[2] / "runtimes" / "golden"
 
-GOOD: list[tuple[dict[str, Any], protocol.Frame]] = [
-    ({"op": "next"}, protocol.Next()),
-    ({"op": "terminate"}, protocol.Terminate()),
-    ({"op": "done", "reply": {"status": "ok"}}, protocol.Done({"status": "ok"})),
-    (
-        {"op": "display", "data": {"text/plain": "1"}, "transient": {"display_id": "a"}},
-        protocol.Display({"text/plain": "1"}, transient={"display_id": "a"}),
-    ),
-    (
-        {"op": "update_display", "data": {"application/json": [1]}, "metadata": {"a": 1}},
-        protocol.UpdateDisplay({"application/json": [1]}, metadata={"a": 1}),
-    ),
-    ({"op": "clear_output", "wait": True}, protocol.ClearOutput(True)),
-    (
-        {"op": "result", "execution_count": 3, "data": {"text/plain": "'é'"}, "metadata": {}},
-        protocol.Result(3, {"text/plain": "'é'"}),
-    ),
-    (
-        {"op": "error", "ename": "E", "evalue": "v", "traceback": ["a", "b"]},
-        protocol.ErrorOutput("E", "v", ("a", "b")),
-    ),
-    ({"op": "input", "prompt": "> ", "password": True}, protocol.Input("> ", True)),
-    ({"op": "limit", "fuel": 10, "seconds": 2}, protocol.Limit(10, 2.0)),
-    ({"op": "command", "name": "undo"}, CommandLine("undo")),
-    ({"op": "command", "name": "a", "line": "", "cell": "b"}, CommandLine("a", "", "b")),
-    (
-        {"op": "call", "function": "f", "args": [1], "kwargs": {"a": None}, "later": True},
-        protocol.CallFunction("f", [1], {"a": None}, later=True),
-    ),
-    ({"op": "item", "function": "f", "stream": 1}, protocol.NextItem("f", 1)),
-    ({"op": "finished", "seconds": 0.5}, protocol.FinishedCalls(0.5)),
-    ({"op": "drop", "number": 3}, protocol.DropCall(3)),
+GOOD: list[dict[str, Any]] = [
+    {"op": "next"},
+    {"op": "terminate"},
+    {"op": "done", "reply": {"status": "ok"}},
+    {"op": "display", "data": {"text/plain": "1"}, "transient": {"display_id": "a"}},
+    {"op": "update_display", "data": {"application/json": [1]}, "metadata": {"a": 1}},
+    {"op": "clear_output", "wait": True},
+    {"op": "result", "execution_count": 3, "data": {"text/plain": "'é'"}, "metadata": {}},
+    {"op": "error", "ename": "E", "evalue": "v", "traceback": ["a", "b"]},
+    {"op": "input", "prompt": "> ", "password": True},
+    {"op": "limit", "fuel": 10, "seconds": 2},
+    {"op": "command", "name": "a", "line": "", "cell": "b"},
+    {"op": "call", "function": "f", "args": [1], "kwargs": {"a": None}, "later": True},
+    {"op": "item", "function": "f", "stream": 1},
+    {"op": "finished", "seconds": 0.5},
+    {"op": "drop", "number": 3},
 ]
 
 
-@pytest.mark.parametrize(("message", "frame"), GOOD, ids=lambda value: str(value)[:40])
-def test_a_good_frame_is_read(message: dict[str, Any], frame: protocol.Frame) -> None:
-    assert decode(json.dumps(message).encode()) == frame
+@pytest.mark.parametrize("message", GOOD, ids=lambda message: str(message["op"]))
+def test_a_good_frame_is_read(message: dict[str, Any]) -> None:
+    found = json.loads(msgspec.json.encode(decode(json.dumps(message).encode())))
+    assert found | message == found | {"op": message["op"]}
 
 
 BAD_FIELDS: list[tuple[str, dict[str, Any]]] = [
@@ -111,13 +96,10 @@ def nested(depth: int) -> bytes:
     return b'{"op":"done","reply":{"a":' + b"[" * inner + b"]" * inner + b"}}"
 
 
-def test_the_deepest_frame_allowed_is_read_and_one_deeper_is_not() -> None:
+def test_the_deepest_frame_allowed_is_read_one_deeper_is_not_and_texts_do_not_count() -> None:
     assert isinstance(decode(nested(FRAME_DEPTH)), protocol.Done)
     with pytest.raises(FrameError, match="nested"):
         decode(nested(FRAME_DEPTH + 1))
-
-
-def test_brackets_inside_a_text_do_not_count_as_depth() -> None:
     prompt = "[{" * 1000 + '"\\'
     assert decode(encode({"op": "input", "prompt": prompt})) == protocol.Input(prompt)
 
@@ -148,13 +130,10 @@ def test_marks_in_a_text_do_not_count_as_values() -> None:
         decode(more)
 
 
-def test_the_last_of_duplicate_fields_counts_and_two_ops_are_refused() -> None:
+def test_of_duplicate_fields_the_last_counts_two_ops_are_refused_unknown_ones_ignored() -> None:
     assert decode(b'{"op":"input","prompt":"a","prompt":"b"}') == protocol.Input("b")
     with pytest.raises(FrameError):
         decode(b'{"op":"next","op":"terminate"}')
-
-
-def test_unknown_fields_are_ignored() -> None:
     forged = {"op": "input", "prompt": "", "session": "other", "cell": 7, "__class__": "x"}
     assert decode(json.dumps(forged).encode()) == protocol.Input("")
 
@@ -168,17 +147,11 @@ def test_lone_surrogates_never_come_through(reply: dict[str, Any]) -> None:
         decode(raw.encode("utf-8", "surrogatepass"))
 
 
-def test_a_long_name_of_a_type_is_cut_in_the_answer() -> None:
+def test_answers_are_short_and_requests_hold_no_surrogate_and_no_nan() -> None:
     with pytest.raises(FrameError) as caught:
         decode(json.dumps({"op": "display", "data": {"x" * 10**6: 1}}).encode())
     assert len(caught.value.why) < 200
-
-
-def test_a_lone_surrogate_in_a_request_is_replaced() -> None:
     assert json.loads(encode({"code": "a\ud800b"})) == {"code": "a?b"}
-
-
-def test_a_request_holds_no_nan() -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         encode({"a": float("nan")})
 
@@ -188,7 +161,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
-OPS = sorted({message["op"] for message, _ in GOOD})
+OPS = sorted({message["op"] for message in GOOD})
 FIELDS = [*("data", "metadata", "transient", "wait", "execution_count", "ename", "evalue")]
 FIELDS += ["traceback", "prompt", "password", "fuel", "seconds", "reply", "name", "line", "cell"]
 
@@ -203,11 +176,15 @@ def read(data: bytes) -> dict[str, Any]:
     return found
 
 
-def test_every_golden_frame_of_the_guest_is_read() -> None:
+def test_every_golden_frame_is_read_and_every_request_is_what_the_host_writes() -> None:
     assert bool(golden()) == GOLDEN.is_dir()
     for name, data in golden().items():
         if read(data).get("op") in OPS:
             assert isinstance(decode(data), protocol.Frame), name
+    for name, data in golden().items():
+        message = read(data)
+        if message.get("op") not in OPS:
+            assert encode(message) == data, name
 
 
 def test_the_bytes_behind_a_frame_are_not_read_as_json() -> None:
@@ -216,13 +193,6 @@ def test_the_bytes_behind_a_frame_are_not_read_as_json() -> None:
     assert len(frame.raw) == 2 * protocol.FRAME_DEPTH * 10_000
     with pytest.raises(FrameError, match="larger"):
         decode(b'{"op":"call","function":"f"}\0' + bytes(FRAME_BYTES))
-
-
-def test_every_golden_request_and_answer_is_what_the_host_writes() -> None:
-    for name, data in golden().items():
-        message = read(data)
-        if message.get("op") not in OPS:
-            assert encode(message) == data, name
 
 
 def sent_or_refused(data: bytes) -> None:
@@ -246,7 +216,7 @@ def test_any_values_in_known_fields_are_read_or_refused(op: str, fields: dict[st
     sent_or_refused(json.dumps({"op": op, **fields}).encode())
 
 
-@given(st.sampled_from([json.dumps(message).encode() for message, _ in GOOD]), st.data())
+@given(st.sampled_from([json.dumps(message).encode() for message in GOOD]), st.data())
 def test_a_good_frame_with_one_byte_changed_is_read_or_refused(
     good: bytes, data: st.DataObject
 ) -> None:

@@ -18,16 +18,13 @@ from wasm_kernel.integrations.guest_commands import (
 from wasm_kernel.integrations.results import value_of
 
 
-def test_long_texts_and_lists_are_variables(agent: AgentSandbox) -> None:
+def test_long_texts_and_lists_are_variables_and_values_are_literals(agent: AgentSandbox) -> None:
     text = "a\n" + "é" * 5_000_000 + "z"  # too long for one call
     rows = [{"a": [None, "é" * 1000]}] * 9000  # too large, as well
     agent.set_variables({"text": text, "empty": "", "numbers": [1, None], "rows": rows})
     code = "len(text), text[:3], text[-2:], set(text) == set('a\\néz'), empty, numbers"
     assert value_of(agent.run(code)) == (len(text), "a\né", "éz", True, "", [1, None])
     assert value_of(agent.run("len(rows), rows[-1]")) == (len(rows), rows[-1])
-
-
-def test_values_are_literals_or_their_text(agent: AgentSandbox) -> None:
     found = [value_of(agent.run(code)) for code in ("'a'", "{1: 2.5}", "object", "x = 1")]
     assert found == ["a", {1: 2.5}, "object", None]
 
@@ -103,7 +100,9 @@ def commands(agent: AgentSandbox) -> GuestCommands:
     return agent.commands()
 
 
-def test_a_command_gets_input_folder_and_environment(commands: GuestCommands) -> None:
+def test_a_command_gets_input_and_environment_and_forges_no_status(
+    commands: GuestCommands,
+) -> None:
     script = 'sort; pwd; echo "$A"; echo no >&2; exit 3'
     given = b"b\na\n"
     ran = commands.run(["sh", "-c", script], stdin=given, folder="/tmp", environment={"A": "é"})
@@ -111,6 +110,8 @@ def test_a_command_gets_input_folder_and_environment(commands: GuestCommands) ->
     assert ran.stdout == "a\nb\n/tmp\né\n".encode()
     assert commands.run("echo 1 | wc -l").stdout == b"1\n"
     assert commands.run(["nothing"]).returncode == 127
+    forged = "import subprocess; subprocess.run = None; _wasm_kernel_take('status', b'9' * 4000)"
+    assert commands.run(["python", "-c", forged]).returncode == 1
 
 
 def test_files_are_read_and_written(commands: GuestCommands) -> None:
@@ -138,11 +139,6 @@ def test_output_and_time_are_limited(commands: GuestCommands) -> None:
     with pytest.raises(TimeoutError):
         commands.run("sleep 60", seconds=0.2)
     assert commands.run("echo on").stdout == b"on\n"
-
-
-def test_a_forged_status_is_a_failure(commands: GuestCommands) -> None:
-    forged = "import subprocess; subprocess.run = None; _wasm_kernel_take('status', b'9' * 4000)"
-    assert commands.run(["python", "-c", forged]).returncode == 1
 
 
 async def test_a_dropped_command_ends_no_other(

@@ -8,18 +8,20 @@ import resource
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
 from tests.faces import raising
 from tests.nobody import as_nobody
 from tests.tasks import cancelled_after
-from wasm_kernel.linux import files, trees
+from wasm_kernel.linux import files, trees, walks
 from wasm_kernel.linux.files import link_or_copy
-from wasm_kernel.linux.folders import Folder, NotRegular, TooLong
+from wasm_kernel.linux.folders import Folder, NotRegular, TooLong, open_folder
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
-from wasm_kernel.linux.walks import FolderWalk
+from wasm_kernel.linux.walks import FolderWalk, Lookup
 
 DEEP = 300  # more folders than this process may have files open
 
@@ -253,3 +255,118 @@ def test_a_link_left_aside_does_not_lead_a_writer_out(inside: Path, outside: Pat
         file.write(b"new")
     assert (inside / "head").read_bytes() == b"new"
     assert (outside / "key").read_text() == "secret"
+
+
+DEPTH = 900  # paths beyond PATH_MAX, and more folders than this process may have files open
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "top").mkdir()
+    yield tmp_path / "top"
+    trees.remove_tree(tmp_path / "top")
+
+
+def dig(folder: Path, levels: int) -> None:
+    with FolderWalk(folder) as way:
+        for _ in range(levels):
+            os.mkdir("deep", dir_fd=way.fd)
+            way.enter("deep")
+        descriptor = os.open("treasure", os.O_CREAT | os.O_WRONLY, dir_fd=way.fd)
+        os.write(descriptor, b"12345")
+        os.close(descriptor)
+
+
+@contextmanager
+def open_folder_at(path: Path) -> Iterator[int]:
+    with Folder(open_folder(path)) as folder:
+        yield folder.fd
+
+
+def names_in(folder: Path, *, force: bool = False) -> list[str]:
+    with open_folder_at(folder) as opened:
+        return ["/".join([*e.path, e.name]) for e in walks.entries(opened, force=force)]
+
+
+def size_of(folder: Path) -> int:
+    with open_folder_at(folder) as opened:
+        return walks.size_of(opened)
+
+
+def test_a_file_with_two_names_counts_once(top: Path) -> None:
+    (top / "one").write_bytes(b"x" * 1000)
+    (top / "two").hardlink_to(top / "one")
+    (top / "other").write_bytes(b"x")
+    assert size_of(top) == 1001
+
+
+@pytest.mark.parametrize("path", ["../victim", "a/../../victim", "..", "a/./b", "a//b", "", "a\0"])
+def test_a_lookup_leads_nowhere_outside(top: Path, path: str) -> None:
+    (top / "a").mkdir()
+    with open_folder_at(top) as opened, Lookup(opened) as lookup:
+        with pytest.raises(OSError, match="Invalid argument"):
+            lookup.parent(path, make=True)
+        assert lookup.parent("a/b")[1] == "b"
+
+
+def test_a_link_is_named_and_not_followed(top: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("x" * 100)
+    (top / "out").symlink_to(tmp_path / "outside")
+    (top / "file").symlink_to(tmp_path / "outside" / "secret")
+    (top / "round").symlink_to(top)
+    assert sorted(names_in(top)) == ["file", "out", "round"]
+    assert size_of(top) == 0
+    with open_folder_at(top) as folder:
+        trees.remove_contents(folder)
+    assert list(top.iterdir()) == []
+    assert (tmp_path / "outside" / "secret").exists()
+    (top / "link").symlink_to(tmp_path / "outside")
+    with pytest.raises(OSError, match=r"directory|links"), open_folder_at(top / "link"):
+        pass
+
+
+def test_a_tree_deeper_than_descriptors_and_paths_go(top: Path) -> None:
+    dig(top, DEPTH)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    try:
+        assert size_of(top) == 5
+        with open_folder_at(top) as folder:
+            trees.remove_contents(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert list(top.iterdir()) == []
+
+
+def test_closed_folders_are_left_out_and_opened_only_by_force(top: Path) -> None:
+    for mode in (0o000, 0o400, 0o100, 0o500):
+        closed = top / f"{mode:o}"
+        closed.mkdir()
+        (closed / "file").write_bytes(b"x" * 10)
+        closed.chmod(mode)
+    with as_nobody(top):
+        shown = names_in(top)
+        assert [name for name in shown if "/" in name] == ["500/file"]
+        assert len(shown) == 5
+        assert size_of(top) == 10
+        with open_folder_at(top) as folder:
+            trees.remove_contents(folder)
+        assert list(top.iterdir()) == []
+
+
+def test_a_folder_that_is_not_ours_to_open_is_an_error(top: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs another user's folder")
+    (top / "ours").mkdir()
+    with as_nobody(top):
+        os.seteuid(0)
+        (top / "theirs").mkdir(mode=0o700)
+        (top / "theirs" / "file").touch()
+        os.seteuid(65534)
+        with open_folder_at(top) as folder, pytest.raises(PermissionError):
+            trees.remove_contents(folder)
+
+
+names = st.sampled_from(["a", "b", "c", "\udcff", "new\nline", ".hidden", "-", "ä"])
+paths = st.lists(names, min_size=1, max_size=4).map(tuple)

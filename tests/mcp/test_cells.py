@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import struct
+import uuid
+from contextlib import ExitStack
 from pathlib import Path
+
+import pytest
+from mcp.shared.exceptions import MCPError
 
 from tests.faces import wait_for
 from tests.mcp.clients import Agent, Agents
 from tests.network.servers import serving
+from wasm_kernel import write_session_file
 
 TOOLS = """\
 from textwrap import dedent
@@ -32,7 +39,7 @@ def size_of(png: str) -> tuple[int, int]:
     return width, height
 
 
-def test_streams_are_marked_and_the_last_value_is_shown(stdio: Agent) -> None:
+def test_streams_are_marked_and_the_last_value_or_table_is_shown_as_text(stdio: Agent) -> None:
     answer = stdio.call(
         "execute_code", code="import sys; print('a'); print('b', file=sys.stderr); 6*7"
     )
@@ -40,9 +47,6 @@ def test_streams_are_marked_and_the_last_value_is_shown(stdio: Agent) -> None:
     assert "no output" in stdio.call("execute_code", code="x = 1").text
     assert stdio.begin("execute_code", code="1").result().structured_content is None
     assert "[help]\nSignature: print(" in stdio.call("execute_code", code="print?").text
-
-
-def test_a_table_comes_as_text(stdio: Agent) -> None:
     said = stdio.says("import pandas as pd; pd.DataFrame({'a': [1, 2], 'b': ['x', 'y']})")
     assert said.split() == ["a", "b", "0", "1", "x", "1", "2", "y"]
     styled = stdio.call("execute_code", code="pd.DataFrame({'a': [1]}).style")
@@ -50,13 +54,20 @@ def test_a_table_comes_as_text(stdio: Agent) -> None:
     assert "0x" not in styled.text
 
 
-def test_an_error_has_its_traceback_and_a_hint(stdio: Agent) -> None:
+def test_errors_have_a_traceback_a_hint_and_the_things_that_are_not_there(stdio: Agent) -> None:
     answer = stdio.fails("def f(): open('nowhere.csv')\nf()")
     assert "FileNotFoundError" in answer
     assert "in f()" in answer
     assert "write_file" in answer
     assert "\x1b" not in answer
     assert "notebook" not in answer
+    network = stdio.call("execute_code", code="import urllib.request as u; u.urlopen('http://a.b')")
+    assert "network" in network.text
+    missing = stdio.call("execute_code", code="import torch")
+    assert "torch" in missing.text
+    assert "install_packages" not in missing.text  # the tool can't install this package
+    missing = stdio.call("execute_code", code="import nonesuch")
+    assert "install_packages" in missing.text
 
 
 def test_a_figure_is_shown_and_saved_a_large_one_smaller_than_it_is_saved(stdio: Agent) -> None:
@@ -83,15 +94,22 @@ def test_long_output_is_cut_in_the_reply_and_whole_in_a_file(stdio: Agent) -> No
     assert "30,002 characters left out" in marks.text
 
 
-def test_many_displays_are_bounded(stdio: Agent) -> None:
+def test_many_displays_are_bounded_and_half_characters_break_no_reply(stdio: Agent) -> None:
     code = "from IPython.display import display\nfor i in range(100): display('x' * 5_000)"
     answer = stdio.call("execute_code", code=code)
     assert len(answer.text) < 70_000
     (link,) = answer.links
     assert len(stdio.ask("read_resource", link.uri).contents[0].text) > 400_000
+    code = "from IPython.display import display; display({'text/plain': 'a\\ud800b'}, raw=True)"
+    assert "[display]\na?b" in stdio.call("execute_code", code=code).text
+    answer = stdio.call("execute_code", code="print('\\udcff' if False else 'fine'); '\\ud800'")
+    assert "fine" in answer.text
+    stdio.call("execute_code", code="open(b'\\xff.txt', 'w').close()")
+    assert not stdio.call("list_files").failed
+    assert "KeyError" in stdio.call("execute_code", code="raise KeyError('\\ud800')").text
 
 
-def test_an_invalid_image_is_not_shown(stdio: Agent) -> None:
+def test_invalid_and_too_large_pictures_are_not_shown(stdio: Agent) -> None:
     code = (
         "from IPython.display import display, Image\ndisplay(Image(data=b'x' * 50, format='png'))"
     )
@@ -100,9 +118,6 @@ def test_an_invalid_image_is_not_shown(stdio: Agent) -> None:
     assert "can't be shown" in answer.text
     stdio.call("write_file", path="a.png", content="no image")
     assert not stdio.call("read_file", path="a.png").images
-
-
-def test_large_pictures_that_the_guest_cannot_read_are_not_shown(stdio: Agent) -> None:
     for width, shown in ((9000, 0), (900, 1)):
         head = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08" + struct.pack(">HH", 600, width)
         data = base64.b64encode(head + b"\x03" * 10 + b"\xff\xd9").decode()
@@ -112,16 +127,6 @@ def test_large_pictures_that_the_guest_cannot_read_are_not_shown(stdio: Agent) -
     stdio.call("execute_code", code=code)
     (smaller,) = stdio.call("read_file", path="a.jpg").images
     assert max(size_of(smaller.data)) == 1568
-
-
-def test_halves_of_characters_break_no_reply(stdio: Agent) -> None:
-    code = "from IPython.display import display; display({'text/plain': 'a\\ud800b'}, raw=True)"
-    assert "[display]\na?b" in stdio.call("execute_code", code=code).text
-    answer = stdio.call("execute_code", code="print('\\udcff' if False else 'fine'); '\\ud800'")
-    assert "fine" in answer.text
-    stdio.call("execute_code", code="open(b'\\xff.txt', 'w').close()")
-    assert not stdio.call("list_files").failed
-    assert "KeyError" in stdio.call("execute_code", code="raise KeyError('\\ud800')").text
 
 
 def test_changed_files_are_named_and_linked(stdio: Agent) -> None:
@@ -169,16 +174,6 @@ def test_a_time_limit_keeps_variables(stdio: Agent) -> None:
     late = stdio.call("execute_code", code="kept", timeout_seconds=100_000)
     assert "600 seconds here" in late.text.splitlines()[0]
     assert "[result]\n7" in late.text
-
-
-def test_things_that_a_sandbox_lacks_are_named_in_words(stdio: Agent) -> None:
-    network = stdio.call("execute_code", code="import urllib.request as u; u.urlopen('http://a.b')")
-    assert "network" in network.text
-    missing = stdio.call("execute_code", code="import torch")
-    assert "torch" in missing.text
-    assert "install_packages" not in missing.text  # the tool can't install this package
-    missing = stdio.call("execute_code", code="import nonesuch")
-    assert "install_packages" in missing.text
 
 
 def test_advice_is_what_an_agent_can_do(agents: Agents, tmp_path: Path) -> None:
@@ -272,3 +267,173 @@ def test_the_content_of_a_session_is_told_with_times_and_names(stdio: Agent) -> 
     listed = stdio.call("list_active_sessions").text
     assert re.search(r'session="[\w-]+" of process: .* disk \d', listed)
     assert not stdio.call("get_workspace_info", session=re.findall(r'"([\w-]+)"', listed)[0]).failed
+
+
+def test_files_come_in_and_go_out(stdio: Agent) -> None:
+    assert not stdio.call("write_file", path="in/data.csv", content="a,b\n1,2\n").failed
+    assert stdio.says("open('in/data.csv').read()") == "'a,b\\n1,2\\n'"
+    for pattern in ("**/*.csv", "in", "/app/in/", "/app", ".", ""):
+        assert "in/data.csv" in stdio.call("list_files", pattern=pattern, session="").text
+    assert stdio.call("read_file", path="/app/in/data.csv").text == "a,b\n1,2\n"
+    data = base64.b64encode(b"\x00\xff").decode()
+    stdio.call("write_file", path="raw.bin", content=data, encoding="base64")
+    assert "not a text" in stdio.call("read_file", path="raw.bin").text
+    assert stdio.call("read_file", path="raw.bin", encoding="base64").text == data
+    assert not stdio.call("delete_file", path="in", recursive=True).failed
+    assert "no such file" in stdio.call("list_files", pattern="in/*").text
+
+
+def test_a_long_text_comes_in_parts_and_wrong_arguments_are_refused(stdio: Agent) -> None:
+    stdio.call("write_file", path="long.txt", content="x" * 30_000)
+    assert "offset=20000" in stdio.call("read_file", path="long.txt").text
+    rest = stdio.call("read_file", path="long.txt", offset=20_000).text
+    assert rest == "x" * 10_000
+    assert "there are: code" in stdio.call("execute_code", code="1", timeout=5).text
+    assert "code" in stdio.call("execute_code").text
+    assert "python" in stdio.call("execute_code", code="1", language="cobol").text
+    assert "base64" in stdio.call("write_file", path="x", content="?", encoding="base64").text
+    answer = stdio.call("read_file", path="nothing.txt")
+    assert answer.failed
+    assert "nothing.txt" in answer.text
+
+
+def test_no_path_leads_out_of_a_session(stdio: Agent) -> None:
+    stdio.says("1")
+    handle = stdio.call("list_sessions").handle
+    outer = ("../x", "/etc/passwd", "a/../../x", ".metadata.json", "\x00", "..\\x", "/app/../x")
+    calls: dict[str, dict[str, object]] = {"read_file": {}, "write_file": {"content": "x"}}
+    calls["delete_file"] = {"recursive": True}
+    for path in outer:
+        for tool, more in calls.items():
+            answer = stdio.call(tool, path=path, **more)
+            assert answer.failed, (tool, path)
+            assert "/root" not in answer.text
+            assert "sessions/" not in answer.text
+        with pytest.raises(MCPError):
+            stdio.ask("read_resource", f"workspace://{handle}/{path}")
+
+
+def test_files_of_the_host_count_too_and_stay_if_they_are_kept(
+    agents: Agents, tmp_path: Path
+) -> None:
+    policy, folder = tmp_path / "policy.toml", tmp_path / "kept"
+    policy.write_text("workspace_bytes = 1_000_000\nworkspace_files = 10\n")
+    options = ("--policy", str(policy), "--workspace", str(folder), "--keep")
+    with ExitStack() as leaving:
+        agent = Agents(agents.environment, leaving).stdio(*options)
+        for number in range(3):
+            assert not agent.call("write_file", path=f"{number}.txt", content="x" * 300_000).failed
+        refused = agent.call("write_file", path="last.txt", content="x" * 300_000)
+        assert refused.failed
+        assert "may be 10 and take 976.6 KiB" in refused.text
+        cut = agent.call("execute_code", code="print('y' * 150_000)")
+        assert "could not be saved" in cut.text
+        assert agent.says("1 + 1") == "2"
+        assert not agent.call("write_file", path="0.txt", content="y" * 300_000).failed
+        for name in ("1.txt", "2.txt"):
+            agent.call("delete_file", path=name)
+        calls = [agent.begin("write_file", path=f"{n}", content="x" * 300_000) for n in range(9)]
+        assert sum(not call.result().is_error for call in calls) == 2  # no more have room
+    assert len([*folder.glob("*/[!.]*")]) == 3
+
+
+def test_history_is_taken_back_and_forked(stdio: Agent) -> None:
+    stdio.says("n = 1")
+    stdio.call("checkpoint", name="one")
+    stdio.says("n = 2")
+    stdio.says("n = 3; open('three', 'w').close()")
+    undone = stdio.call("undo").text
+    assert "n = 3" in undone
+    assert "Files that stay as they are: three. Run the cell %restore --files to" in undone
+    assert "1 removed (three)" in stdio.call("execute_code", code="%restore --files").text
+    refused = stdio.call("execute_code", code="new = %fork")
+    assert "fork_session" in refused.text  # no tool could reach the fork
+    assert stdio.says("n") == "2"
+    fork = stdio.call("fork_session").handle
+    stdio.says("n += 40", session=fork)
+    assert stdio.says("n", session=fork) == "42"
+    assert stdio.says("n") == "2"
+    stdio.call("restore", name="one")
+    assert stdio.says("n") == "1"
+    assert "no" in stdio.call("restore", name="nowhere").text
+    number = stdio.call("execute_code", code="n = 7").text.split("cell ")[1].split()[0]
+    stdio.says("n = 8")
+    assert not stdio.call("restore", name=int(number)).failed
+    assert stdio.says("n") == "7"
+    stdio.call("destroy_session", session=fork)
+
+
+def test_a_new_session_follows_on_one_that_was_reset_or_destroyed(stdio: Agent) -> None:
+    stdio.says("open('kept.txt', 'w').write('x'); gone = 1")
+    stdio.call("reset_session")
+    assert "NameError" in stdio.call("execute_code", code="gone").text
+    assert "kept.txt" in stdio.call("list_files").text
+    page = "from IPython.display import HTML, display\ndisplay(HTML('<i></i>'))"
+    saved = []
+    for _ in range(2):
+        stdio.call("reset_session")  # numbers of cells begin again
+        saved += re.findall(r"/app/(\S+\.html)", stdio.call("execute_code", code=page).text)
+    assert len({*saved}) == 2
+    assert all(name in stdio.call("list_files").text for name in saved)
+    stdio.call("destroy_session")
+    assert "No files yet" in stdio.call("list_files").text
+    assert not stdio.says("import os; os.listdir()").strip("[]")
+
+
+def test_packages_that_cannot_be_installed_name_what_is_there(stdio: Agent) -> None:
+    assert "without options" in stdio.call("install_packages", packages=["--index-url", "x"]).text
+    runtimes = stdio.call("list_runtimes").text
+    assert "python: Python 3" in runtimes
+    assert "pandas" in runtimes
+    assert "numpy" in stdio.call("install_packages", packages=["numpy"]).text
+    other = stdio.call("create_session", language="typescript").handle
+    refused = stdio.call("install_packages", packages=["Not/A/Name"], session=other)
+    assert "not the name of a package, such as lodash" in refused.text
+    stdio.call("destroy_session", session=other)
+
+
+def test_tools_tell_what_they_do(stdio: Agent) -> None:
+    tools = {each.name: each for each in stdio.ask("list_tools").tools}
+    assert len(tools) == 18
+    assert tools["list_files"].annotations.read_only_hint
+    assert tools["destroy_session"].annotations.destructive_hint
+    assert all(each.output_schema is None for each in tools.values())
+    assert all(len(each.description) < 400 for each in tools.values())
+    assert len(stdio.client.instructions or "") < 2000
+    shown = [
+        each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in tools.values()
+    ]
+    assert len(json.dumps(shown, separators=(",", ":"))) < 6_300  # each conversation has them
+    languages = ["python", "javascript", "typescript"]
+    named = [each.input_schema["properties"].get("language") for each in tools.values()]
+    assert {"type": "string", "enum": languages} in named
+
+
+def test_folders_of_a_policy_are_told_of_listed_and_read(
+    agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, rest = tmp_path / "data", tmp_path / "rest"
+    others = rest / "sessions"
+    monkeypatch.setenv("XDG_STATE_HOME", agents.environment["XDG_STATE_HOME"])
+    write_session_file(str(uuid.uuid4()), "theirs.txt", b"x", others)
+    (data / "in").mkdir(parents=True)
+    (data / "in" / "a.csv").write_text("a,b\n1,2\n")
+    (data / "out").symlink_to("/etc")
+    policy = tmp_path / "policy.toml"
+    policy.write_text('mounts = ["data:/data"]\n')
+    agent = agents.stdio("--policy", str(policy), "--mount", f"{rest}:/rest:rw")
+    assert "/data (read-only), /rest (writable)" in (agent.client.instructions or "")
+    for pattern in ("/data", "/data/in/", "/data/*/*.csv"):
+        assert agent.call("list_files", pattern=pattern).text == "/data/in/a.csv"
+    assert agent.call("read_file", path="/data/in/a.csv").text == "a,b\n1,2\n"
+    assert agent.says("open('/data/in/a.csv').read()") == "'a,b\\n1,2\\n'"
+    assert "/data (read-only)" in agent.call("get_workspace_info").text
+    refused = [agent.call("write_file", path="/data/x", content="x")]
+    refused.append(agent.call("delete_file", path="/data/in/a.csv"))
+    assert all("/app alone" in each.text for each in refused)
+    hidden = [f"/rest/sessions/{each.name}/theirs.txt" for each in others.iterdir()]
+    assert hidden
+    for path in (*hidden, "/data/out/hostname", "/data/../data/in/none", "/data/in"):
+        assert agent.call("read_file", path=path).failed
+    for folder in ("/rest", "/rest/sessions", "/data/out"):
+        assert "theirs.txt" not in agent.call("list_files", pattern=folder).text

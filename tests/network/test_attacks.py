@@ -171,17 +171,14 @@ async def test_a_request_that_can_be_read_in_two_ways_is_not_sent(
     assert len(http.seen) == seen
 
 
-async def test_a_host_header_with_another_name_is_not_sent(rule: NetworkRule, http: Server) -> None:
+async def test_requests_for_others_or_upon_others_are_refused(
+    rule: NetworkRule, http: Server
+) -> None:
     others = (f"localhost:{http.port + 1}", "localhost", f"a@localhost:{http.port}")
     for value in ("evil.org", *others):
         data = f"GET / HTTP/1.1\r\nHost: {value}\r\n\r\n".encode()
         with pytest.raises(ConnectionError, match="Host"):
             await exchange(network(rule), http.port, data)
-
-
-async def test_a_second_request_on_top_of_the_first_is_refused(
-    rule: NetworkRule, http: Server
-) -> None:
     data = get(http.port, "POST /smuggled HTTP/1.1", "Content-Length: 1\r\n") + b"x"
     with pytest.raises(ConnectionError, match="before the answer"):
         await exchange(network(rule), http.port, data + get(http.port))
@@ -221,7 +218,7 @@ async def test_bytes_are_limited(rule: NetworkRule, http: Server, limit: str) ->
     assert net.used[1] < 2_000_000
 
 
-async def test_an_upload_beyond_its_bytes_ends(rule: NetworkRule, http: Server) -> None:
+async def test_uploads_and_answers_end_by_bytes_and_time(rule: NetworkRule, http: Server) -> None:
     net = network(limited(rule, request_bytes=1_000_000))
     head = get(http.port, "POST / HTTP/1.1", "Content-Length: 100000000\r\n")
     with pytest.raises(PermissionError, match="1,000,000"):
@@ -232,9 +229,6 @@ async def test_an_upload_beyond_its_bytes_ends(rule: NetworkRule, http: Server) 
                 await asyncio.wait_for(net.send(number, 0, bytes(500_000)), PATIENCE)
         finally:
             await net.close_all()
-
-
-async def test_an_endless_answer_ends_by_its_time(rule: NetworkRule, http: Server) -> None:
     net = network(limited(rule, seconds=1.0))
     with pytest.raises(TimeoutError, match="1 seconds"):
         await read_all(net, http.port, get(http.port, "GET /chunks/100000 HTTP/1.1"))

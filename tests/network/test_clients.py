@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.faces import PATIENCE, error_of, says, wait_for
+from tests.guests.javascript.conftest import value
 from tests.network.servers import Server
 from tests.network.test_attacks import exchange, get, network
 from wasm_kernel import ExecutionPolicy, create_sandbox
@@ -62,9 +63,10 @@ WORKING = {
 }
 
 
-def test_clients_work_unmodified(sandbox: Sandbox) -> None:
+def test_clients_work_unmodified_and_session_info_shows_the_rules(sandbox: Sandbox) -> None:
     for code, expected in WORKING.items():
         assert says(sandbox, code) == expected, code
+    assert "https://localhost" in says(sandbox, "info = %session_info\nprint(info['network'])")
 
 
 @pytest.mark.parametrize("scheme", ["H", "S"])
@@ -90,10 +92,14 @@ def test_a_session_keeps_its_connection_also_over_cells(sandbox: Sandbox, https:
     assert says(sandbox, "print((await client.get(S + '/csv')).status_code)") == "200"
 
 
-def test_a_time_out_of_the_client_ends_the_wait(sandbox: Sandbox) -> None:
+def test_a_clients_time_out_and_a_refused_connection_reach_the_cell(sandbox: Sandbox) -> None:
     code = "import requests; requests.get(S + '/slow/30', timeout=0.5)"
     assert error_of(sandbox.execute(code)).startswith("ReadTimeout")
     assert says(sandbox, "print(requests.get(S + '/csv').status_code)") == "200"
+    result = sandbox.execute("import urllib.request as u; u.urlopen('http://localhost:1')")
+    assert "localhost can't be reached on port 1" in error_of(result)
+    assert "The setting is network." in error_of(result)
+    assert result.stderr.count("[wasm-kernel]") == 1
 
 
 def test_an_interrupt_amid_a_transfer_keeps_the_variables(sandbox: Sandbox, http: Server) -> None:
@@ -103,13 +109,6 @@ def test_an_interrupt_amid_a_transfer_keeps_the_variables(sandbox: Sandbox, http
     sandbox.interrupt()
     assert error_of(future.result()).startswith("KeyboardInterrupt")
     assert says(sandbox, "print(kept, requests.get(S + '/csv').status_code)") == "42 200"
-
-
-def test_a_refused_connection_is_one_in_the_cell(sandbox: Sandbox) -> None:
-    result = sandbox.execute("import urllib.request as u; u.urlopen('http://localhost:1')")
-    assert "localhost can't be reached on port 1" in error_of(result)
-    assert "The setting is network." in error_of(result)
-    assert result.stderr.count("[wasm-kernel]") == 1
 
 
 def test_a_request_whose_connection_is_reset_is_not_sent_again(
@@ -161,10 +160,6 @@ def test_undo_says_that_requests_stay_sent_and_clients_go_on(sandbox: Sandbox) -
     says(sandbox, "kept.get(S + '/csv'); kept.get(S + '/csv')")
     sandbox.undo()
     assert says(sandbox, "print(kept.get(S + '/csv').text[:3])") == "a,b"
-
-
-def test_session_info_shows_the_rules(sandbox: Sandbox) -> None:
-    assert "https://localhost" in says(sandbox, "info = %session_info\nprint(info['network'])")
 
 
 @pytest.mark.parametrize("client", ["requests", "httpx"])
@@ -250,3 +245,99 @@ def test_requests_go_through_the_owners_proxy(
         b"CONNECT " + target if scheme == "https" else b"GET http://" + target
     )
     assert b"Proxy-Authorization: Basic" in heads[0]
+
+
+IN_PIECES = """
+const sizes = []
+for await (const piece of (await fetch(S + '/chunks/3')).body) sizes.push(piece.length)
+sizes.join()
+"""
+AT_ONCE = """
+const all = await Promise.all([...Array(10)].map(() => fetch(S + '/slow/1')))
+all.filter((each) => each.ok).length
+"""
+PARTS = """
+const answer = await fetch(S + '/status/404'), copy = (await fetch(S + '/csv')).clone()
+;[answer.status, answer.ok, copy.headers.get('Content-Length'), (await copy.text()).length]
+"""
+AGAIN = """
+const sent = await fetch(`${S}/to?${H}/echo`, { headers: { Authorization: 'x', 'X-Kept': 'y' } })
+;[sent.redirected, (await sent.json()).map(([name]) => name).join()]
+"""
+
+
+@pytest.fixture(scope="module")
+def javascript(
+    rule: NetworkRule, http: Server, https: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sandbox]:
+    """A sandbox of JavaScript, whose cells know both servers as H and S."""
+    folder, policy = tmp_path_factory.mktemp("javascript"), ExecutionPolicy(network=[rule])
+    with create_sandbox("javascript", folder, policy, pip=True) as made:
+        assert made.execute(f"const H = {http.url!r}, S = {https.url!r}").success
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("(await (await fetch(H + '/echo', { headers: { A: 'b' } })).json())[1].join()", "'a,b'"),
+        ("(await (await fetch(S + '/zeros/1000000')).arrayBuffer()).byteLength", "1000000"),
+        (
+            ("await (await fetch(S, { method: 'POST', body: new Uint8Array(1_000_000) })).text()"),
+            "'1000000'",
+        ),
+        (IN_PIECES, "'5,5,5'"),
+        (AT_ONCE, "10"),
+        (PARTS, "[ 404, false, '12', 12 ]"),
+        (AGAIN, "[ true, 'Host,x-kept' ]"),
+        ("Object.getOwnPropertyNames(globalThis).filter((name) => /network/.test(name))", "[]"),
+    ],
+)
+def test_fetch_works(javascript: Sandbox, code: str, shown: str) -> None:
+    assert value(javascript, code) == shown
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            "await fetch('https://example.org/')",
+            (
+                "example.org can't be reached on port 443: no rule of this sandbox's network "
+                "allows it. The setting is network."
+            ),
+        ),
+        ("await fetch('http://2130706433/')", "127.0.0.1 can't be reached"),
+        ("await fetch(S + '/to?http://169.254.169.254/')", "169.254.169.254 can't be reached"),
+        ("await fetch('https://user:word@localhost/')", "has no user"),
+        ("await fetch(S, { headers: { A: 'b\\r\\nHost: c' } })", "is not valid"),
+        ("await fetch(S, { method: 'GET / HTTP/1.1\\r\\nA: b' })", "is not valid"),
+        ("await (await fetch(S + '/cut')).text()", "fetch failed"),
+        ("await fetch(S + '/slow/9', { signal: AbortSignal.timeout(100) })", "time is over"),
+    ],
+)
+def test_fetch_says_why_it_failed(javascript: Sandbox, code: str, words: str) -> None:
+    assert words in error_of(javascript.execute(code))
+
+
+def test_an_interrupt_ends_a_fetch_and_keeps_the_variables(
+    javascript: Sandbox, http: Server, https: Server
+) -> None:
+    future = javascript.submit("const kept = 42\nawait fetch(S + '/slow/60')")
+    wait_for(lambda: any(path == "/slow/60" for _, path, _ in https.seen))
+    javascript.interrupt()
+    assert error_of(future.result()).startswith("KeyboardInterrupt")
+    for number in range(12):  # some interrupts come as a fetch begins a call
+        before = len(http.seen)
+        future = javascript.submit("while (true) await (await fetch(H + '/csv')).text()")
+        while len(http.seen) == before:
+            time.sleep(0.0002 * number)
+        javascript.interrupt()
+        assert error_of(future.result()).startswith("KeyboardInterrupt")
+    assert value(javascript, "[kept, (await fetch(S + '/csv')).status]") == "[ 42, 200 ]"
+
+
+@pytest.mark.soak
+def test_a_client_of_npm_works(javascript: Sandbox) -> None:
+    assert javascript.execute("%npm install ky@1").success
+    assert value(javascript, "import ky from 'ky'; await ky(S + '/csv').text()")[:4] == "'a,b"

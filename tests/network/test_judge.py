@@ -63,10 +63,13 @@ def test_a_denied_host_is_denied_on_all_ports_and_for_both_schemes() -> None:
                 judge.request(scheme, "b.a.org", port, "GET", "/")
 
 
-def test_a_plain_request_needs_a_rule_for_http() -> None:
+def test_a_plain_request_needs_a_rule_for_http_and_a_slip_in_a_url_is_told() -> None:
     judge = Judge((NetworkRule("a.org", ports=(443, 8443)),), Door.PROGRAM)
     with pytest.raises(NetworkRefused):
         judge.request("http", "a.org", 8443, "GET", "/")
+    for slip in ("htp://a.org", "https:///x", "https://"):
+        with pytest.raises(PolicyError, match=f"takes https://HOST/PATH, .*, not '{slip}'"):
+            NetworkRule.parse(slip)
 
 
 def test_methods_and_rates_are_limited() -> None:
@@ -96,21 +99,12 @@ def test_a_rule_that_means_nothing_is_refused(given: Any) -> None:
         NetworkRule.parse(given)
 
 
-def test_a_url_with_a_slip_is_told_how_one_looks() -> None:
-    for slip in ("htp://a.org", "https:///x", "https://"):
-        with pytest.raises(PolicyError, match=f"takes https://HOST/PATH, .*, not '{slip}'"):
-            NetworkRule.parse(slip)
-
-
-def test_hosts_have_one_spelling() -> None:
+def test_hosts_have_one_spelling_and_localhost_is_this_machine_alone() -> None:
     assert plain_host("EXAMPLE.org.") == "example.org"
     assert plain_host("0:0:0:0:0:0:0:1") == "::1"
     assert not NetworkRule("127.0.0.1").leads_to(ipaddress.ip_address("127.0.0.2"))
     with contextlib.suppress(PolicyError):
         assert NetworkRule.parse("https://a.org:8443/data").paths == ("/data",)
-
-
-def test_a_rule_for_localhost_is_for_this_machine_alone() -> None:
     rule = NetworkRule("localhost")
     assert rule.leads_to(ipaddress.ip_address("127.0.0.1"))
     assert rule.leads_to(ipaddress.ip_address("::1"))

@@ -349,7 +349,7 @@ def test_an_image_that_would_never_be_drawn_is_refused(mime: str, parts: str) ->
     assert time.process_time() - begun < 8
 
 
-def test_parts_that_could_not_be_counted_are_not_used() -> None:
+def test_parts_that_can_not_be_counted_are_not_used_and_patterns_stay() -> None:
     sheet = "<style>rect {fill: url(#p8); stroke: red}</style>"
     assert "url(" not in safe(SVG, sheet + SQUARE).data[SVG]
     clean = safe(SVG, '<style><a title="x"><style>b{}</style></a></style>')
@@ -357,9 +357,6 @@ def test_parts_that_could_not_be_counted_are_not_used() -> None:
     assert safe(HTML, '<use href="#a9"/>').removed == (
         "an image that is made of parts of another one",
     )
-
-
-def test_a_pattern_of_the_image_itself_stays() -> None:
     parts = f'<pattern id="h">{SQUARE}</pattern><path d="M0 0h9v9z" style="fill: url(#h)"/>'
     clean = safe(SVG, parts)
     assert 'style="fill: url(#wk-h)"' in clean.data[SVG]

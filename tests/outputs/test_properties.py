@@ -88,21 +88,13 @@ bundles = st.dictionaries(
 
 
 @given(text)
-def test_html(source: str) -> None:
+def test_markup_of_each_kind(source: str) -> None:
     html = clean_html(source, Removals())
     assert problems_in({"text/html": html}) == []
     # a page that holds the output parses it again, and so may a program that stores it
     assert problems_in({"text/html": clean_html(html, Removals())}) == []
-
-
-@given(text)
-def test_svg(source: str) -> None:
     for svg in (f"<svg>{source}</svg>", source, f"<style>{source}</style><svg/>"):
         assert problems_in(clean({"image/svg+xml": svg}, {}, Mode.SAFE).data) == []
-
-
-@given(text)
-def test_markdown_and_tex(source: str) -> None:
     for mime in ("text/markdown", "text/latex"):
         assert problems_in(clean({mime: source}, {}, Mode.SAFE).data) == []
 
@@ -117,11 +109,13 @@ def test_any_bundle(bundle: dict[str, Any], metadata: dict[str, Any]) -> None:
     )
 
 
-def test_a_large_table_is_shown() -> None:
+def test_a_large_table_is_shown_and_a_large_unclosed_document_refused() -> None:
     row = "<tr>" + "<td>0.123456</td>" * 20 + "</tr>\n"
     html = f"<table class='dataframe'>\n<tbody>{row * 2000}</tbody></table>"
     assert len(html) > 8 * documents.SMALL_DOCUMENT
     assert clean_html(html, Removals()).count("<td>") == 40_000
+    with pytest.raises(NotShowable, match="unclosed"):
+        clean_html("<p>x" * 20_000, Removals())
 
 
 def test_a_styled_table_of_20_000_cells_keeps_its_style() -> None:
@@ -133,6 +127,30 @@ def test_a_styled_table_of_20_000_cells_keeps_its_style() -> None:
         assert removals.phrases == ()
 
 
-def test_a_large_document_with_unclosed_elements_is_refused() -> None:
-    with pytest.raises(NotShowable, match="unclosed"):
-        clean_html("<p>x" * 20_000, Removals())
+CODE = "```python\ndef f(x): return 'a'  # {x}\n```\n"
+
+
+def safe(text: str) -> dict[str, str]:
+    return clean({"text/markdown": text}, {}, Mode.SAFE).data
+
+
+@pytest.mark.parametrize("text", ["# Title\n\n- *one*", CODE, "```\n{'a': {1}}\n```", "a {b} c"])
+def test_plain_formatting_stays_markdown(text: str) -> None:
+    assert safe(text) == {"text/markdown": text}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [":::{iframe} https://x.y\n:::", "{abbr}`x`", "# x {#main .jp-Dialog}", "x {a=b}", "{: .x}"],
+)
+def test_markdown_that_some_renderers_make_more_of_comes_as_html(text: str) -> None:
+    assert set(safe(text)) == {"text/html"}
+
+
+@pytest.mark.parametrize("language", ["python", "html", "js+php", "no-such", "markdown", "mermaid"])
+def test_code_is_text_whatever_it_says(language: str) -> None:
+    hostile = "</code><img src=x onerror=alert(1)><script>1</script>&lt;script&gt;"
+    html = safe(f"$x$\n\n```{language}\n{hostile}\n```\n")["text/html"]
+    assert problems_in({"text/html": html}) == []
+    assert "<img" not in html
+    assert "<script" not in html

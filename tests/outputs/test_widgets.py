@@ -171,9 +171,13 @@ def test_a_comm_has_a_plain_name(page: Page, comm_id: str) -> None:
     assert page.out(opening(comm_id, identity("Text"))) is None
 
 
-def test_no_module_is_named_for_the_page_to_load(page: Page) -> None:
+def test_widgets_load_no_module_typeset_tex_and_get_no_classes_of_the_page(page: Page) -> None:
     message = opening("w1", identity("Text"), target_module="evil")
     assert page.lets(message).target_module is None
+    value = page.make("Label", value=r"$\href{javascript:alert(1)}{x}$")["value"]
+    assert r"\href" not in value
+    worn = ["jp-Dialog", "lm-mod-hidden", "mine", "widget-interact", "a b", "cm-editor", 5]
+    assert page.make("VBox", _dom_classes=worn)["_dom_classes"] == ["mine", "widget-interact"]
 
 
 # -- messages to widgets
@@ -236,11 +240,6 @@ def test_no_widget_leaves_its_place(page: Page, value: str) -> None:
     assert not state.keys() & traits.keys()
 
 
-def test_widgets_get_no_classes_of_the_page(page: Page) -> None:
-    worn = ["jp-Dialog", "lm-mod-hidden", "mine", "widget-interact", "a b", "cm-editor", 5]
-    assert page.make("VBox", _dom_classes=worn)["_dom_classes"] == ["mine", "widget-interact"]
-
-
 def test_html_in_widgets_is_that_of_outputs() -> None:
     armed = [each.armed(SERVER) for each in PAYLOADS if "text/html" in each.data]
     for payload in armed[::4]:
@@ -267,11 +266,6 @@ def test_a_description_that_becomes_html_later_is_cleaned_then_or_emptied(page: 
     assert page.update("w1", description=text)["description"] == text
     page.make("Text", description="<b>" + "x" * 5000)
     assert page.update("w1", description_allow_html=True)["description"] == ""
-
-
-def test_tex_in_a_label_only_typesets(page: Page) -> None:
-    value = page.make("Label", value=r"$\href{javascript:alert(1)}{x}$")["value"]
-    assert r"\href" not in value
 
 
 def test_the_check_of_outputs_in_a_widget_ends_with_the_cell() -> None:

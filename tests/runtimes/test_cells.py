@@ -11,29 +11,31 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 from wasm_kernel_agent import tracebacks
-from wasm_kernel_agent.display import NotSendable, jsonable
+from wasm_kernel_agent.display import NotSendable, Outbox, jsonable
+from wasm_kernel_agent.host import FrameChannel, FrameTooLarge
 from wasm_kernel_agent.magics.basics import limit_in_place, parse_limits
 
 Serve = Callable[..., list[Any]]
 Cell = Callable[..., dict[str, Any]]
 
 
-def test_the_namespace_starts_empty(serve: Serve) -> None:
+def test_the_namespace_starts_empty_and_a_failed_display_fails_no_cell(serve: Serve) -> None:
     first = serve("sorted(n for n in globals() if not n.startswith('_'))")[0]
     assert first.text == "['In', 'Out', 'exit', 'get_ipython', 'open', 'quit']"
+    [turn] = serve("class R:\n    def __repr__(self): 1/0\ndisplay(R())")
+    assert turn.sent("error")
+    assert turn.reply["status"] == "ok"
 
 
-def test_an_unprintable_error_still_gets_a_reply(serve: Serve) -> None:
+def test_an_unprintable_error_and_an_endless_await_get_a_reply(serve: Serve) -> None:
     code = "class E(Exception):\n    def __str__(self): raise KeyError(1)\nraise E"
     [turn, after] = serve(code, "1")
     assert turn.reply["status"] == "error"
     assert after.text == "1"
-
-
-def test_a_failed_display_does_not_fail_its_cell(serve: Serve) -> None:
-    [turn] = serve("class R:\n    def __repr__(self): 1/0\ndisplay(R())")
-    assert turn.sent("error")
-    assert turn.reply["status"] == "ok"
+    endless = "import asyncio\nawait asyncio.Future()"
+    [turn, after] = serve(endless, "await asyncio.to_thread(abs, -1)")
+    assert turn.reply["ename"] == "NothingToWaitFor"
+    assert after.text == "1"
 
 
 def test_silent_cells_show_and_count_nothing(serve: Serve, make_cell: Cell) -> None:
@@ -42,20 +44,10 @@ def test_silent_cells_show_and_count_nothing(serve: Serve, make_cell: Cell) -> N
     assert after.reply["execution_count"] == 1
 
 
-def test_limit_keeps_the_cell_what_it_was(serve: Serve) -> None:
+def test_limits_keep_the_cell_and_left_tasks_do_not_fail_it(serve: Serve) -> None:
     [turn] = serve("%%limit seconds=5 fuel=1e9\nimport asyncio\nawait asyncio.sleep(0, 7)")
     assert turn.sent("limit") == [{"op": "limit", "seconds": 5.0, "fuel": 10**9}]
     assert turn.text == "7"
-
-
-def test_an_endless_await_is_an_error(serve: Serve) -> None:
-    endless = "import asyncio\nawait asyncio.Future()"
-    [turn, after] = serve(endless, "await asyncio.to_thread(abs, -1)")
-    assert turn.reply["ename"] == "NothingToWaitFor"
-    assert after.text == "1"
-
-
-def test_a_left_task_that_exits_as_the_cell_ends_does_not_fail_it(serve: Serve) -> None:
     leaving = (
         "import asyncio\ngo = asyncio.Event()\n"
         "async def leave():\n  await go.wait()\n  raise SystemExit\n"
@@ -149,8 +141,12 @@ def test_exit_asks_the_front_end(serve: Serve, code: str, kept: bool) -> None:
     assert serve(code)[0].reply["payload"] == [payload]
 
 
-def test_both_limits_are_read() -> None:
+def test_both_limits_are_read_and_the_cell_stays_in_its_lines() -> None:
     assert parse_limits("seconds=0.5 fuel=2_000") == {"seconds": 0.5, "fuel": 2000}
+    assert limit_in_place(["%%limit seconds=1\n", "x\n"]) == ["%limit seconds=1\n", "x\n"]
+    first, second = limit_in_place(["%%limit seconds=1\n", "%%time\n", "x\n"])
+    assert first == "%limit seconds=1\n"
+    assert "run_cell_magic('time'" in second
 
 
 @pytest.mark.parametrize(
@@ -160,16 +156,6 @@ def test_both_limits_are_read() -> None:
 def test_a_wrong_line_is_a_usage_error(line: str) -> None:
     with pytest.raises(UsageError, match="takes seconds"):
         parse_limits(line)
-
-
-def test_the_cell_stays_in_its_lines() -> None:
-    assert limit_in_place(["%%limit seconds=1\n", "x\n"]) == ["%limit seconds=1\n", "x\n"]
-
-
-def test_a_second_cell_magic_keeps_its_meaning() -> None:
-    first, second = limit_in_place(["%%limit seconds=1\n", "%%time\n", "x\n"])
-    assert first == "%limit seconds=1\n"
-    assert "run_cell_magic('time'" in second
 
 
 @pytest.mark.parametrize(
@@ -191,13 +177,10 @@ def test_the_cell_after_the_next_runs_as_before(serve: Serve, code: str) -> None
     assert [turn.text for turn in turns[3:]] == ["42", "2"]
 
 
-def test_a_cleared_namespace_works_again_and_a_print_of_the_users_own_stays(serve: Serve) -> None:
+def test_a_cleared_namespace_works_again_and_debuggers_need_frames(serve: Serve) -> None:
     mine = "import builtins; builtins.print = mine = lambda *_: 5"
     turns = serve("globals().clear()", "1 + 1", "_ + 1", mine, "print is mine")
     assert (turns[2].text, turns[4].text) == ("3", "True")
-
-
-def test_the_debugger_opens_on_no_error_without_frames(serve: Serve) -> None:
     turns = serve("1 +", "%debug", "%pdb on", "class A:\n    __repr__ = lambda self: 5\nA()")
     assert "TypeError" in str(turns[3].frames)
     assert "tb_frame" not in str([turn.frames for turn in turns])
@@ -219,10 +202,15 @@ def caught(error: type[BaseException], work: object) -> TracebackType | None:
     raise AssertionError("nothing was raised")
 
 
-def test_the_agents_frames_are_left_out() -> None:
+def test_the_agents_frames_are_left_out_also_of_causes() -> None:
     trace = caught(NotSendable, lambda: jsonable(object()))
     assert "jsonable" in names(trace)
     assert names(tracebacks.without_agent(trace)[0]) == ["caught", "<lambda>"]
+    cause, error = ValueError(), KeyError()
+    cause.__traceback__ = caught(NotSendable, lambda: jsonable(object()))
+    cause.__context__, error.__cause__ = error, cause
+    tracebacks.shorten_causes(error)
+    assert names(cause.__traceback__) == ["caught", "<lambda>"]
 
 
 def test_a_deep_recursion_is_cut_and_counted() -> None:
@@ -244,9 +232,58 @@ def test_a_deep_recursion_is_cut_and_counted() -> None:
     assert names(short)[0] == "caught"
 
 
-def test_causes_are_shortened_and_circles_end() -> None:
-    cause, error = ValueError(), KeyError()
-    cause.__traceback__ = caught(NotSendable, lambda: jsonable(object()))
-    cause.__context__, error.__cause__ = error, cause
-    tracebacks.shorten_causes(error)
-    assert names(cause.__traceback__) == ["caught", "<lambda>"]
+def test_clear_output_says_whether_to_wait_and_the_magic_does_not(serve: Serve) -> None:
+    [turn] = serve("from IPython.display import clear_output; clear_output(wait=True)")
+    assert turn.frames == [{"op": "clear_output", "wait": True}]
+    [turn] = serve("%clear")
+    assert turn.frames == [{"op": "clear_output", "wait": False}]
+
+
+def test_values_that_json_lacks_are_translated_and_large_ones_noted(serve: Serve) -> None:
+    values = "{(1, 2): [b'123', {4}], 'd': __import__('datetime').date(2026, 1, 2), 's': '\\ud800'}"
+    [turn] = serve(f"display({{'image/png': b'123', 'a/json': {values}}}, raw=True)")
+    carried = {"(1, 2)": ["MTIz", [4]], "d": "2026-01-02", "s": "?"}
+    assert turn.frames[0]["data"] == {"image/png": "MTIz", "a/json": carried}
+    [turn] = serve("class R:\n    def __repr__(self): return 'y' * 70_000_000\nR()")
+    assert "[wasm-kernel] text/plain of 66.8 MiB is too large" in turn.text
+
+
+def test_a_display_is_updated_in_place_keeps_its_types_and_loses_odd_metadata(serve: Serve) -> None:
+    [turn] = serve("h = display('a', display_id='x'); h.update('b')")
+    assert [each["op"] for each in turn.frames] == ["display", "update_display"]
+    [turn] = serve("display({'text/html': 'long' * 9, 'text/plain': 'x'}, raw=True)")
+    assert list(turn.frames[0]["data"]) == ["text/html", "text/plain"]
+    [turn] = serve("display({'text/plain': 'x'}, raw=True, metadata={'a': object(), 'b': 1})")
+    assert turn.frames[0]["metadata"] == {"b": 1}
+
+
+@pytest.mark.parametrize(
+    ("bundle", "note"),
+    [
+        ("{'text/plain': 5}", "text/plain was left out"),
+        ("{'text/plain': 'a', 3: 'b'}", "a\n[wasm-kernel] the MIME type 3 is not text"),
+        ("{'a/json': eval('[' * 60 + ']' * 60)}", "nested too deeply"),
+        ("{'a/json': object()}", "a/json was left out"),
+        ("{'image/png': b'x' * 60_000_000}", "too large to show"),
+    ],
+)
+def test_content_that_no_frame_can_carry_becomes_a_note(
+    serve: Serve, bundle: str, note: str
+) -> None:
+    [turn] = serve(f"display({bundle}, raw=True)")
+    [frame] = turn.sent("display")
+    assert list(frame["data"]) == ["text/plain"]
+    assert note in frame["data"]["text/plain"]
+    assert turn.reply["status"] == "ok"
+
+
+def test_a_frame_over_the_limit_is_not_sent() -> None:
+    sent: list[bytes] = []
+    with pytest.raises(FrameTooLarge, match="64 MiB"):
+        FrameChannel(lambda data: sent.append(data) or b"").send({"op": "x" * (1 << 26)})  # type: ignore[func-returns-value]
+    assert not sent
+
+
+def test_a_refusal_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    Outbox(FrameChannel(lambda data: b'{"refused":"too much"}')).send({"op": "clear_output"})
+    assert capsys.readouterr().err == "[wasm-kernel] the output was refused: too much\n"

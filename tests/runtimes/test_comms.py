@@ -85,13 +85,17 @@ async def change(widget):
 FRONT_END = {"msg_id": "m1", "msg_type": "execute_request"}
 
 
-def test_a_cell_that_awaits_hears_messages_as_they_come(serve: Serve, make_cell: Cell) -> None:
+def test_cells_that_await_hear_messages_sleeping_ones_none(serve: Serve, make_cell: Cell) -> None:
     queued = [update("s1", value=5), update("s1", value=6)]
     ask = "got = [await change(s), await change(s)]; got, get_ipython().get_parent()['msg_id']"
     _, turn = serve(SLIDER + CHANGE, make_cell(ask, parent=FRONT_END, queued=queued))
     assert turn.text == "([5, 6], 'm1')"
     ops = [f["op"] for f in turn.frames if f["op"].startswith("comm_") or f["op"] == "result"]
     assert ops[:3] == ["comm_next", "comm_msg", "comm_done"]
+    sleep = make_cell("import time; time.sleep(0.2); s.value", parent=FRONT_END)
+    _, turn = serve(SLIDER, sleep | {"queued": [update("s1", value=5)]})
+    assert turn.text == "3"
+    assert not turn.sent("comm_next")
 
 
 def test_an_await_that_only_a_widget_could_end_waits_where_there_is_a_page(
@@ -101,13 +105,6 @@ def test_an_await_that_only_a_widget_could_end_waits_where_there_is_a_page(
     assert alone.reply["ename"] == "NothingToWaitFor"
     [without] = serve(make_cell(CHANGE + "await asyncio.Future()", parent=FRONT_END))
     assert without.reply["ename"] == "NothingToWaitFor"
-
-
-def test_sleeping_cells_hear_nothing_before_they_end(serve: Serve, make_cell: Cell) -> None:
-    sleep = make_cell("import time; time.sleep(0.2); s.value", parent=FRONT_END)
-    _, turn = serve(SLIDER, sleep | {"queued": [update("s1", value=5)]})
-    assert turn.text == "3"
-    assert not turn.sent("comm_next")
 
 
 # -- after memory was restored elsewhere

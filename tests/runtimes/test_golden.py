@@ -209,16 +209,12 @@ def stdin_answered() -> Iterator[Callable[[str], str]]:
     yield answered
 
 
-def test_the_golden_line_is_read(stdin_answered: Callable[[str], str]) -> None:
+def test_golden_lines_interrupts_and_refusals_are_told(
+    stdin_answered: Callable[[str], str],
+) -> None:
     assert stdin_answered("answer_value") == "Žofie"
-
-
-def test_the_golden_interrupt_is_raised(stdin_answered: Callable[[str], str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         stdin_answered("answer_interrupted")
-
-
-def test_the_golden_refusal_is_told(stdin_answered: Callable[[str], str]) -> None:
     with pytest.raises(StdinNotImplementedError, match="takes no input"):
         stdin_answered("answer_refused")
 

@@ -14,18 +14,22 @@ def complete(code: str) -> dict[str, Any]:
     return {"op": "complete", "code": code, "cursor_pos": len(code)}
 
 
-def test_names_and_attributes_of_live_objects_complete(serve: Serve) -> None:
+def test_names_complete_in_order_and_magics_are_no_arguments(serve: Serve) -> None:
     _, names, attributes = serve("rainbow = 'abc'", complete("rainb"), complete("rainbow.upp"))
     assert names.reply["matches"] == ["rainbow"]
     assert attributes.reply["matches"] == ["upper"]
     assert attributes.reply["cursor_start"] == len("rainbow.")
-
-
-def test_in_texts_no_names_complete_and_beside_them_they_do(serve: Serve) -> None:
+    _, turn = serve("class A: Zeta = alpha = _x = beta = 1\na = A()", complete("a."))
+    assert turn.reply["matches"][:3] == ["alpha", "beta", "Zeta"]
+    _, private = serve("class A: Zeta = alpha = _x = beta = 1\na = A()", complete("a._"))
+    assert private.reply["matches"][0] == "_x"
     texts = ["open('", 'read("a", "', "x = 1  # ", "!cat ", "x = 'a' + '"]
     beside = ["f'{", "print('a', ", "%timeit ", "'a' + "]
     _, *turns = serve("rainbow = 1", *(complete(f"{each}rainb") for each in (*texts, *beside)))
     assert [turn.reply["matches"] for turn in turns] == [[]] * 5 + [["rainbow"]] * 4
+    inside, begun, first = serve(complete("print("), complete("x = %timei"), complete("timei"))
+    assert not [match for match in inside.reply["matches"] if match.startswith("%")]
+    assert begun.reply["matches"] == first.reply["matches"] == ["%timeit", "%%timeit"]
 
 
 _CLASS = """
@@ -93,34 +97,18 @@ UNRUN = {
 }
 
 
-def test_a_cell_completes_before_it_ran(serve: Serve) -> None:
+def test_a_cell_completes_before_it_ran_and_runs_nothing_then(serve: Serve) -> None:
     _, *turns = serve(_CLASS, *(complete(code) for code in UNRUN))
     for turn, (code, name) in zip(turns, UNRUN.items(), strict=True):
         assert name in turn.reply["matches"], code
         assert turn.reply["cursor_end"] == len(code), code
     _, outside, unknown = serve("x = 1", complete("def f():\n    inner = 1\ninn"), complete("inn"))
     assert outside.reply["matches"] == unknown.reply["matches"] == []
-
-
-def test_completion_runs_no_module_and_no_function(serve: Serve) -> None:
     code = "import this, antigravity\ndef f(x=ran.append(1)):\n    ran.append(2)\n    x."
     _, _, turn = serve(
         "import sys; ran = []", complete(code), "ran, {'this', 'antigravity'} & sys.modules.keys()"
     )
     assert turn.text == "([], set())"
-
-
-def test_names_stand_in_alphabetical_order_and_private_ones_last(serve: Serve) -> None:
-    _, turn = serve("class A: Zeta = alpha = _x = beta = 1\na = A()", complete("a."))
-    assert turn.reply["matches"][:3] == ["alpha", "beta", "Zeta"]
-    _, private = serve("class A: Zeta = alpha = _x = beta = 1\na = A()", complete("a._"))
-    assert private.reply["matches"][0] == "_x"
-
-
-def test_magics_are_not_arguments(serve: Serve) -> None:
-    inside, begun, first = serve(complete("print("), complete("x = %timei"), complete("timei"))
-    assert not [match for match in inside.reply["matches"] if match.startswith("%")]
-    assert begun.reply["matches"] == first.reply["matches"] == ["%timeit", "%%timeit"]
 
 
 @pytest.mark.parametrize("code", ["d.", "d?"])
@@ -138,14 +126,11 @@ def inspect(code: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_known_name_is_found(serve: Serve) -> None:
+def test_a_known_name_is_found_and_completeness_has_an_indent(serve: Serve) -> None:
     known, unknown = serve(inspect("len"), inspect("nonesuch"))
     assert known.reply["found"]
     assert list(known.reply["data"]) == ["text/plain"]  # HTML has headings, which fill a tooltip
     assert unknown.reply == {"status": "ok", "found": False, "data": {}, "metadata": {}}
-
-
-def test_completeness_has_an_indent(serve: Serve) -> None:
     replies = [
         turn.reply
         for turn in serve(*({"op": "is_complete", "code": c} for c in ("1", "if 1:", "1 1")))

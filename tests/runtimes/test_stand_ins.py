@@ -1,17 +1,23 @@
-"""The stand-ins for compiled modules and other packages; packages changed as they are imported."""
+"""The stand-ins for compiled modules, event loops, mapped files and packages, beside real ones."""
 
 from __future__ import annotations
 
 import _ssl
+import asyncio
 import importlib
+import mmap as real
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
 import rpds
+from wasm_kernel_agent import interrupts, mapped_files
+from wasm_kernel_agent.event_loop import Awaiter, GuestLoop, run_under_way
 from wasm_kernel_agent.package_hooks import (
     Change,
     ChangingFinder,
@@ -29,6 +35,8 @@ from wasm_kernel_agent.unavailable import (
     advice_on_module,
     advice_on_packages,
 )
+
+from tests.faces import PATIENCE
 
 KINDS = ("OP_", "SSL_ERROR_", "VERIFY_", "PROTOCOL_", "PROTO_", "CERT_")
 DIFFERENT = {"OP_ALL", "OP_NO_SSLv2", "PROTO_MAXIMUM_SUPPORTED", "PROTO_MINIMUM_SUPPORTED"}
@@ -124,11 +132,8 @@ def test_a_module_of_another_package_than_its_name_says(module: str, words: str)
     assert words not in advice_on_import_error(f"install {module}.x for this")
 
 
-def test_nothing_is_said_of_others() -> None:
+def test_names_are_of_known_modules_and_nothing_is_said_of_others() -> None:
     assert advice_on_packages("install rich needs compiled code") == ""
-
-
-def test_names_are_of_known_modules() -> None:
     assert not [text for text in STAND_INS.values() if text.endswith(".")]
     assert {"cv2", "skimage", "umap"} <= STAND_INS.keys() & PACKAGES.keys()
 
@@ -182,3 +187,174 @@ def test_another_version_of_a_package_is_left_alone(changed: Import) -> None:
     assert module.number == 1
     assert module.__spec__ is not None
     assert type(module.__spec__.loader).__name__ == "SourceFileLoader"
+
+
+@pytest.fixture
+def loop() -> Iterator[GuestLoop]:
+    made = GuestLoop()
+    yield made
+    made.close()
+
+
+def hold_interrupt(frame: FrameType) -> None:
+    """Holds an interrupt that comes in a frame, as the guest's handler does."""
+    held = run_under_way(frame)
+    assert held is not None
+    interrupts.hold(held)
+
+
+@pytest.mark.parametrize("looked", ["has_ready_callback", "_serve_messages"])
+def test_an_interrupt_while_a_wait_looks_for_work_ends_the_wait(
+    loop: GuestLoop, looked: str
+) -> None:
+    """Formerly, the cell waited on, as if nobody had interrupted it."""
+    looks = count(1)
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name == looked and next(looks) == 3:
+            hold_interrupt(frame)
+
+    began, before = time.monotonic(), sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(asyncio.sleep(PATIENCE))
+    finally:
+        sys.setprofile(before)
+    assert time.monotonic() - began < PATIENCE / 2
+
+
+def test_a_second_interrupt_that_comes_at_once_leaves_no_task_of_the_cell() -> None:
+    """Formerly, the cell's error could be the `CancelledError` of its wait."""
+    awaiter, causes = Awaiter(), list[BaseException | None]()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    async def cell() -> None:
+        asyncio.get_running_loop().call_later(0.01, interrupt)
+        try:
+            await asyncio.gather(asyncio.sleep(PATIENCE), asyncio.sleep(PATIENCE))
+        finally:
+            causes.append(awaiter.cause)
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is Awaiter._end_wait.__code__:
+            hold_interrupt(frame)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            awaiter(cell())
+    finally:
+        sys.setprofile(before)
+        interrupts.forget()
+        awaiter.loop.close()
+    assert [type(cause) for cause in causes] == [KeyboardInterrupt]
+
+
+our_mmap = ModuleType("mmap")
+mapped_files.install(our_mmap)
+
+TEXT = b"one\ntwo\n\nthree" + bytes(5_000)
+
+
+def answers(module: Any, file: Path, work: Callable[[Any, Any], Any]) -> tuple[Any, bytes]:
+    """Returns what some work on a map answers, or the error that it raises, and the file then."""
+    file.write_bytes(TEXT)
+    with file.open("r+b") as opened:
+        try:
+            found = work(module, opened.fileno())
+        except (ValueError, TypeError, IndexError, OSError) as problem:
+            found = type(problem), str(problem).replace("bytearray", "mmap")
+    return found, file.read_bytes()
+
+
+def lines(m: Any, fd: int) -> list[Any]:
+    a = m.mmap(fd, 0, access=m.ACCESS_READ)
+    return [a.readline() for _ in range(4)] + [a.tell(), a.read(3), a.read_byte(), a.seek(-2, 2)]
+
+
+def searches(m: Any, fd: int) -> list[Any]:
+    a = m.mmap(fd, 14, access=m.ACCESS_COPY)
+    a.seek(2)
+    return [a.find(b"o"), a.find(b"o", 7), a.rfind(b"t"), a.find(b"t", 0, 3), a.find(b""), len(a)]
+
+
+def writes(m: Any, fd: int) -> list[Any]:
+    a = m.mmap(fd, 20, access=m.ACCESS_COPY)
+    a[0], a[1:3], a[-1] = 79, b"NE", 33
+    a.seek(4)
+    told = [a.write(b"TWO"), a.tell(), a[0], a[:8], a[::3], list(a)[:2]]
+    a.write_byte(46)
+    a.move(10, 0, 4)
+    a.flush()
+    a.close()
+    return told
+
+
+def with_block(m: Any, fd: int) -> Any:
+    with m.mmap(fd, 0, access=m.ACCESS_READ) as a:
+        a.flush()
+    return a.closed
+
+
+def part(m: Any, fd: int) -> list[bytes]:
+    a = m.mmap(fd, 10, access=m.ACCESS_COPY, offset=4096)
+    before = a[:]
+    a[:] = b"0123456789"
+    return [before, a[2:5]]
+
+
+def private(m: Any, fd: int) -> list[Any]:
+    found = []
+    for options in ({"access": m.ACCESS_COPY}, {"flags": m.MAP_PRIVATE}):
+        a = m.mmap(fd, 0, **options)
+        a[:3] = b"new"
+        found.append(a[:4])
+        a.close()
+    return found
+
+
+def memory(m: Any, _: int) -> list[Any]:
+    a = m.mmap(-1, 100)
+    return [a.write(b"abc"), a[:4], len(a)]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        *(lines, searches, writes, with_block, part, private, memory),
+        lambda m, fd: m.mmap(fd, 0, access=m.ACCESS_READ).madvise(m.MADV_SEQUENTIAL),
+        lambda m, fd: m.mmap(fd, 0, access=m.ACCESS_READ).write(b"x"),
+        lambda m, fd: m.mmap(fd, 0, prot=m.PROT_READ).__setitem__(0, 1),
+        lambda m, fd: m.mmap(fd, 0, flags=m.MAP_PRIVATE).__setitem__(slice(0, 3), b"four"),
+        lambda m, fd: m.mmap(fd, 0, flags=m.MAP_PRIVATE).__getitem__(9_999),
+        lambda m, fd: m.mmap(fd, 9_999_999, flags=m.MAP_PRIVATE),
+        lambda m, fd: m.mmap(fd, 10, flags=m.MAP_PRIVATE, offset=5),
+        lambda m, fd: m.mmap(fd, 4, flags=m.MAP_PRIVATE, offset=8192),
+        lambda m, fd: m.mmap(fd, 8, flags=m.MAP_PRIVATE).write(b"123456789"),
+        lambda m, fd: m.mmap(fd, 8, flags=m.MAP_PRIVATE).seek(9),
+        lambda m, fd: [
+            m.mmap(fd, 8, flags=m.MAP_PRIVATE).seek(8),
+            (a := m.mmap(fd, 8, flags=m.MAP_PRIVATE)).seek(8),
+            a.read_byte(),
+        ],
+        lambda m, fd: m.mmap(fd, 8, flags=m.MAP_PRIVATE).move(4, 0, 6),
+        lambda m, fd: [a := m.mmap(fd, 8, flags=m.MAP_PRIVATE), a.close(), a.read()][2],
+    ],
+)
+def test_a_map_answers_and_leaves_the_file_as_the_real_one(
+    work: Callable[[Any, Any], Any], tmp_path: Path
+) -> None:
+    assert answers(our_mmap, tmp_path / "a", work) == answers(real, tmp_path / "b", work)
+
+
+def test_a_map_that_would_change_its_file_or_of_an_empty_one_is_refused(tmp_path: Path) -> None:
+    found, content = answers(our_mmap, tmp_path / "a", lambda m, fd: m.mmap(fd, 0))
+    assert "mode='r'" in found[1]
+    assert content == TEXT
+    (tmp_path / "empty").touch()
+    with (tmp_path / "empty").open("rb") as file, pytest.raises(ValueError, match="empty"):
+        mapped_files.MappedFile(file.fileno(), 0, access=our_mmap.ACCESS_READ)

@@ -467,7 +467,7 @@ def test_messages_that_a_worker_must_not_send_are_refused(data: bytes) -> None:
         messages.read_value(report.value, Any)
 
 
-def test_an_error_of_a_worker_is_one_of_ours_and_whole() -> None:
+def test_errors_of_a_worker_are_whole_and_its_end_leaves_nothing_open() -> None:
     told = messages.failure(1, TravelError("no such state"))
     assert isinstance(messages.error_of(told), TravelError)
     assert str(messages.error_of(told)) == "no such state"
@@ -476,9 +476,6 @@ def test_an_error_of_a_worker_is_one_of_ours_and_whole() -> None:
         assert type(messages.error_of(messages.Failed(1, name, "text"))) is WasmKernelError
     with pytest.raises(FrameError):
         messages.error_of(messages.Failed(1, "OutOfFuel", "text"))
-
-
-def test_a_worker_that_has_ended_leaves_nothing_open() -> None:
     ours, theirs = socket.socketpair()
     with theirs, pytest.raises(OSError, match="No such file"):
         fork_server.Worker.of(ours, 2**22 + 1, os.pidfd_open(os.getpid()))  # no process has it

@@ -94,9 +94,17 @@ def fork(parent: Path, name: str = "fork", *, reseed: bool = True) -> Path:
     return parent.parent / name
 
 
-def test_a_fork_that_is_not_wanted_any_more_leaves_nothing(parent: Path) -> None:
+def test_forks_that_are_not_wanted_or_killed_leave_no_session(parent: Path) -> None:
     with pytest.raises(ForkError, match=r"it was interrupted.*Nothing of it is left"):
         forking(parent)(ForkSession("fork", reseed=True), cancelled_after(1))
+    assert [path.name for path in parent.parent.iterdir()] == ["parent"]
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(parent.parent)], check=False)
+    assert done.returncode == -9
+    left = [path.name for path in parent.parent.iterdir()]
+    assert len(left) == 2
+    assert "fork" not in left
+    fork(parent)
+    delete_session_workspace("fork", parent.parent)
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
@@ -111,17 +119,6 @@ staging.publish = lambda *given: os.kill(os.getpid(), 9)
 lineage = Lineage("parent", "parent")
 fork_session(SessionsRoot(sys.argv[1]), lineage)(ForkSession("fork", True), QUIET)
 """
-
-
-def test_a_killed_fork_leaves_no_session(parent: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", _KILLED, str(parent.parent)], check=False)
-    assert done.returncode == -9
-    left = [path.name for path in parent.parent.iterdir()]
-    assert len(left) == 2
-    assert "fork" not in left
-    fork(parent)
-    delete_session_workspace("fork", parent.parent)
-    assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
 def test_a_fork_has_contents_and_an_index_of_its_own(parent: Path) -> None:

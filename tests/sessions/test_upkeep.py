@@ -86,7 +86,12 @@ def a_record(total: int, idle: float, *, history: int | None = None, busy: bool 
     return Record("any", DiskUse(stamp, kept, total - kept, in_use=busy))
 
 
-def test_a_user_who_fills_the_disk_pushes_out_no_other() -> None:
+def test_the_oldest_go_and_no_user_pushes_out_another() -> None:
+    ages = {"new": 11 * 60.0, "old": DAY, "middle": HOUR, "just now": 60.0}
+    records = {name: a_record(100, idle) for name, idle in ages.items()}
+    assert to_evict(records, 200) == ["old"]
+    assert set(to_evict(records, 100)) == {"old", "middle"}
+    assert set(to_evict(records, 0)) == {"old", "middle", "new"}
     others = {f"small {each}": a_record(100, 30 * DAY) for each in range(30)}
     others["larger"] = a_record(900, 30 * DAY)
     for most in (10_000, 4000):
@@ -96,14 +101,6 @@ def test_a_user_who_fills_the_disk_pushes_out_no_other() -> None:
         # files don't go either
         assert to_evict(others | {"files": a_record(9000, DAY, history=0)}, most) == []
     assert to_evict(others, 3500) == ["larger"]
-
-
-def test_the_oldest_of_equal_sessions_go_and_none_that_was_just_left() -> None:
-    ages = {"new": 11 * 60.0, "old": DAY, "middle": HOUR, "just now": 60.0}
-    records = {name: a_record(100, idle) for name, idle in ages.items()}
-    assert to_evict(records, 200) == ["old"]
-    assert set(to_evict(records, 100)) == {"old", "middle"}
-    assert set(to_evict(records, 0)) == {"old", "middle", "new"}
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 99))), st.integers(0, 2000))

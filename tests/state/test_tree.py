@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,10 +14,12 @@ from tests.faces import full_disk
 from tests.state.session import Session, three
 from wasm_kernel.errors import HistoryError, TravelError
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.result import Ran
 from wasm_kernel.state import index
 from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.stored import StateFolder
+from wasm_kernel.state.tables import CheckpointTable, HistoryTree
 from wasm_kernel.state.tree import Tree, checked_name
 
 
@@ -30,16 +34,15 @@ def line(length: int, **fields: object) -> Tree:
     return Tree(commits, length + 1, {}, **fields)  # type: ignore[arg-type]
 
 
-def test_undo_names_its_cells_in_their_order_and_where_it_came_from() -> None:
+def test_undo_names_its_cells_a_restore_is_redone_and_the_latest_of_a_number_meant() -> None:
     travel = line(3).plan("undo", 2)
     assert [one.label for one in travel.cells] == ["cell 2", "cell 3"]
     assert (travel.target, travel.undone) == (2, (4,))
-
-
-def test_a_restore_can_be_redone_too() -> None:
     tree = Tree(line(3).commits, 4, {"early": 2})
     there = tree.plan("restore", name="early")
     assert Tree(tree.commits, there.target, tree.names, there.undone).plan("redo").target == 4
+    commits = {1: commit(1, 0), 2: commit(2, 1, cell=1), 3: commit(3, 1, cell=1)}
+    assert Tree(commits, 2, {}).plan("restore", name="1").target == 3
 
 
 @pytest.mark.parametrize("cells", [4, 0, -(2**31)])
@@ -74,11 +77,6 @@ def test_restore_takes_a_name_or_else_a_cells_number(where: str, target: int) ->
     assert tree.plan("restore", name=where).target == target
 
 
-def test_the_latest_cell_of_a_number_is_meant() -> None:
-    commits = {1: commit(1, 0), 2: commit(2, 1, cell=1), 3: commit(3, 1, cell=1)}
-    assert Tree(commits, 2, {}).plan("restore", name="1").target == 3
-
-
 @pytest.mark.parametrize(
     "where", ["nope", "", "0", "99", "-1", "9" * 5000, "²", "../../x", "In[]", "\0"]
 )
@@ -111,12 +109,9 @@ def with_widgets() -> Tree:
     return Tree(commits, 7, {})
 
 
-def test_travels_leave_what_widgets_did_with_the_cell_before() -> None:
+def test_travels_leave_what_widgets_did_and_a_state_has_a_row_for_each_name() -> None:
     assert with_widgets().plan("restore", name="3").target == 6
     assert with_widgets().plan("undo").target == 5
-
-
-def test_a_state_has_a_row_for_each_of_its_names() -> None:
     rows = Tree(line(2).commits, 3, {"one": 2, "two": 2}).rows()
     assert [(row["id"], row["name"]) for row in rows] == [(1, ""), (2, "one"), (2, "two"), (3, "")]
 
@@ -286,3 +281,79 @@ def test_killed_clearing_leaves_nothing_usable(session_of: Making, session: Sess
             session.history.clear()
     with pytest.raises(HistoryError):
         reopened(session_of, session)
+
+
+def state(one: int, parent: int, label: str = "", **fields: Any) -> dict[str, Any]:
+    plain = {"name": "", "time": 0.0, "bytes": 2048, "here": False}
+    return {**plain, "id": one, "parent": parent, "cell": one - 1, "label": label, **fields}
+
+
+BRANCHED = [
+    state(1, 0),
+    state(2, 1, "x = 1", name="one"),
+    state(2, 1, "x = 1", name="two"),
+    state(3, 2, "x = 2"),
+    state(4, 3, "x = 3"),
+    state(5, 2, "x = 4", here=True),
+    state(6, 1, "y = 1"),
+]
+
+
+def nodes(tree: HistoryTree) -> list[str]:
+    """The prefixes of the first lines of cells."""
+    return [line.split("  ")[0].rstrip() for line in tree.text().splitlines()]
+
+
+def test_branches_of_any_depth_hang_off_the_line_that_leads_here() -> None:
+    assert nodes(HistoryTree(BRANCHED)) == [
+        "● the beginning",
+        "├─○ In[5]",
+        "● In[1]",
+        "├─○ In[2]",
+        "│ ○ In[3]",
+        "● In[4]",
+    ]
+    deep = [state(1, 0)]
+    for one in range(2, 4_000, 2):
+        deep += [state(one, max(1, one - 2), here=one == 2), state(one + 1, max(1, one - 2))]
+    tree = HistoryTree(deep)
+    assert len(tree.text().splitlines()) == len(deep)
+    assert max(map(len, tree.text().splitlines())) < 200
+    assert tree.html().count("<li>") == tree.html().count("</li>") == len(deep)
+
+
+def test_the_tree_tells_names_where_memory_stands_how_cells_ran_and_which_are_undone() -> None:
+    ran = {3: Ran(error="<i>", seconds=0.25), 5: Ran(sent=True, seconds=3.0)}
+    tree = HistoryTree(BRANCHED, ran)
+    lines = tree.text().splitlines()
+    assert "'one', 'two'" in lines[2]
+    assert [line.endswith("<- here") for line in lines] == [False] * 5 + [True]
+    assert "<i>, undone, 250 ms, 2.0 KiB" in lines[3]
+    assert "sent requests, can't be unsent, 3.0 s, 2.0 KiB" in lines[5]
+    assert "undone, 2.0 KiB" in lines[1]
+    assert "&lt;i&gt;, undone, 250 ms" in tree.html()
+
+
+def test_html_nests_the_branches_escapes_labels_and_begins_where_all_before_is_folded() -> None:
+    assert nodes(HistoryTree([state(7, 4), state(8, 7, here=True)])) == ["● In[6]", "● In[7]"]
+    html = HistoryTree([*BRANCHED, state(7, 6, "<script>")]).html()
+    assert html.count("<ul>") == html.count("</ul>") == 3
+    assert html.count("<li>") == 7
+    assert html.count("<b>") == 1
+    assert "<script>" not in html
+
+
+def test_the_table_lists_each_name_and_the_date_where_it_is_not_today() -> None:
+    text = CheckpointTable(BRANCHED).text()
+    assert [line.split()[0] for line in text.splitlines()[2:4]] == ["one", "two"]
+    assert "<script>" not in CheckpointTable([state(1, 0, "<script>")]).html()
+    now = time.time()
+    assert (
+        time.strftime("  %H:%M:%S  ", time.gmtime(now))
+        in CheckpointTable([state(1, 0, time=now)]).text()
+    )
+    earlier = time.gmtime(now - 100_000)
+    assert (
+        time.strftime("%Y-%m-%d %H:%M", earlier)
+        in CheckpointTable([state(1, 0, time=now - 100_000)]).text()
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.tiny import APP, OTHER, RIGHTS, ROOT, Guest, entries_of
+from tests.engine.tiny import APP, OTHER, READ_ONLY, RIGHTS, ROOT, Guest, entries_of
 from tests.wasi_files.overlays import Overlaid
 from wasm_kernel.engine import abi
 from wasm_kernel.linux import trees
@@ -60,13 +60,10 @@ def test_a_pipe_is_not_opened_even_for_a_moment(guest: Guest) -> None:
         assert there.poll(0) == []
 
 
-def test_a_links_text_is_cut_to_the_buffer(guest: Guest) -> None:
+def test_short_buffers_and_wrong_descriptors_and_addresses_are_told(guest: Guest) -> None:
     guest.symlink("target", "link")
     assert guest.call("path_readlink", APP, *guest.text("link"), 65_536, 4, 64) == abi.SUCCESS
     assert guest.answer(64) == b"targ"
-
-
-def test_a_path_by_a_wrong_descriptor_or_address_is_refused(guest: Guest) -> None:
     assert guest.open("x", fd=77)[0] == abi.EBADF
     assert guest.call("path_unlink_file", APP, 0xFFFFFF00, 16) == abi.EFAULT
     _, fd = guest.open("a", abi.O_CREAT)
@@ -197,22 +194,19 @@ def test_files_are_told_as_they_come_and_go(guest: Guest) -> None:
     assert guest.told == (set(), set(), {"a"})
 
 
-def test_writing_to_a_file_that_lost_its_name_modifies_what_it_has_left(guest: Guest) -> None:
+def test_writing_modifies_all_names_that_a_file_has_left(guest: Guest) -> None:
     (guest.app / "a").write_text("x")
     guest.link("a", "b")
+    (guest.app.parent / "other" / "c").hardlink_to(guest.app / "a")
+    _, earlier = guest.open("a")
+    for fd in (earlier, guest.open("c", fd=OTHER)[1]):
+        guest.changes.clear()
+        guest.write(fd, b"y")
+        assert guest.told == (set(), {"a", "b"}, set())
     guest.changes.clear()
-    _, fd = guest.open("a")
     guest.one_path("path_unlink_file", "a")
-    guest.write(fd, b"y")
+    guest.write(earlier, b"y")
     assert guest.told == (set(), {"b"}, {"a"})
-
-
-def test_writing_by_a_name_elsewhere_modifies(guest: Guest) -> None:
-    (guest.app / "a").write_text("x")
-    (guest.app.parent / "other" / "b").hardlink_to(guest.app / "a")
-    _, fd = guest.open("b", fd=OTHER)
-    guest.write(fd, b"y")
-    assert guest.told == (set(), {"a"}, set())
 
 
 def test_a_file_that_vanishes_does_not_end_the_search_for_other_names(
@@ -231,15 +225,6 @@ def test_a_file_that_vanishes_does_not_end_the_search_for_other_names(
     monkeypatch.setattr(changes, "visible", vanishing)
     guest.write(guest.open("a")[1], b"y")
     assert guest.told == (set(), {"a", "folder/b"}, set())
-
-
-def test_a_file_with_two_names_that_an_earlier_cell_opened(guest: Guest) -> None:
-    (guest.app / "a").write_text("x")
-    (guest.app / "b").hardlink_to(guest.app / "a")
-    _, fd = guest.open("a")
-    guest.changes.clear()
-    guest.write(fd, b"y")
-    assert guest.told == (set(), {"a", "b"}, set())
 
 
 @pytest.mark.parametrize("files", [0, 1, 7, 40])
@@ -372,3 +357,91 @@ def test_folders_left_half_read_are_closed(tmp_path: Path, monkeypatch: pytest.M
     real.guest.files.close()
     assert descriptors_below(tmp_path) <= before
     real.close()
+
+
+OK, CREAT, DIRECTORY = abi.SUCCESS, abi.O_CREAT, abi.O_DIRECTORY
+READ, WRITE = 2, abi.RIGHT_WRITE
+
+
+def opened(guest: Guest, path: str, how: int = 0, rights: int = READ) -> int:
+    errno, fd = guest.open(path, how, follow=0, rights=rights)
+    assert errno == OK
+    return fd
+
+
+def read(guest: Guest, fd: int) -> int:
+    guest.instance.memory.write(64, struct.pack("<II", 65_536, 10))
+    return guest.call("fd_read", fd, 64, 1, 96)
+
+
+def test_p1_dir_fd_op_failures(guest: Guest) -> None:
+    for fd in (APP, opened(guest, ".", DIRECTORY)):
+        call = guest.call
+        assert call("fd_filestat_get", fd, 256) == OK
+        assert guest.instance.memory.read(256 + 16, 1) == b"\x03"
+        assert read(guest, fd) == abi.EBADF
+        assert guest.write(fd, b"x") == abi.EBADF
+        guest.instance.memory.write(64, struct.pack("<II", *guest.text(b"x")))
+        assert call("fd_pread", fd, 64, 1, 0, 96) == abi.EBADF
+        assert call("fd_pwrite", fd, 64, 1, 0, 96) == abi.EBADF
+        assert [call("fd_seek", fd, 0, whence, 96) for whence in range(3)] == [abi.EBADF] * 3
+        assert call("fd_tell", fd, 96) == abi.EBADF
+        assert call("fd_advise", fd, 0, 0, 4) == abi.EBADF
+        assert call("fd_allocate", fd, 0, 0) == abi.EBADF
+        assert call("fd_sync", fd) == abi.EBADF
+        assert call("fd_datasync", fd) == abi.EBADF
+        assert call("fd_fdstat_set_flags", fd, 4) == abi.EBADF
+        assert call("fd_filestat_set_size", fd, 0) == abi.EBADF
+
+
+def test_p1_fd_flags_set(guest: Guest) -> None:
+    """Appending can be turned on and off: a write at a position then is one at the end, or not."""
+    fd = opened(guest, "f", CREAT, READ | WRITE)
+    put, call = guest.write, guest.call
+    assert put(fd, b"0123456789") == OK
+    for flag, expected in ((1, b"0123456789x"), (0, b"x123456789x")):
+        assert call("fd_fdstat_set_flags", fd, flag) == OK
+        assert call("fd_seek", fd, 0, 0, 96) == OK
+        assert put(fd, b"x") == OK
+        assert (guest.app / "f").read_bytes() == expected
+    assert call("fd_fdstat_set_flags", fd, 16) == abi.EINVAL  # SYNC
+
+
+def test_p1_path_open_read_write(guest: Guest) -> None:
+    guest.make("file")
+    reading, writing = opened(guest, "file", 0, READ), opened(guest, "file", 0, WRITE)
+    assert guest.write(reading, b"x") in (abi.EPERM, abi.EBADF, abi.EACCES)
+    assert read(guest, writing) in (abi.EPERM, abi.EBADF, abi.EACCES)
+    assert guest.told[1] == set()
+    assert guest.write(writing, b"x") == OK
+    assert read(guest, reading) == OK
+
+
+@pytest.mark.parametrize("links", [39, 40, 41, 80])
+def test_cap_std_a_chain_of_links_is_followed_as_by_the_system(guest: Guest, links: int) -> None:
+    """The guest gets the system's limit: giving up before or after it would be wrong."""
+    guest.make("0")
+    for i in range(links):
+        assert guest.symlink(str(i), str(i + 1)) == OK
+    try:
+        (guest.app / str(links)).stat()
+        expected = OK
+    except OSError:
+        expected = abi.ELOOP
+    assert guest.open(str(links), rights=READ)[0] == expected
+
+
+def test_cap_std_up_from_an_open_folder_is_nowhere(guest: Guest) -> None:
+    (guest.app / "a" / "b").mkdir(parents=True)
+    for path in ("file", "a/file", "a/b/file"):
+        guest.make(path)
+    fd = opened(guest, "a/b", DIRECTORY)
+    for path in ("..", "../file", "../../file", "../b/file", "x/../../file"):
+        assert guest.open(path, fd=fd, follow=0, rights=READ)[0] in (abi.EPERM, abi.ENOENT)
+
+
+def test_p1_file_truncation_readonly(guest: Guest) -> None:
+    path = guest.app.parent / "ro" / "f"
+    path.write_text("content")
+    assert guest.open("f", abi.O_TRUNC, fd=READ_ONLY, follow=0, rights=READ)[0] == abi.EPERM
+    assert path.read_text() == "content"

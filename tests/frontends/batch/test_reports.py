@@ -81,7 +81,7 @@ def test_the_page_links_shows_figures_and_runs_nothing(
     assert "<script" not in shown and "\x1b" not in shown and "default-src 'none'" in shown
 
 
-def test_lines_say_it_to_people_and_to_programs(outcomes: list[Outcome]) -> None:
+def test_lines_and_the_table_say_it_to_people_and_programs(outcomes: list[Outcome]) -> None:
     line = line_of(outcomes[1])
     assert "\x1b" not in line and ", in cell 2 of the notebook: " in line and "Raise it." in line
     assert "1 file in a #1.files" in line_of(outcomes[0])
@@ -94,9 +94,6 @@ def test_lines_say_it_to_people_and_to_programs(outcomes: list[Outcome]) -> None
     told = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [each["event"] for each in told] == ["began", "cell", "ended"]
     assert (told[2]["verdict"], told[2]["cell"]) == ("error", 2)
-
-
-def test_the_table_shows_what_runs(outcomes: list[Outcome]) -> None:
     from rich.console import Console
 
     console = Console(file=io.StringIO(), force_terminal=True, width=100)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 
+import wasm_kernel
 from tests.attacks.conftest import Victim
-from tests.faces import error_of, says, traceback_of
+from tests.faces import error_of, fall_asleep, says, traceback_of, wait_for
 from tests.guests.javascript.conftest import Opening, problem, shown, value
 from wasm_kernel import BaseSandbox
+from wasm_kernel.service.sandbox import Sandbox
 
 VALUES = {
     "let a = 1; const b = 2; a + b": "3",
@@ -19,8 +25,11 @@ VALUES = {
 }
 
 
-def test_the_last_value_is_shown(javascript: BaseSandbox) -> None:
+def test_the_last_value_is_shown_with_types_and_if_it_lies(javascript: BaseSandbox) -> None:
     assert {code: value(javascript, code) for code in VALUES} == VALUES
+    assert {code: value(javascript, code) for code in TYPED} == TYPED
+    for code in LYING:
+        assert 0 < len(shown(javascript.execute(code))) < 500_000, code
 
 
 TYPED = {
@@ -29,10 +38,6 @@ TYPED = {
     "function id<T>(v: T): T { return v as T }\nid<number>(3)": "3",
     "class Q { constructor(private n: number) {} get() { return this.n } }; new Q(8).get()": "8",
 }
-
-
-def test_types_are_taken_out(javascript: BaseSandbox) -> None:
-    assert {code: value(javascript, code) for code in TYPED} == TYPED
 
 
 def test_declarations_may_be_repeated_and_are_seen_in_later_cells(javascript: BaseSandbox) -> None:
@@ -46,14 +51,19 @@ def test_declarations_may_be_repeated_and_are_seen_in_later_cells(javascript: Ba
     assert value(javascript, "typeof l") == "'undefined'"
 
 
-def test_printed_text_comes_in_order_and_by_stream(javascript: BaseSandbox) -> None:
+def test_prints_rejections_and_timeouts_are_heard_in_order(javascript: BaseSandbox) -> None:
     result = javascript.execute(
         "console.log('a', { b: [1] }); console.error('%d!', 3); console.log()"
     )
     assert (result.stdout, result.stderr) == ("a { b: [ 1 ] }\n\n", "3!\n")
+    result = javascript.execute("for (let i = 0; i < 1e4; i++) Promise.reject(i); 1")
+    assert (result.success, result.stderr.count("\n")) == (True, 11)
+    assert problem(javascript, "Promise.reject(2); throw 3") == "Uncaught: 3"
+    code = "setTimeout(() => console.log('fired'), 5); setInterval(() => {}, 1000); 1"
+    assert says(javascript, code) == "fired"
 
 
-def test_an_error_names_cells_and_the_lines_as_typed(javascript: BaseSandbox) -> None:
+def test_errors_name_cells_and_lines_as_typed_also_in_typescript(javascript: BaseSandbox) -> None:
     javascript.execute("\n\nfunction thrower(n) {\n  throw new RangeError('no ' + n)\n}")
     number = javascript.next_count
     result = javascript.execute("// one\n\nthrower(1)")
@@ -62,9 +72,6 @@ def test_an_error_names_cells_and_the_lines_as_typed(javascript: BaseSandbox) ->
         f"at thrower (In[{number - 1}]:4:32)",
         f"at In[{number}]:3:1",
     ]
-
-
-def test_lines_of_typescript_are_those_that_were_typed(javascript: BaseSandbox) -> None:
     number = javascript.next_count
     code = (
         "interface One {\n  a: number\n}\ntype Two = {\n  b: string\n}\n"
@@ -181,17 +188,6 @@ def test_a_rejected_promise_without_a_handler_is_told(
     assert javascript.execute("1").stderr == ""
 
 
-def test_rejections_without_end_are_bounded(javascript: BaseSandbox) -> None:
-    result = javascript.execute("for (let i = 0; i < 1e4; i++) Promise.reject(i); 1")
-    assert (result.success, result.stderr.count("\n")) == (True, 11)
-    assert problem(javascript, "Promise.reject(2); throw 3") == "Uncaught: 3"
-
-
-def test_a_cell_waits_for_its_timeouts_and_not_for_intervals(javascript: BaseSandbox) -> None:
-    code = "setTimeout(() => console.log('fired'), 5); setInterval(() => {}, 1000); 1"
-    assert says(javascript, code) == "fired"
-
-
 @pytest.mark.parametrize(
     "code",
     [
@@ -262,11 +258,6 @@ LYING = [
 ]
 
 
-def test_values_that_lie_or_go_on_are_shown_all_the_same(javascript: BaseSandbox) -> None:
-    for code in LYING:
-        assert 0 < len(shown(javascript.execute(code))) < 500_000, code
-
-
 def test_no_getter_runs_to_show_a_value_or_an_error(javascript: BaseSandbox) -> None:
     code = """
     var ran = []
@@ -285,3 +276,68 @@ def test_no_getter_runs_to_show_a_value_or_an_error(javascript: BaseSandbox) -> 
     assert "Uint8Array(2) [ 0, 0 ]" in result.stdout
     assert "/x/gi" in result.stdout
     assert value(javascript, "ran") == "[]"
+
+
+STATE = """
+function counter() { let n = 0; return () => ++n }
+const next = counter(); next()
+function* numbers() { let i = 0; for (;;) yield i++ }
+const generator = numbers(); generator.next()
+const map = new Map([[{ key: 1 }, [1, 2]]])
+const typed = new Float64Array([1.5, 2.5]), view = new Uint8Array(typed.buffer)
+let settle; const pending = new Promise(done => { settle = done })
+const woken = pending.then(v => { globalThis.heard = v })
+const weak = new WeakMap([[map, 'held']])
+"""
+LOOK = (
+    "[next(), generator.next().value, [...map][0][1], typed[1], view.length, weak.get(map), "
+    "typeof heard].join()"
+)
+SEEN = "'2,1,1,2,2.5,16,held,undefined'"
+
+
+def test_undo_brings_back_closures_generators_and_pending_promises(javascript: BaseSandbox) -> None:
+    javascript.execute(STATE)
+    assert value(javascript, LOOK) == SEEN
+    javascript.execute("typed[1] = 9; map.clear(); settle('yes'); await woken")
+    assert value(javascript, "[heard, map.size].join()") == "'yes,0'"
+    javascript.execute("%undo 3")
+    assert value(javascript, LOOK) == SEEN
+    assert value(javascript, "settle(3); await woken; heard") == "3"
+
+
+def test_a_state_is_found_again_and_new_sessions_draw_other_numbers(opened: Opening) -> None:
+    first = opened()
+    first.execute(STATE)
+    first.close()
+    assert value(opened(resume="always"), LOOK) == SEEN
+    drawn = {value(opened(str(number)), "Math.random()") for number in range(3)}
+    assert len(drawn) == 3
+
+
+def test_a_state_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
+    with wasm_kernel.create_sandbox("javascript", tmp_path / "app") as sandbox:  # in a worker
+        assert isinstance(sandbox, Sandbox)
+        assert sandbox.execute(STATE).success
+        wait_for(lambda: not sandbox.busy)
+        fall_asleep(sandbox)  # everything is on disk
+        assert sandbox.execute("1").success
+        cell = sandbox.submit("await new Promise(done => setTimeout(done, 60_000))")
+        wait_for(lambda: cell.running() or sandbox.busy)
+        worker = sandbox.worker.worker
+        assert worker is not None
+        os.kill(worker.process, signal.SIGKILL)
+        assert not cell.result(60).success
+        assert shown(sandbox.execute(LOOK)) == SEEN
+
+
+def test_forks_go_their_own_ways_with_numbers_of_their_own(opened: Opening) -> None:
+    parent = opened()
+    parent.execute(STATE)
+    draw = "[Math.random(), Math.random(), crypto.randomUUID()].join()"
+    fork, other = parent.fork(2)
+    (same,) = parent.fork(deterministic=True)
+    with fork, other, same:
+        assert value(same, "Math.random()") == value(parent, "Math.random()")
+        assert len({value(sandbox, draw) for sandbox in (parent, fork, other)}) == 3
+        assert value(fork, LOOK) == SEEN

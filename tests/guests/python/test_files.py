@@ -102,20 +102,19 @@ def put(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_a_package_that_is_not_installed_is_named(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("PACKAGES", ("no_such_distribution",), "pip install no-such-distribution"),
+        ("built_folder", lambda *_: Path("/nowhere"), "Reinstall wasm-kernel"),
+        ("runtimes_folder", lambda *_: Path("/nowhere"), "Reinstall wasm-kernel"),
+    ],
+)
+def test_what_is_not_installed_is_named(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, name: str, value: object, words: str
 ) -> None:
-    monkeypatch.setattr(files, "PACKAGES", ("no_such_distribution",))
-    with pytest.raises(BundleError, match="pip install no-such-distribution"):
-        files.find(cache)
-
-
-@pytest.mark.parametrize("folder", ["built_folder", "runtimes_folder"])
-def test_missing_artifacts_are_an_error(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str
-) -> None:
-    monkeypatch.setattr(files, folder, lambda *_: tmp_path)
-    with pytest.raises(BundleError, match="Reinstall wasm-kernel"):
+    monkeypatch.setattr(files, name, value)
+    with pytest.raises(BundleError, match=words):
         files.find(cache)
 
 

@@ -93,15 +93,15 @@ def test_a_sandbox_that_may_install_allows_it_for_its_forks_too(
         assert not sandbox.execute("import one").success
 
 
-def test_a_traceback_shows_the_source_of_a_package(stocked: BaseSandbox) -> None:
+def test_packages_show_their_source_are_known_and_not_fetched_again(stocked: BaseSandbox) -> None:
     assert "return" in "\n".join(traceback_of(stocked.execute("import one; one.fail()")))
-
-
-def test_packages_that_are_there_are_not_fetched_again(stocked: BaseSandbox) -> None:
     result = stocked.execute("%pip install one numpy")
     assert result.stdout.startswith("Requirement already satisfied: numpy ")
     assert "Requirement already satisfied: one 1.5" in result.stdout
     assert "Fetching" not in result.stdout
+    code = "from importlib.metadata import version\n"
+    result = stocked.execute(code + "[version(n) != '' for n in ('one', 'pandas', 'traitlets')]")
+    assert value(result) == "[True, True, True]"
 
 
 def test_upgrade_takes_the_newer_one_and_says_what_stays_as_it_was(
@@ -161,12 +161,6 @@ def test_exclamation_marks_bring_pip_too_and_never_end_the_cell(stocked: BaseSan
     result = stocked.execute("!pip wheel one\n_exit_code")
     assert (value(result), result.stdout) == ("1", "")
     assert "UsageError" in result.stderr
-
-
-def test_metadata_knows_what_was_installed_and_what_is_built_in(stocked: BaseSandbox) -> None:
-    code = "from importlib.metadata import version\n"
-    result = stocked.execute(code + "[version(n) != '' for n in ('one', 'pandas', 'traitlets')]")
-    assert value(result) == "[True, True, True]"
 
 
 def test_packages_are_there_after_a_restart_and_an_undo(tmp_path: Path, index: Make) -> None:
