@@ -352,6 +352,11 @@ def _calculated(node: ast.expr, known: dict[str, Decimal], source: str) -> Decim
             return Decimal(digits)
         case ast.Name(id=name):
             return known.get(name, Decimal(0))
+        case ast.UnaryOp(
+            op=ast.USub(), operand=ast.BinOp(left=left, op=ast.Pow() as op, right=right) as power
+        ) if not source[node.col_offset + 1 : power.col_offset].strip():
+            one, other = -_calculated(left, known, source), _calculated(right, known, source)
+            return Decimal(_SUMS[type(op)](one, other, int(known["scale"])))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_calculated(operand, known, source)
         case ast.Call(func=ast.Name(id="sqrt"), args=[argument]):

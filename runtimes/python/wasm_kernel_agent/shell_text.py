@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,8 +44,12 @@ class _Key(NamedTuple):
 
 _KEY = re.compile(r"(\d+)(?:\.(\d+))?([a-zA-Z]*)(?:,(\d+)(?:\.(\d+))?([a-zA-Z]*))?")
 _NUMBER = re.compile(r"\s*(-?\d*\.?\d*)")
-_SIZE = re.compile(r"\s*(-?\d*\.?\d*)([KMGTPE]?)", re.IGNORECASE)
-_FLOAT = re.compile(r"\s*([-+]?(?:(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|inf|nan))", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(-?\d*\.?\d*)([kKMGTPEZYRQ]?)")
+_FLOAT = re.compile(
+    r"\s*(([-+]?0x[\da-f]+\.?[\da-f]*(?:p[-+]?\d+)?)"
+    r"|[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|inf|nan))",
+    re.IGNORECASE,
+)
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 
 
@@ -71,29 +76,42 @@ def _part(line: str, key: _Key, separator: str | None) -> str:
     return (text.lstrip() if "b" in key.flags else text)[key.first_at - 1 :]
 
 
-def _number(pattern: re.Pattern[str], text: str) -> tuple[float, str]:
+def _number(pattern: re.Pattern[str], text: str) -> tuple[int, float | Fraction]:
+    """Returns the sort key of a number: `-h` compares the letter of a size before the digits."""
     found = pattern.match(text)
     digits = found.group(1) if found else ""
-    unit = found.group(2).upper() if found and found.re is _SIZE else ""
     try:
-        return float(digits) * 1024 ** " KMGTPE".index(unit or " "), ""
+        number = Fraction(digits) if len(digits) > sys.float_info.dig else float(digits)
     except ValueError:
-        return 0.0, ""
+        return 0, 0.0
+    unit = found.group(2).upper() if found and number and pattern is _SIZE else ""
+    order = " KMGTPEZYRQ".index(unit or " ")
+    return -order if number < 0 else order, number
 
 
 def _general(text: str) -> tuple[int, float]:
     """Returns the sort key of the number with which a text begins; other texts come first."""
     found = _FLOAT.match(text)
-    number = float(found[1]) if found else 0
+    number = 0.0
+    if found:
+        number = float.fromhex(found[2]) if found[2] else float(found[1])
     return (1, 0) if math.isnan(number) else (2 if found else 0, number)
 
 
-def version_of(text: str) -> list[tuple[int, int, str]]:
-    """Returns a value by which texts sort with their numbers in numerical order."""
-    return [
-        (part.isdigit() * 1, int(part) if part.isdigit() else 0, part)
-        for part in re.findall(r"\d+|\D+", text)
-    ]
+def version_of(text: str) -> tuple[bool, bool, list[int], list[int]]:
+    """Returns a value by which texts sort as versions: numbers by value, then endings."""
+    stem = re.sub(r"(\.[A-Za-z~][A-Za-z0-9~]*)*$", "", text)
+    return text != "", not text.startswith("."), _pieces_of(stem), _pieces_of(text)
+
+
+def _pieces_of(version: str) -> list[int]:
+    pieces: list[int] = []
+    for word, digits in re.findall(r"(\D*)(\d*)", version):
+        for letter in word:  # `~` comes even before the end, and letters before other signs
+            plain = letter.isascii() and letter.isalpha()
+            pieces.append(-2 if letter == "~" else ord(letter) + (0 if plain else 256))
+        pieces += [0, int(digits)] if digits else [-1]
+    return pieces
 
 
 def _value_of(text: str, flags: str) -> Any:
