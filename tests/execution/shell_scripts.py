@@ -32,7 +32,8 @@ SCRIPTS = {
         "2024-01-06T12:00:00+00:00\n15:00:00\ndate: invalid date '05.01.2024'\n"
     ),
     "printf '1.0\\na-2\\n1.0~rc1\\n~x\\na1\\na10.gz\\na9.gz\\n' | sort -V | paste -sd' '\n"
-    "printf '1500K\\n1M\\n2k\\n1e9\\n-1K\\n' | sort -h|paste -sd' '; echo '-2^2; -(2^2); 3-2^2'|bc\n"
+    "printf '1500K\\n1M\\n2k\\n1e9\\n-1K\\n' | sort -h|paste -sd' '\n"
+    "echo '-2^2; -(2^2); 3-2^2'|bc\n"
     "printf '9007199254740993\\n9007199254740992\\n' | sort -nu; printf '0x10\\n9\\n' | sort -g": (
         "~x 1.0~rc1 1.0 a1 a9.gz a10.gz a-2\n-1K 1e9 2k 1500K 1M\n4\n-4\n-1\n"
         "9007199254740992\n9007199254740993\n9\n0x10\n"
