@@ -122,6 +122,14 @@ _INTEGERS = {
 _NO_CALL = "If {name} is there elsewhere, it belongs to an operating system; the sandbox has none."
 _LIMIT = "%%limit seconds=5, as the first line of a cell, ends the cell in time."
 _TIMERS = ("alarm", "setitimer")
+_FETCHED_SETS = {
+    "load_dataset": "seaborn fetches its data sets. Plotly's package holds iris, tips and "
+    "gapminder: after %pip install plotly, plotly.express.data.tips() is such a table.",
+    "fetch_": "This data set is fetched. load_iris, load_wine, load_digits, load_diabetes and "
+    "load_breast_cancer of sklearn.datasets are built in.",
+    "get_rdataset": "This data set is fetched. Those of statsmodels.datasets, such as "
+    "longley.load_pandas(), are built in.",
+}
 _NO_SERVER = "The sandbox has no network: no socket can listen or connect."
 _NESTED = (
     "This code has more brackets inside each other than can be parsed here, some 140. Build the "
@@ -366,6 +374,14 @@ def _missing_call(error: BaseException) -> str:
     return f"{hint} {_LIMIT}" if name in _TIMERS else hint
 
 
+def _fetched_set(error: BaseException) -> str:
+    names = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+    found = (
+        text for start, text in _FETCHED_SETS.items() if any(n.startswith(start) for n in names)
+    )
+    return next(found, "") if "has no network" in text_of(error) else ""
+
+
 def _no_codec(error: BaseException) -> str:
     return _NO_CODEC if _CODEC.search(text_of(error)) else ""
 
@@ -379,6 +395,7 @@ _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] =
     (FileNotFoundError, _missing_file),
     (OSError, _outside),
     (OSError, _full),
+    (OSError, _fetched_set),
     (OSError, lambda error: _NO_SERVER if "could not bind on any" in text_of(error) else ""),
     (OSError, _no_codec),
     (ValueError, _no_codec),

@@ -150,13 +150,40 @@ _FORMER = (
     "{name} was a part of Python before 3.13, and is not in the newer one that runs here. "
     "%pip install standard-{name} brings it back, if that package exists and is pure Python."
 )
-_REMOVED = {
-    name: _FORMER.format(name=name)
-    for name in (
-        *("aifc", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "crypt", "distutils"),
-        *("imghdr", "imp", "mailcap", "nntplib", "pipes", "smtpd", "sndhdr", "sunau", "telnetlib"),
-        *("uu", "xdrlib"),
-    )
+_PIP_HERE = (
+    "Packages belong to the session, and pip runs beside the kernel: %pip install NAME, on a line "
+    "of its own in the cell, brings one in."
+)
+_NOT_HERE = {
+    **dict.fromkeys(("pip", "venv", "ensurepip", "virtualenv"), _PIP_HERE),
+    **{
+        name: _FORMER.format(name=name)
+        for name in (
+            *(
+                "aifc",
+                "asynchat",
+                "asyncore",
+                "audioop",
+                "cgi",
+                "cgitb",
+                "chunk",
+                "crypt",
+                "distutils",
+            ),
+            *(
+                "imghdr",
+                "imp",
+                "mailcap",
+                "nntplib",
+                "pipes",
+                "smtpd",
+                "sndhdr",
+                "sunau",
+                "telnetlib",
+            ),
+            *("lib2to3", "uu", "xdrlib"),
+        )
+    },
 }
 _SENTENCES = {
     "ipympl": _SCRIPTED,
@@ -173,7 +200,7 @@ def advice_on_module(name: str) -> str:
     """Returns advice about a module that is not there."""
     if name == "google":
         return _GOOGLE
-    if sentence := _SENTENCES.get(name, _REMOVED.get(name)):
+    if sentence := _SENTENCES.get(name, _NOT_HERE.get(name)):
         return sentence
     if name in STAND_INS:
         return _COMPILED.format(name=name) + _INSTEAD.format(stand_in=STAND_INS[name])
