@@ -235,6 +235,20 @@ def test_a_cache_that_can_not_be_written_is_named_with_what_to_do(
         monkeypatch.setenv("WASM_KERNEL_CACHE", folder)
         (found,) = PythonLanguage().examine()
         assert (found.mark, why in found.text) == ("broken", True)
+    monkeypatch.setattr(os, "lstat", raising(PermissionError(errno.EACCES, "Permission denied")))
+    (found,) = PythonLanguage().examine()
+    assert "can't be read (Permission denied). Name another with WASM_KERNEL" in found.text
+
+
+def test_the_doctor_goes_on_after_a_cache_that_can_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = PermissionError(errno.EACCES, "Permission denied", "/secret/path")
+    monkeypatch.setattr(PythonLanguage, "examine", raising(locked))
+    findings = [*doctor.examine(tmp_path)]
+    (found,) = [each for each in findings if each.mark == "broken"]
+    assert "can't be read (Permission denied): name another with WASM_KERNEL_CACHE" in found.text
+    assert any("private state of sessions" in each.text for each in findings)
 
 
 def test_pages_of_another_size_are_refused_in_a_sentence(

@@ -175,6 +175,11 @@ class Cache:
             status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except PermissionError as problem:  # such as a home folder of another user in $HOME
+            raise CacheError(
+                f"wasm-kernel's cache folder can't be read ({describe(problem)}). Name another "
+                f"with {ENVIRONMENT}."
+            ) from problem
         why = distrust(status, folder=False) or self._changed(name, status)
         if not why:
             self._used(self._note_path(name))

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from wasm_kernel.errors import BundleError, ImageError
+from wasm_kernel.engine.cache import ENVIRONMENT
+from wasm_kernel.errors import BundleError, ImageError, describe
 from wasm_kernel.frontends.cli import kernelspecs
 from wasm_kernel.guests.base import Finding, languages
 
@@ -30,7 +31,11 @@ def examine(workspace_root: Path) -> Iterator[Finding]:
     yield from _versions()
     yield _host_numpy()
     for language in languages():
-        yield from language.examine()
+        try:
+            yield from language.examine()
+        except OSError as problem:  # such as a home folder of another user in $HOME
+            words = f"the compile cache can't be read ({describe(problem)}): name another with"
+            yield Finding("broken", f"{words} {ENVIRONMENT}")
     try:
         pages.check_pages()
     except ImageError as problem:
@@ -130,7 +135,7 @@ def _examined(arguments: Sequence[str] = ()) -> tuple[list[str], str]:
 
 
 def _workspaces(root: Path) -> Iterator[Finding]:
-    nearest = next(p for p in (root, *root.parents) if p.exists())
+    nearest = next(p for p in (root, *root.parents) if os.access(p, os.F_OK))
     if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
         remedy = "set WASM_KERNEL_WORKSPACE_ROOT to another folder"
         yield Finding("broken", f"sessions can't be kept in {root}: {remedy}")
