@@ -366,7 +366,7 @@ def test_named_states_take_no_more_than_the_limit(
         assert victim.says("print(len(data))") == str(STATE)
 
 
-def test_a_name_that_is_used_again_makes_room(fresh_victim_of: Making) -> None:
+def test_a_name_used_again_makes_room_and_a_thousand_are_enough(fresh_victim_of: Making) -> None:
     victim = fresh_victim_of(history_bytes=MOST)
     for number in range(9):
         victim.says(f"{FILL}\nnumber = {number}")
@@ -374,9 +374,6 @@ def test_a_name_that_is_used_again_makes_room(fresh_victim_of: Making) -> None:
     victim.says("number = 'lost'")
     victim.sandbox.restore("best")
     assert victim.says("print(number)") == "8"
-
-
-def test_a_thousand_names_are_enough(fresh_victim_of: Making) -> None:
     victim = fresh_victim_of()
     names = "print(sum('refused' in ask(name='checkpoint', line=f'n{i}') for i in range(*most)))"
     assert victim.says(f"{ASK}\nmost = 0, 600\n{names}") == "0"

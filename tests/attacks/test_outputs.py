@@ -57,7 +57,7 @@ def test_case_22_a_cap_on_displays_names_its_setting_once(victim: Victim) -> Non
     assert len(result.stderr) < 1000
 
 
-def test_case_22_an_error_flood_is_bounded(fresh_victim_of: Making) -> None:
+def test_case_22_error_floods_are_bounded_and_files_have_all_text(fresh_victim_of: Making) -> None:
     show = "get_ipython()._showtraceback(ValueError, ValueError('x'), ['y' * 10**5])"
     with faulty(execution__limits__ERROR_BYTES=1 << 20):
         victim = fresh_victim_of()
@@ -65,9 +65,6 @@ def test_case_22_an_error_flood_is_bounded(fresh_victim_of: Making) -> None:
         peak = victim.peak()
         assert victim.run(f"for _ in range(14): {show}").stderr.count("display_bytes") == 1
         assert peak.grown < RSS
-
-
-def test_case_22_the_whole_text_goes_to_a_file_if_asked_for(fresh_victim_of: Making) -> None:
     keeping = fresh_victim_of(text_file_bytes=64 << 20, cell_timeout=120.0)
     result = keeping.run("for i in range(3_000): print('line', i, 'x' * 400)")
     assert "/app/output-1-stdout.txt" in result.stdout

@@ -53,7 +53,7 @@ def test_a_spoilt_wait_fails_no_later_cell(victim: Victim, code: str) -> None:
         assert victim.says(later) == "next"
 
 
-def test_no_long_function_and_no_replaced_clock_lengthens_a_wait(victim: Victim) -> None:
+def test_threads_call_as_cells_do_and_nothing_lengthens_their_waits(victim: Victim) -> None:
     lines = "".join(f"        try: int({n})\n        except OSError: pass\n" for n in range(50))
     loop = f"def loop():\n    while True:\n{lines}        threading.Event().wait(1)"
     begun = "threading.Thread(target=loop, daemon=True).start()"
@@ -65,6 +65,7 @@ def test_no_long_function_and_no_replaced_clock_lengthens_a_wait(victim: Victim)
     assert victim.says(code).split() == ["cell", "thread"]
     victim.run("time.monotonic = lambda: 1 / 0")
     assert victim.says("time.sleep(0.01); print('next')") == "next"
+    assert victim.says(CALLS) == "[] 0"
 
 
 CALLS = """
@@ -180,7 +181,3 @@ thread = threading.Thread(target=work, args=(threaded,)); thread.start(); thread
 other = [(str(calls[n]), *two) for n, two in enumerate(zip(direct, threaded)) if two[0] != two[1]]
 print(other, len(threaded) - len(direct))
 """
-
-
-def test_a_thread_makes_each_kind_of_call_as_a_cell_does(victim: Victim) -> None:
-    assert victim.says(CALLS) == "[] 0"

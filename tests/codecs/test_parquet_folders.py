@@ -111,9 +111,7 @@ def test_values_in_names_are_categories_of_numbers_or_texts(
     assert said(sandbox, code).endswith(f"{{'k': {wanted}}}")
 
 
-def test_files_without_a_column_have_gaps_and_other_numbers_are_fitted(
-    sandbox: BaseSandbox,
-) -> None:
+def test_files_without_a_column_have_gaps_and_a_list_is_one_table(sandbox: BaseSandbox) -> None:
     code = """
 written("mixed/1.parquet", n=[0], t=["a"])
 written("mixed/2.parquet", n=pd.Series([1], dtype="int32"), t=[None], more=[1])
@@ -128,9 +126,6 @@ found("mixed")
     assert said(sandbox, "os.remove('mixed/4.parquet'); found('mixed')") == (
         "{'n': [0.0, 1.0, nan], 't': ['a', nan, 'b']} [0, 1, 2]"
     )
-
-
-def test_a_list_of_files_is_one_table(sandbox: BaseSandbox) -> None:
     code = "written('l/y=1/a.parquet', v=[1]); written('l/y=2/a.parquet', v=[2])\n"
     code += "found(['l/y=1/a.parquet', 'l/y=2/a.parquet'])"
     assert said(sandbox, code) == "{'v': [1, 2], 'y': [1, 2]} [0, 1] {'y': ['i', 1, 2]}"

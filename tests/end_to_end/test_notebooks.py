@@ -151,15 +151,12 @@ def test_a_notebook_is_short_has_a_claim_and_our_kernel_and_no_outputs(name: str
 # What every reader sees
 
 
-def test_cells_are_counted_and_those_meant_to_fail_do(run: Run) -> None:
+def test_cells_are_counted_and_no_output_is_noise_or_names_a_path(run: Run) -> None:
     counts = [cell.execution_count for cell in run.code]
     assert counts == list(range(1, len(counts) + 1))
     failed = {c.id for c in run.code if any(o.output_type == "error" for o in c.outputs)}
     meant = {cell.id for cell in run.code if "raises-exception" in cell.metadata.get("tags", [])}
     assert failed == meant
-
-
-def test_no_output_names_a_path_of_the_host_or_is_noise(run: Run) -> None:
     text = json.dumps([_without_images(cell.outputs) for cell in run.code])
     places = (FOLDER.parent, Path.home(), Path(sys.prefix), Path(sys.base_prefix), run.sessions)
     for place in places:

@@ -31,7 +31,7 @@ def folder(tmp_path: Path, installed_kernelspec: Path) -> Path:
     return made
 
 
-def test_a_cell_publishes_and_links(folder: Path) -> None:
+def test_a_cell_publishes_and_links_or_is_told_the_setting(folder: Path) -> None:
     with RealKernel(cwd=folder, notebook=folder / "orders.ipynb") as book:
         shown = book.run(CELLS)
         before, own, published, after, script, listing = shown.data("text/html")
@@ -50,9 +50,6 @@ def test_a_cell_publishes_and_links(folder: Path) -> None:
         told = shown.stdout + str(shown.data("text/html")) + refused.stderr
         assert str(folder) not in told
     assert sorted(each.name for each in (folder / "orders.files").iterdir()) == ["r.csv"]
-
-
-def test_without_a_notebook_the_setting_is_named(folder: Path) -> None:
     with RealKernel(cwd=folder) as book:
         told = book.run("open('r.csv', 'w').close()\n%session_publish r.csv").stderr
         assert "WasmKernel.publish_folder" in told

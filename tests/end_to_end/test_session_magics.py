@@ -65,7 +65,7 @@ def result_of(kernel: RealKernel, code: str) -> dict[str, Any]:
     return dict(result["data"])
 
 
-def test_the_path_is_told_by_the_host_and_not_to_the_guest(kernel: RealKernel) -> None:
+def test_facts_reach_the_notebook_and_the_path_not_the_guest(kernel: RealKernel) -> None:
     (workspace,) = kernel.sessions.iterdir()
     assert kernel.run("%session_path").stdout == f"{workspace}\n"
     assert kernel.run("%%capture held\n%session_path").stdout == f"{workspace}\n"
@@ -73,9 +73,6 @@ def test_the_path_is_told_by_the_host_and_not_to_the_guest(kernel: RealKernel) -
     sneaking = kernel.run("get_ipython().run_line_magic('session_path', '')")
     assert sneaking.stderr.startswith("UsageError: ")
     assert str(workspace) not in sneaking.stdout
-
-
-def test_the_sessions_facts_reach_the_notebook_as_html_and_as_text(kernel: RealKernel) -> None:
     info = result_of(kernel, "%session_info")
     assert "walls around the kernel" in info["text/plain"]
     assert "%session_path" in info["text/plain"]
@@ -89,15 +86,12 @@ def test_pruning_is_off_unless_the_kernel_was_told(kernel: RealKernel) -> None:
     assert old.is_dir()
 
 
-def test_nothing_is_pruned_that_the_cell_does_not_ask_for_word_by_word(pruning: RealKernel) -> None:
+def test_pruning_tells_first_and_deletes_when_asked_word_by_word(pruning: RealKernel) -> None:
     old = old_session(pruning.sessions)
     for code in NOT_ASKED_FOR:
         assert pruning.run(code).stderr.startswith("UsageError: "), code
         assert old.is_dir(), code
     shutil.rmtree(old)
-
-
-def test_pruning_tells_first_and_deletes_when_asked(pruning: RealKernel) -> None:
     kernel = pruning
     (own,) = kernel.sessions.iterdir()
     old = old_session(kernel.sessions)

@@ -257,7 +257,7 @@ def test_a_guest_neither_hears_a_view_nor_speaks_to_one(kernel: RealKernel, view
     assert "states" in view.ask("tree")
 
 
-def test_wrong_requests_of_a_view_are_refused_in_words(kernel: RealKernel, view: View) -> None:
+def test_views_and_their_requests_are_limited(kernel: RealKernel, view: View) -> None:
     for request, fields in (
         ("go", {"state": "1"}),
         ("go", {"state": 10**12}),
@@ -268,9 +268,6 @@ def test_wrong_requests_of_a_view_are_refused_in_words(kernel: RealKernel, view:
         assert "can't be read" in view.ask(request, **fields)["error"]
     assert "no checkpoint and no kept cell" in view.ask("go", state=99_999)["error"]
     assert "1 to 64 letters" in view.ask("checkpoint", name="<img src=x>")["error"]
-
-
-def test_views_are_limited(kernel: RealKernel, view: View) -> None:
     more = [View(kernel) for _ in range(VIEWS_MOST - 1)]
     kernel.comm("open", refused := uuid.uuid4().hex, {}, target_name=TARGET)
     assert kernel.hear_comm(refused)["msg_type"] == "comm_close"

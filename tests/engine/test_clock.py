@@ -295,15 +295,12 @@ def test_a_sleep_until_a_time_of_the_guests_clock(guest: Guest, clock: int) -> N
     assert 0.04 <= time.monotonic() - begun < PATIENCE
 
 
-def test_the_earliest_timer_wakes_and_printed_text_is_seen_before_a_sleep(guest: Guest) -> None:
+def test_sleeps_end_on_time_after_printing_or_by_an_interrupt(guest: Guest) -> None:
     errno, ready = poll(guest, timer(2**64 - 1, user=1), timer(10 * MS, user=2))
     assert (errno, ready) == (abi.SUCCESS, [2])
     guest.write(1, b"before")
     poll(guest, timer(1))
     assert guest.said == [("stdout", "before")]
-
-
-def test_an_interrupt_ends_the_longest_sleep(guest: Guest) -> None:
     ended = threading.Event()
 
     def interrupt() -> None:

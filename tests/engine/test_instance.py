@@ -211,7 +211,7 @@ def test_memory_that_grew_is_in_reach(guest: Guest) -> None:
     assert guest.instance.memory.read(SIZE, 65_536) == bytes(65_536)
 
 
-def test_each_guest_has_its_own_host_whichever_was_closed_before(tmp_path: Path) -> None:
+def test_each_guest_has_its_own_host_of_which_nothing_is_kept(tmp_path: Path) -> None:
     """The next guest reuses a closed one's dispatcher; a living guest shares its own with none."""
     made = {}
     for name in ("first", "second", "third", "fourth"):
@@ -226,8 +226,6 @@ def test_each_guest_has_its_own_host_whichever_was_closed_before(tmp_path: Path)
     for guest in made.values():
         guest.close()
 
-
-def test_nothing_of_a_closed_guests_host_is_kept_for_the_next_one(tmp_path: Path) -> None:
     def answer(data: bytes) -> bytes:
         return data
 

@@ -47,12 +47,18 @@ def test_imports_complete_to_modules_inside_the_guests_zips(module_sandbox: Base
     )
 
 
-def test_streams_traits_and_the_platform_are_as_elsewhere(module_sandbox: BaseSandbox) -> None:
+def test_streams_traits_and_history_are_as_elsewhere(module_sandbox: BaseSandbox) -> None:
     shown = "import logging; print(logging.StreamHandler())"
     assert says(module_sandbox, shown) == "<StreamHandler stderr (NOTSET)>"
     assert module_sandbox.execute(TRAITS).stdout == "8 5 True\n"
     found = module_sandbox.execute("import platform\nprint(platform.libc_ver())")
     assert found.stdout == "('', '')\n"
+    module_sandbox.execute("kept = 1")
+    tail = {"op": "history", "hist_access_type": "tail", "n": 1, "output": False, "raw": True}
+    session, line, text = module_sandbox.query(tail).result()["history"][-1]
+    asked = {"op": "history", "hist_access_type": "range", "output": False, "raw": True}
+    asked |= {"session": session, "start": line, "stop": line + 1}
+    assert module_sandbox.query(asked).result()["history"] == [[session, line, text]]
 
 
 def test_modules_run_without_source_and_compile_once_in_zips(
@@ -126,15 +132,6 @@ def test_a_wait_for_another_thread_ends_in_words_and_costs_nothing(
         error = error_of(module_sandbox.execute(code))
         assert error.startswith("RuntimeError:") and "would wait for ever" in error, code
     assert says(module_sandbox, "print(event.is_set())") == "True"
-
-
-def test_a_range_of_history_names_the_session_that_tail_names(module_sandbox: BaseSandbox) -> None:
-    module_sandbox.execute("kept = 1")
-    tail = {"op": "history", "hist_access_type": "tail", "n": 1, "output": False, "raw": True}
-    session, line, text = module_sandbox.query(tail).result()["history"][-1]
-    asked = {"op": "history", "hist_access_type": "range", "output": False, "raw": True}
-    asked |= {"session": session, "start": line, "stop": line + 1}
-    assert module_sandbox.query(asked).result()["history"] == [[session, line, text]]
 
 
 @pytest.mark.soak
@@ -222,11 +219,15 @@ except jsonschema.ValidationError as problem:
 """
 
 
-def test_schemas_for_figures_are_there_and_a_film_has_advice(module_sandbox: BaseSandbox) -> None:
+def test_schemas_for_figures_are_there_and_scripts_give_way(module_sandbox: BaseSandbox) -> None:
     result = module_sandbox.execute(SCHEMAS)
     assert result.stdout == "'1' is not of type 'integer'\n", result.error
     result = module_sandbox.execute(f"{ANIMATION}\nmoving.to_html5_video()")
     assert "to_jshtml" in "".join(traceback_of(result))
+    code = "%matplotlib widget\nimport matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
+    result = module_sandbox.execute(code)
+    assert "drawn inline instead" in result.stderr
+    assert [output.data for output in result.outputs if "image/png" in output.data]
 
 
 def test_an_animation_moves_without_its_script(module_sandbox: BaseSandbox) -> None:
@@ -239,15 +240,6 @@ def test_an_animation_moves_without_its_script(module_sandbox: BaseSandbox) -> N
     assert '<img src="data:image/png;base64,' in page
     assert ".anim-controls {display: none}" in page
     assert "<script" not in page
-
-
-def test_a_notebook_that_asks_for_figures_with_a_script_runs_on(
-    module_sandbox: BaseSandbox,
-) -> None:
-    code = "%matplotlib widget\nimport matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
-    result = module_sandbox.execute(code)
-    assert "drawn inline instead" in result.stderr
-    assert [output.data for output in result.outputs if "image/png" in output.data]
 
 
 NAMED_FILES = {

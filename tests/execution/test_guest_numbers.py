@@ -64,14 +64,11 @@ print(wrong)
 """
 
 
-def test_products_quotients_and_errors_of_division_are_right(module_sandbox: BaseSandbox) -> None:
+def test_numbers_products_and_quotients_are_as_natively(module_sandbox: BaseSandbox) -> None:
     """The whole numbers in them are exact as floats; numpy multiplies integers by itself."""
     assert says(module_sandbox, PRODUCTS) == "[]"
     assert says(put_back(module_sandbox), QUOTIENTS) == "[]"
     assert says(put_back(module_sandbox), WHERE) == "[] [] []"
-
-
-def test_numbers_are_those_of_native_python(module_sandbox: BaseSandbox) -> None:
     rows = [line.split("\t") for line in RECORDED.read_text().splitlines()]
     cell = f"{SHOW}\nimport json\nprint(json.dumps([shown(t) for t in {[r[0] for r in rows]}]))"
     result = put_back(module_sandbox).execute(cell)
@@ -230,7 +227,7 @@ def given(text):
 """
 
 
-def test_the_table_of_what_differs_is_true(module_sandbox: BaseSandbox) -> None:
+def test_the_table_of_what_differs_is_true_and_errors_help(module_sandbox: BaseSandbox) -> None:
     section = LIMITATIONS.read_text().partition("## What differs from x86-64")[2]
     rows = [line.split(" | ") for line in section.partition("\n## ")[0].splitlines()]
     table = [[cell.strip("`| ") for cell in row[1:]] for row in rows if len(row) == 4][1:]
@@ -240,6 +237,9 @@ def test_the_table_of_what_differs_is_true(module_sandbox: BaseSandbox) -> None:
     assert len(examples) > 15
     assert answers == [row[1] for row in table]
     assert [row for row in table if row[1] == row[2]] == []
+    told = {code: module_sandbox.execute(IMPORT + code).error for code in WIDTHS}
+    texts = {code: "\n".join(error.traceback) if error else "" for code, error in told.items()}
+    assert {code: text for code, text in texts.items() if WIDTHS[code] not in text} == {}
 
 
 WIDE = "array.astype(np.int64)"
@@ -262,12 +262,6 @@ WIDTHS = {
     "np.zeros(3)[np.array([2**32])]": "it is out of bounds",
     "np.zeros(3).take(np.array([2**32]))": "it is out of bounds",
 }
-
-
-def test_an_error_about_the_width_of_positions_says_what_to_do(module_sandbox: BaseSandbox) -> None:
-    told = {code: module_sandbox.execute(IMPORT + code).error for code in WIDTHS}
-    texts = {code: "\n".join(error.traceback) if error else "" for code, error in told.items()}
-    assert {code: text for code, text in texts.items() if WIDTHS[code] not in text} == {}
 
 
 def test_results_are_put_into_positions(module_sandbox: BaseSandbox) -> None:

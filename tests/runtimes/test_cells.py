@@ -19,15 +19,12 @@ Serve = Callable[..., list[Any]]
 Cell = Callable[..., dict[str, Any]]
 
 
-def test_the_namespace_starts_empty_and_a_failed_display_fails_no_cell(serve: Serve) -> None:
+def test_failed_displays_odd_errors_and_endless_awaits_get_a_reply(serve: Serve) -> None:
     first = serve("sorted(n for n in globals() if not n.startswith('_'))")[0]
     assert first.text == "['In', 'Out', 'exit', 'get_ipython', 'open', 'quit']"
     [turn] = serve("class R:\n    def __repr__(self): 1/0\ndisplay(R())")
     assert turn.sent("error")
     assert turn.reply["status"] == "ok"
-
-
-def test_an_unprintable_error_and_an_endless_await_get_a_reply(serve: Serve) -> None:
     code = "class E(Exception):\n    def __str__(self): raise KeyError(1)\nraise E"
     [turn, after] = serve(code, "1")
     assert turn.reply["status"] == "error"
@@ -232,11 +229,17 @@ def test_a_deep_recursion_is_cut_and_counted() -> None:
     assert names(short)[0] == "caught"
 
 
-def test_clear_output_says_whether_to_wait_and_the_magic_does_not(serve: Serve) -> None:
+def test_outputs_are_cleared_updated_and_keep_their_types(serve: Serve) -> None:
     [turn] = serve("from IPython.display import clear_output; clear_output(wait=True)")
     assert turn.frames == [{"op": "clear_output", "wait": True}]
     [turn] = serve("%clear")
     assert turn.frames == [{"op": "clear_output", "wait": False}]
+    [turn] = serve("h = display('a', display_id='x'); h.update('b')")
+    assert [each["op"] for each in turn.frames] == ["display", "update_display"]
+    [turn] = serve("display({'text/html': 'long' * 9, 'text/plain': 'x'}, raw=True)")
+    assert list(turn.frames[0]["data"]) == ["text/html", "text/plain"]
+    [turn] = serve("display({'text/plain': 'x'}, raw=True, metadata={'a': object(), 'b': 1})")
+    assert turn.frames[0]["metadata"] == {"b": 1}
 
 
 def test_values_that_json_lacks_are_translated_and_large_ones_noted(serve: Serve) -> None:
@@ -246,15 +249,6 @@ def test_values_that_json_lacks_are_translated_and_large_ones_noted(serve: Serve
     assert turn.frames[0]["data"] == {"image/png": "MTIz", "a/json": carried}
     [turn] = serve("class R:\n    def __repr__(self): return 'y' * 70_000_000\nR()")
     assert "[wasm-kernel] text/plain of 66.8 MiB is too large" in turn.text
-
-
-def test_a_display_is_updated_in_place_keeps_its_types_and_loses_odd_metadata(serve: Serve) -> None:
-    [turn] = serve("h = display('a', display_id='x'); h.update('b')")
-    assert [each["op"] for each in turn.frames] == ["display", "update_display"]
-    [turn] = serve("display({'text/html': 'long' * 9, 'text/plain': 'x'}, raw=True)")
-    assert list(turn.frames[0]["data"]) == ["text/html", "text/plain"]
-    [turn] = serve("display({'text/plain': 'x'}, raw=True, metadata={'a': object(), 'b': 1})")
-    assert turn.frames[0]["metadata"] == {"b": 1}
 
 
 @pytest.mark.parametrize(

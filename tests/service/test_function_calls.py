@@ -241,7 +241,7 @@ def test_a_sandbox_that_is_closed_during_a_call_keeps_its_variables(offering: Sa
     door.opened.set()
 
 
-def test_functions_are_there_after_a_lost_guest_and_in_a_fork(offering: Sandboxes) -> None:
+def test_functions_are_there_after_a_lost_guest_an_undo_and_in_a_fork(offering: Sandboxes) -> None:
     sandbox = offering(echo, policy=ExecutionPolicy(cell_timeout=PATIENCE))
     says(sandbox, "x = 3")
     assert not sandbox.execute("import os; os.abort()").success
@@ -249,9 +249,6 @@ def test_functions_are_there_after_a_lost_guest_and_in_a_fork(offering: Sandboxe
     [fork] = sandbox.fork()
     with fork:
         assert says(fork, "print(echo(x + 1))") == "4"
-
-
-def test_functions_that_are_offered_later_are_there_after_an_undo(offering: Sandboxes) -> None:
     sandbox = offering()
     says(sandbox, "x = 1")
     sandbox.offer_functions([echo])

@@ -46,7 +46,7 @@ def get(root: Path, **options: Any) -> BaseSandbox:
     return get_session_sandbox(ID, workspace_root=root, **options)
 
 
-def test_an_open_sandbox_is_found_and_not_started_twice(root: Path) -> None:
+def test_an_open_sandbox_is_found_and_left_to_other_users(root: Path) -> None:
     first = get(root)
     first.execute("x = 1")
     assert get(root) is first
@@ -54,9 +54,6 @@ def test_an_open_sandbox_is_found_and_not_started_twice(root: Path) -> None:
     assert get(root / "link") is first
     assert get(root).execute("print(x)").stdout == "1\n"
     assert get_session_sandbox("other", workspace_root=root) is not first
-
-
-def test_a_with_block_leaves_a_sandbox_that_another_user_has(root: Path) -> None:
     session_id, kept = create_session_sandbox(workspace_root=root)
     with get_session_sandbox(session_id, workspace_root=root) as borrowed:
         assert borrowed is kept
@@ -228,11 +225,8 @@ def in_a_process(script: str, root: Path) -> str:
     return ran.stdout
 
 
-def test_a_forked_child_that_ends_leaves_its_parents_session_open(root: Path) -> None:
+def test_forked_processes_save_their_own_sessions_alone(root: Path) -> None:
     assert in_a_process(FORKING, root) == "True\n1\n"
-
-
-def test_processes_that_a_server_forks_save_what_each_has_open(root: Path) -> None:
     in_a_process(SERVER, root)
     for name in ("abc-123", "child-1"):
         with get_session_sandbox(name, workspace_root=root) as sandbox:

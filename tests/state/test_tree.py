@@ -322,7 +322,7 @@ def test_branches_of_any_depth_hang_off_the_line_that_leads_here() -> None:
     assert tree.html().count("<li>") == tree.html().count("</li>") == len(deep)
 
 
-def test_the_tree_tells_names_where_memory_stands_how_cells_ran_and_which_are_undone() -> None:
+def test_the_tree_and_the_table_tell_names_dates_and_where_memory_stands() -> None:
     ran = {3: Ran(error="<i>", seconds=0.25), 5: Ran(sent=True, seconds=3.0)}
     tree = HistoryTree(BRANCHED, ran)
     lines = tree.text().splitlines()
@@ -332,18 +332,6 @@ def test_the_tree_tells_names_where_memory_stands_how_cells_ran_and_which_are_un
     assert "sent requests, can't be unsent, 3.0 s, 2.0 KiB" in lines[5]
     assert "undone, 2.0 KiB" in lines[1]
     assert "&lt;i&gt;, undone, 250 ms" in tree.html()
-
-
-def test_html_nests_the_branches_escapes_labels_and_begins_where_all_before_is_folded() -> None:
-    assert nodes(HistoryTree([state(7, 4), state(8, 7, here=True)])) == ["● In[6]", "● In[7]"]
-    html = HistoryTree([*BRANCHED, state(7, 6, "<script>")]).html()
-    assert html.count("<ul>") == html.count("</ul>") == 3
-    assert html.count("<li>") == 7
-    assert html.count("<b>") == 1
-    assert "<script>" not in html
-
-
-def test_the_table_lists_each_name_and_the_date_where_it_is_not_today() -> None:
     text = CheckpointTable(BRANCHED).text()
     assert [line.split()[0] for line in text.splitlines()[2:4]] == ["one", "two"]
     assert "<script>" not in CheckpointTable([state(1, 0, "<script>")]).html()
@@ -357,3 +345,12 @@ def test_the_table_lists_each_name_and_the_date_where_it_is_not_today() -> None:
         time.strftime("%Y-%m-%d %H:%M", earlier)
         in CheckpointTable([state(1, 0, time=now - 100_000)]).text()
     )
+
+
+def test_html_nests_the_branches_escapes_labels_and_begins_where_all_before_is_folded() -> None:
+    assert nodes(HistoryTree([state(7, 4), state(8, 7, here=True)])) == ["● In[6]", "● In[7]"]
+    html = HistoryTree([*BRANCHED, state(7, 6, "<script>")]).html()
+    assert html.count("<ul>") == html.count("</ul>") == 3
+    assert html.count("<li>") == 7
+    assert html.count("<b>") == 1
+    assert "<script>" not in html
