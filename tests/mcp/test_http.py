@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import urllib.error
 import urllib.request
@@ -202,6 +203,16 @@ def test_options_that_cannot_be_are_refused_in_one_line(
     begins = ("wasm-kernel: --", "wasm-kernel: HOST:PORT ", "wasm-kernel: mounts /all can't be")
     assert said.startswith(begins)
     assert len(said.splitlines()) == 1
+
+
+def test_a_folder_that_can_not_be_written_to_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Formerly, each call failed, with the words of another setting."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert main(["mcp", "--workspace", str(tmp_path)]) == 1
+    why = "--workspace must be a folder that you can write to (Permission denied"
+    assert why in capsys.readouterr().err
 
 
 def test_an_address_that_can_not_be_served_is_refused_with_what_to_do(

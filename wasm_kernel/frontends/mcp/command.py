@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import math
 import os
@@ -231,6 +232,8 @@ def _opening(
     _check_mounts(policy, root)
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "Permission denied")
     except OSError as problem:
         words = f"must be a folder that you can write to ({problem.strerror}: {str(root)!r})"
         raise PolicyError("--workspace", words) from None
