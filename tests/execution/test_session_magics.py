@@ -147,7 +147,7 @@ def test_a_path_out_is_refused(run: Run, path: str) -> None:
         f"%session_delete --recursive {path}",
         f"%%session_write {path}\nx",
     ):
-        assert "session workspace: " in run(line, fails="UsageError").stderr
+        assert "session workspace" in run(line, fails="UsageError").stderr
 
 
 def test_a_missing_file_is_told_in_one_line_with_the_name_that_was_asked_for(run: Run) -> None:
