@@ -73,7 +73,7 @@ function digitsOf(number, kind, places) {
 export function formatted(specifier, number) {
   const [, flags, width, point, letter] = SPECIFIER.exec(specifier), kind = letter.toLowerCase();
   const places = point === undefined ? undefined : Number(point.slice(1)), isWhole = "diuox".includes(kind);
-  let sign = number < 0 ? "-" : flags.includes("+") ? "+" : flags.includes(" ") ? " " : "", digits;
+  let sign = number < 0 || Object.is(number, -0) ? "-" : flags.includes("+") ? "+" : flags.includes(" ") ? " " : "", digits;
   if ("di".includes(kind)) {
     const size = number < 0 ? -BigInt(number) : BigInt(number), most = number < 0 ? MOST : MOST - 1n;
     digits = String(size < most ? size : most);
@@ -92,7 +92,8 @@ export function printed(specifier, text) {
   const character = /^\\?["']([^])/u.exec(text)?.[1];
   if (character !== undefined) return { value: formatted(specifier, character.codePointAt(0)), isRight: true };
   if (/[efg]$/i.test(specifier)) {
-    const number = Number(text), isRight = !Number.isNaN(number);
+    const [word, sign, infinity] = /^\s*([-+]?)(?:(inf|infinity)|nan)$/i.exec(text) ?? [];
+    const number = Number(infinity ? `${sign}Infinity` : text), isRight = word !== undefined || !Number.isNaN(number);
     return { value: formatted(specifier, isRight ? number : Number.parseFloat(text) || 0), isRight };
   }
   const [all, sign, digits = "0"] = /^\s*([-+]?)(0x[\da-f]+|0[0-7]*|[1-9]\d*)/i.exec(text) ?? [""];

@@ -38,6 +38,13 @@ SCRIPTS = {
         "~x 1.0~rc1 1.0 a1 a9.gz a10.gz a-2\n-1K 1e9 2k 1500K 1M\n4\n-4\n-1\n"
         "9007199254740992\n9007199254740993\n9\n0x10\n"
     ),
+    "expr 3 = 3.0; expr 10x = 10; expr match abcd b.; expr substr hello 0 2\n"
+    "printf '%.1f ' -inf nan -0": ("0\n0\n0\n\n-inf nan -0.0 "),
+    "echo 1735603200 | jq -r 'strftime(\"%j %-e %e %G-W%V %U %I%p %y %%Y\")'\n"
+    "jq -nc '(1,2) + (10,20)'; echo -0 | jq .\n"
+    'jq -nc \'[2 | ldexp(.; 3)], ("0x10" | try tonumber catch "no number")\'': (
+        '366 31 31 2025-W01 52 12AM 24 %Y\n11\n12\n21\n22\n-0\n[16]\n"no number"\n'
+    ),
     "trap 'echo $x $?' EXIT; x=1; install -D a.csv d/n; od -An -tx1 d/n; exit 3": (
         " 61 2e 63 73 76 0a\n1 3\n"
     ),

@@ -25,6 +25,7 @@ import {changed, entriesOf, nextPlace, once, ownAttributes} from "wasm-kernel:pi
 import {reasonOf, replaceFile, substitutions} from "wasm-kernel:pieces";
 import {inside as pairsIn, kindOf, pathsOf, removed, updated} from "wasm-kernel:paths";
 import {keyOf, remainder, unfit} from "wasm-kernel:operators";
+import {written} from "wasm-kernel:times";
 import {runErrorTrap, runJob, runWithTrap, substituted, timesOf, waited} from "wasm-kernel:pieces";
 var Rr,N1=L(()=>{"use strict";"""
 
@@ -316,9 +317,19 @@ _PARTS = (
     (b"c=await Cr(e,l),u=await We(e,l)", b"c=await Cr(e,l),u=await We(e,l,!1)"),
     # `expr`, `test` and `[[ -eq ]]` with large numbers
     (b"let p=a(),h=parseInt(f,10),m=parseInt(p,10)", _SUM),
+    (b"let p=o(),h=parseInt(f,10),m=parseInt(p,10)", b"let p=o(),h=exactOf(f),m=exactOf(p)"),
     (b"let p=l(),h=parseInt(f,10)", b"else break}return f}function l(){let f=c", _PRODUCT),
     (b"n=Number.parseInt(e,10);return Number.isNaN(n)?{", b"t?-n:n,", b"n=whole(e);return{value:"),
     (b'async function i4(e,t){if(t=t.trim(),t==="")return 0;', _COMPARED),
+    # `expr match` finds the beginning alone, and nothing stands before the first character
+    (
+        b"m=ie(p).match(d);return m?m[1]!==void 0",
+        b"m=ie(`^${fu(p)}`).match(d);return m?m[1]!==void 0",
+    ),
+    (
+        b"return d.substring(p-1,p-1+h)}if(f===",
+        b'return p>0&&h>0?d.substring(p-1,p-1+h):""}if(f===',
+    ),
     # `$((...))`: `${...}` and `$(...)` are put in before it is read; they ran in another shell
     (b"function Me(e,t){let n=uk(t),", b"=$i(e,n,0)", _ARITHMETIC.removesuffix(b"=")),
     (b'case"ArithNested":return await s(', b'case"ArithCommandSubst":{', _NESTED),

@@ -63,7 +63,13 @@ _ROW = b"""if(s===null)return"";
 if(typeof s=="object")unfit("formatted for csv output",s);if(typeof s=="boolean")return s"""
 _COMMA = b"""let r=te(e,t.left,n),s;
 try{s=te(e,t.right,n)}catch(q){throw q instanceof Ei?q.withPrependedResults(r):q}return Pt("""
-_LARGE = b'Number.isNaN(t)?"null":String(Math.max(-Number.MAX_VALUE,Math.min(Number.MAX_VALUE,t)))'
+_LARGE = b"""Object.is(t,-0)?"-0":Number.isNaN(t)?"null":
+String(Math.max(-Number.MAX_VALUE,Math.min(Number.MAX_VALUE,t)))"""
+_SCALED = b"""case"ldexp":case"scalb":case"scalbn":case"scalbln":{const[x,i]=n.map(q=>s(e,q,r)[0]);
+if(typeof x!="number"||typeof i!="number")throw new Error(`${t} needs two numbers`);
+return[x*2**i]}"""
+_TO_NUMBER = rb"""case"tonumber":if(typeof e=="number")return[e];if(typeof e=="string"){
+let i=/^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$/i.test(e)?Number(e):NaN;"""
 _STREAM = b"""case"tostream":{const go=(v,p)=>{const q=pairsIn(v,!1);
 return[...q.flatMap(([k,x])=>go(x,[...p,k])),q.length?[[...p,q.at(-1)[0]]]:[p,v]]};
 return go(e,[])}"""
@@ -114,5 +120,10 @@ PARTS = (
     (b'case"tostream":{', b'case"fromstream"', _STREAM),
     (b'A==="j")c=!0', b'A==="j")c=r=!0'),
     (b'Number.isFinite(t)?String(t):"null"', _LARGE),
+    # the order of several results, times, powers of two, texts that are no numbers
+    (b"i.flatMap(l=>o.map(c=>{switch(t)", b"o.flatMap(c=>i.map(l=>{switch(t)"),
+    (b'let l=["Sunday","Monday"', b'case"strptime":', b"return[written(a,o)]}"),
+    (b'case"ldexp":{', b'case"nearbyint":', _SCALED),
+    (b'case"tonumber":if(typeof e=="number")', b"if(Number.isNaN(i))", _TO_NUMBER),
 )
 """For each part: the text at its beginning, the text behind it, if any, and the new code."""
