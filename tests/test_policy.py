@@ -226,9 +226,7 @@ def test_every_field_can_be_written(file: Path) -> None:
         ("[policy]\nfuel_budget = 3", "policy", "is not a limit"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_key(
-    file: Path, text: str, field: str, words: str
-) -> None:
+def test_wrong_value_is_refused_with_its_key(file: Path, text: str, field: str, words: str) -> None:
     problem = refused(file, text)
     assert problem.field == field
     assert problem.where == "limits.toml, line 1"

@@ -124,9 +124,7 @@ def test_states_that_are_holes_become_no_more_than_is_allowed(
         assert any(cell.stdout == "2\n" for cell in cells)
 
 
-def test_many_states_are_taken_in_a_time_that_grows_as_they_do(
-    parts: Path, root: Path, tmp_path: Path
-) -> None:
+def test_many_states_take_a_time_that_grows_so(parts: Path, root: Path, tmp_path: Path) -> None:
     line, _ = honest(parts)
     first, lines = msgspec.json.decode(line, type=Commit), [line]
     for one in range(2, 6_000):
@@ -188,9 +186,7 @@ def test_odd_numbers_of_states_end_in_a_session_that_opens(
 
 
 @pytest.mark.parametrize("facts", ["[" * 100_000, '{"words":[]}'], ids=["nested", "wrong words"])
-def test_wrong_facts_cost_the_variables_alone(
-    parts: Path, root: Path, tmp_path: Path, facts: str
-) -> None:
+def test_wrong_facts_cost_variables(parts: Path, root: Path, tmp_path: Path, facts: str) -> None:
     archive = with_states(parts, tmp_path / "a.tar.gz", *honest(parts), facts=facts)
     made = import_session(archive, root)
     assert (made.states, made.note != "") == (0, True)
@@ -230,9 +226,7 @@ QUADRATIC = {
 
 
 @pytest.mark.parametrize("made", QUADRATIC.values(), ids=QUADRATIC)
-def test_headers_that_are_slow_to_read_are_refused_at_once(
-    root: Path, tmp_path: Path, made: bytes
-) -> None:
+def test_headers_slow_to_read_are_refused_at_once(root: Path, tmp_path: Path, made: bytes) -> None:
     """Python's reader searches them with regular expressions that take quadratic time."""
     archive = packed_bytes(tmp_path / "a.tar.gz", made)
     peak, begun = Peak(), time.process_time()

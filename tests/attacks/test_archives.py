@@ -330,9 +330,7 @@ def hostile(files: Files) -> None:
     files += [files[0] | {"fd": number} for number in range(100, 5000)]
 
 
-def test_a_strangers_table_bricks_no_session_and_writes_to_no_library(
-    archive: Path, tmp_path: Path
-) -> None:
+def test_a_strangers_table_bricks_no_session_and_no_library(archive: Path, tmp_path: Path) -> None:
     changed(archive / "memory" / "states.jsonl", hostile)
     made = import_session(states_packed(archive, tmp_path / "b.tar.gz"), tmp_path / "there")
     with get_session_sandbox(made.session_id, workspace_root=tmp_path / "there") as sandbox:

@@ -42,9 +42,7 @@ FLOODS = {  # by cells, the texts that they print when the test should interrupt
 
 
 @pytest.mark.parametrize(("code", "word"), sampled(FLOODS, 5))
-def test_case_22_a_flood_is_bounded_and_can_be_interrupted(
-    victim_of: Making, code: str, word: str
-) -> None:
+def test_case_22_a_flood_is_bounded_and_ended(victim_of: Making, code: str, word: str) -> None:
     flooded = victim_of(comm_count=5000, comm_bytes=64 << 20)
     page, peak = Page(), flooded.peak()
     start = "from comm import create_comm, get_comm_manager\nprint('begun')\n"

@@ -111,9 +111,7 @@ def test_case_28_a_cell_that_eats_the_memory_is_undone(victim_of: Making) -> Non
     assert small.says("room = bytes(200 << 20); print(mine)") == "28"
 
 
-def test_an_error_of_memory_that_a_cell_raises_or_asks_for_undoes_nothing(
-    victim_of: Making,
-) -> None:
+def test_error_of_memory_that_a_cell_raises_or_asks_for_undoes_nothing(victim_of: Making) -> None:
     small = victim_of(memory_bytes=512 << 20)
     assert small.fails("mine = 1; raise MemoryError('mine')") == "MemoryError"
     assert small.fails("mine += 1; raise MemoryError") == "MemoryError"
@@ -151,9 +149,7 @@ def test_f20_a_removed_workspace_costs_no_variable_and_is_told(fresh_victim_of: 
     assert victim.says("print(x)") == "1"
 
 
-def test_a_removed_private_folder_costs_states_but_no_later_cell(
-    fresh_victim_of: Making,
-) -> None:
+def test_removed_private_folder_costs_states_but_no_later_cell(fresh_victim_of: Making) -> None:
     """Formerly, no cell ran any more after an undo or the loss of the guest."""
     victim = fresh_victim_of()
     victim.says("x = 1")
@@ -198,9 +194,7 @@ def test_f20_a_host_without_room_for_a_new_guest_says_so_and_keeps_the_variables
     assert victim.process == process
 
 
-def test_case_05_fuel_that_runs_out_names_the_setting(
-    warm_metered: None, victim_of: Making
-) -> None:
+def test_case_05_fuel_that_runs_out_names_a_setting(warm_metered: None, victim_of: Making) -> None:
     metered = victim_of(fuel_budget=10**9)
     metered.says("mine = 1")
     result = metered.run("while True: pass")

@@ -158,9 +158,7 @@ def test_case_13_removing_gives_back_at_once_and_holes_stay_holes(small: Victim)
     assert (small.app / "a").stat().st_blocks * 512 < MB
 
 
-def test_case_13_a_file_without_a_name_takes_its_space_through_the_death_of_the_guest(
-    small: Victim,
-) -> None:
+def test_case_13_files_without_a_name_take_space_as_their_guest_dies(small: Victim) -> None:
     small.says("f = open('a', 'wb', 0); f.write(bytes(9_000_000)); os.remove('a')")
     small.run("os._exit(1)")
     assert small.fails("with open('b', 'wb', 0) as b: b.write(bytes(2_000_000)); b.write(b'x')")
@@ -205,9 +203,7 @@ def test_case_13_a_full_session_can_do_everything_but_grow(small: Victim) -> Non
     small.says("print(plt)")
 
 
-def test_case_13_a_loop_of_refusals_costs_the_host_little_and_can_be_interrupted(
-    small: Victim,
-) -> None:
+def test_case_13_loops_of_refusals_cost_little_and_can_be_interrupted(small: Victim) -> None:
     small.run("f = open('a', 'wb')\nwhile True: f.write(bytes(70_000))")
     code = (
         "print('begun')\nwhile True:\n    try: f.write(bytes(70_000))\n    except OSError: pass\n"

@@ -298,9 +298,7 @@ def moved(root: Path, there: Path) -> str:
     return made.note
 
 
-def test_a_session_whose_states_are_garbage_begins_fresh_and_says_so(
-    kept_state: Path, tmp_path: Path
-) -> None:
+def test_sessions_of_garbage_begin_fresh_and_say_so(kept_state: Path, tmp_path: Path) -> None:
     spoil(kept_state, head=False)
     moved(kept_state, tmp_path / "there")
     with opened_again(tmp_path / "there") as sandbox:
@@ -323,9 +321,7 @@ def test_a_state_that_is_garbage_is_left_for_the_one_before(kept_state: Path) ->
         assert re.search(r"No guest runs in the saved state after In\[2\]", result.stderr)
 
 
-def test_a_state_that_never_answers_is_left_for_the_one_before(
-    kept_state: Path, hasty_workers: None
-) -> None:
+def test_silent_states_are_left_for_earlier_ones(kept_state: Path, hasty_workers: None) -> None:
     """Formerly, no cell of such a session ever ran again: each worker began in that state."""
     with opened_again(kept_state) as sandbox:
         assert sandbox.execute(SPINS).success
@@ -337,9 +333,7 @@ def test_a_state_that_never_answers_is_left_for_the_one_before(
 
 
 @pytest.mark.parametrize("left", [0, 4096])
-def test_a_content_that_is_cut_while_it_is_mapped_costs_its_states_alone(
-    tmp_path: Path, left: int
-) -> None:
+def test_a_content_cut_while_it_is_mapped_costs_its_states_alone(tmp_path: Path, left: int) -> None:
     """F13: a read of a missing page is a trap in the guest, and SIGBUS in the host's own code."""
     with opened_again(tmp_path) as sandbox:
         says(sandbox, "x = 1")

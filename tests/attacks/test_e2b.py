@@ -92,9 +92,7 @@ def test_large_and_strange_requests_are_refused(ann: Api) -> None:
     assert ann.call("GET", "/v2/sandboxes?limit=-1&nextToken=99999999999999").json == []
 
 
-def test_a_client_that_reads_nothing_has_its_cell_interrupted(
-    server: HttpServer, ann: Api, bob: Api
-) -> None:
+def test_clients_that_read_nothing_lose_their_cells(server: HttpServer, ann: Api, bob: Api) -> None:
     """The client's outputs wait in its own share of memory, and other clients go on."""
     sandbox, other = ann.made(), bob.made()
     code = "data = {'text/plain': 'x' * 1_000_000}\nfor i in range(60): display(data, raw=True)"

@@ -71,9 +71,7 @@ def test_case_29_two_sessions_draw_different_numbers_ids_and_names(fresh_victim_
     assert repeated([drawn(victim, DRAWS + SHOW) for victim in victims]) == set()
 
 
-def test_forks_of_forks_gone_back_or_lost_draw_differently(
-    victim_of: Making, forks_of: Forked
-) -> None:
+def test_forks_of_forks_back_or_lost_draw_anew(victim_of: Making, forks_of: Forked) -> None:
     parent = victim_of()
     parent.says(DRAWS)
     parent.says("x = 1")

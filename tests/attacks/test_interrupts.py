@@ -52,9 +52,7 @@ DESTROYED = {
 
 
 @pytest.mark.parametrize("code", sampled(DESTROYED, 2))
-def test_case_01_an_interrupt_that_comes_upon_a_destructor_is_not_lost(
-    victim: Victim, code: str
-) -> None:
+def test_case_01_an_interrupt_upon_a_destructor_is_not_lost(victim: Victim, code: str) -> None:
     for _ in range(3):
         result = interrupt(victim, code)
         assert error_of(result).startswith("KeyboardInterrupt:")
@@ -101,9 +99,7 @@ def test_case_03_a_sleep_burns_no_fuel(warm_metered: None, victim_of: Making) ->
     assert long < 1.2 * short
 
 
-def test_case_04_a_loop_that_swallows_everything_ends_at_the_second_interrupt(
-    victim_of: Making,
-) -> None:
+def test_case_04_loops_that_swallow_everything_end_at_the_second(victim_of: Making) -> None:
     hurried = victim_of(grace_seconds=0.3)
     hurried.says("mine = 4")
     code = (
@@ -115,9 +111,7 @@ def test_case_04_a_loop_that_swallows_everything_ends_at_the_second_interrupt(
     assert hurried.says("print(mine)") == "4"
 
 
-def test_case_07_an_interrupt_while_idle_or_with_a_handler_of_an_earlier_cell(
-    victim: Victim,
-) -> None:
+def test_case_07_interrupt_while_idle_or_with_a_handler_of_an_earlier_cell(victim: Victim) -> None:
     victim.says("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)")
     ends_interrupted(victim, "while True: pass")
     assert victim.sandbox.interrupt() is False
@@ -167,9 +161,7 @@ def test_case_07_a_queued_cell_is_interrupted_before_it_runs(victim: Victim) -> 
 
 
 @pytest.mark.parametrize("has_worker", [False, True])
-def test_case_07_an_interrupt_while_the_guest_starts_ends_the_cell(
-    tmp_path: Path, has_worker: bool
-) -> None:
+def test_case_07_interrupts_while_guests_start_end_cells(tmp_path: Path, has_worker: bool) -> None:
     """Formerly, a worker that was not open yet lost its answer to an interrupted cell."""
     with create_sandbox(workspace=tmp_path, policy=SMALL) as starting:
         assert isinstance(starting, Sandbox)
@@ -181,9 +173,7 @@ def test_case_07_an_interrupt_while_the_guest_starts_ends_the_cell(
         Victim(starting).lives()
 
 
-def test_case_07_an_interrupt_while_a_lost_guest_comes_back_hurts_no_later_cell(
-    victim: Victim,
-) -> None:
+def test_case_07_interrupts_while_a_guest_comes_back_hurt_no_later_cell(victim: Victim) -> None:
     for delay in (0.001, 0.01, 0.03):
         at_some_moment(victim, "import os; os._exit(1)", delay)
         victim.lives()
@@ -195,9 +185,7 @@ def test_case_08_the_loop_works_after_an_interrupt(victim: Victim) -> None:
     assert victim.says("asyncio.run(asyncio.sleep(0.01)); print('on')") == "on"
 
 
-def test_f8_case_47_an_interrupt_at_any_moment_leaves_the_next_cell_able_to_run(
-    victim: Victim,
-) -> None:
+def test_f8_case_47_an_interrupt_at_any_moment_lets_the_next_cell_run(victim: Victim) -> None:
     """Formerly, a loop that no frame ran any more was "already running" for good."""
     interrupted, seed = 0, 8
     while interrupted < 8:  # the machine decides how many of them come in time
@@ -211,9 +199,7 @@ SAYS_IT_RUNS = (
 )
 
 
-def test_f8_a_loop_that_says_it_runs_while_no_frame_of_it_does_is_used_again(
-    victim: Victim,
-) -> None:
+def test_f8_loop_that_says_it_runs_while_no_frame_of_it_does_is_used_again(victim: Victim) -> None:
     victim.says(SAYS_IT_RUNS)
     assert victim.says("await asyncio.sleep(0)\nprint('awaited')") == "awaited"
     assert victim.says("print(mine.run_until_complete(asyncio.sleep(0, 'mine')))") == "mine"

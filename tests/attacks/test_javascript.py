@@ -80,9 +80,7 @@ INVALID: list[dict[str, Any]] = [
 ]
 
 
-def test_the_agents_own_step_and_a_property_left_behind_harm_no_later_turn(
-    sandbox: BaseSandbox,
-) -> None:
+def test_the_agents_own_step_and_left_properties_harm_no_later_turn(sandbox: BaseSandbox) -> None:
     code = """
     let found
     Error.prepareStackTrace = (error, sites) => sites.map(site => site.getFunction())

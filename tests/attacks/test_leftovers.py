@@ -94,9 +94,7 @@ def test_f7_travelling_needs_no_guest_whatever_was_left(one: Victim, code: str) 
 
 
 @pytest.mark.parametrize("code", sampled(LEFTOVERS, 15))
-def test_f7_other_cells_end_at_their_limit_and_the_session_comes_back(
-    one: Victim, code: str
-) -> None:
+def test_f7_other_cells_end_at_their_limit_and_sessions_come_back(one: Victim, code: str) -> None:
     one.run(code, timeout_seconds=LIMIT)
     for _ in range(3):  # a cell that can't begin leads to an earlier state
         if ended(one, "print(x)", LIMIT) == "2\n":
@@ -122,9 +120,7 @@ def test_f7_a_cell_that_never_began_says_what_was_kept(one: Victim) -> None:
 
 
 @pytest.mark.parametrize("name", ["tasks that exit", "broken loop", "running loop"])
-def test_f7_what_is_left_in_the_event_loop_fails_no_later_cell(
-    victim_of: Making, name: str
-) -> None:
+def test_f7_leftovers_in_the_event_loop_fail_no_later_cell(victim_of: Making, name: str) -> None:
     one = victim_of()
     one.says("x = 2")
     one.says(LEFTOVERS[name])
@@ -145,9 +141,7 @@ def test_f7_a_limit_of_an_hour_is_not_waited_for_and_a_tiny_one_is_kept(victim_o
         assert error_of(tiny.run("while True: pass")).startswith("CellTimeout:")
 
 
-def test_f7_fuel_that_runs_out_before_a_cell_begins_leads_back(
-    warm_metered: None, victim_of: Making
-) -> None:
+def test_f7_fuel_that_runs_out_too_early_leads_back(warm_metered: None, victim_of: Making) -> None:
     metered = victim_of(fuel_budget=10**8, cell_timeout=None)
     metered.says("x = 1")
     metered.run(LEFTOVERS["audit hook that spins"])

@@ -94,9 +94,7 @@ def test_a_notebooks_own_metadata_counts_for_nothing(root: Path, victim: Path) -
     assert session_of(root, victim) != session
 
 
-def test_names_that_a_stranger_chose_are_told_as_text(
-    root: Path, victim: Path, strangers: Path
-) -> None:
+def test_names_that_strangers_chose_are_text(root: Path, victim: Path, strangers: Path) -> None:
     planted = strangers / "a; touch x\x1b]52;c;eA==\x07$(id).ipynb"
     shutil.copy(victim, strangers / "first.ipynb")
     session_of(root, strangers / "first.ipynb")
@@ -276,9 +274,7 @@ def test_sessions_in_the_folder_are_hidden_when_they_come(begin: Opening, folder
         other.close()
 
 
-def test_files_with_long_names_are_noted_without_harm(
-    folder: Path, tmp_path: Path, ending: ExitStack
-) -> None:
+def test_files_with_long_names_are_noted(folder: Path, tmp_path: Path, ending: ExitStack) -> None:
     """Before, the note was too long for its message: the worker was ended, and the cell lost."""
     made = over(folder, tmp_path / "sessions", suffixes=(".csv",))
     ending.enter_context(closing(made))

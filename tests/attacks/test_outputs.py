@@ -38,9 +38,7 @@ def test_case_22_endless_text_is_cut_with_one_notice(victim: Victim, code: str) 
 
 
 @pytest.mark.parametrize("shown", ["display(1)", "clear_output()"])
-def test_case_22_endless_displays_are_bounded_and_can_be_interrupted(
-    victim: Victim, shown: str
-) -> None:
+def test_case_22_endless_displays_are_bounded_and_end_at_once(victim: Victim, shown: str) -> None:
     peak = victim.peak()
     code = f"from IPython.display import clear_output\nfor i in range(10**6): {shown}"
     result = victim.run(code, interrupt="dropped")
@@ -196,9 +194,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", sampled(FLOODS, 7))
-def test_f14_a_cells_output_is_bounded_in_the_host_and_given_back(
-    victim_of: Making, flood: str
-) -> None:
+def test_f14_outputs_are_bounded_in_the_host_and_given_back(victim_of: Making, flood: str) -> None:
     victim = victim_of(
         display_bytes=DISPLAYED,
         stdout_bytes=WRITTEN,

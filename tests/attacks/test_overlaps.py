@@ -172,9 +172,7 @@ def test_f4_a_mount_is_the_folder_that_it_was_at_first(tmp_path: Path) -> None:
                 """The cell that was lost with its worker says so."""
 
 
-def test_case_42_a_folder_that_a_guest_may_have_open_does_not_become_a_session(
-    tmp_path: Path,
-) -> None:
+def test_case_42_a_folder_that_a_guest_may_have_open_becomes_no_session(tmp_path: Path) -> None:
     (tmp_path / "root" / "mine").mkdir(parents=True)
     known = get_session_sandbox("known", workspace_root=tmp_path / "root")
     known.close()
@@ -198,9 +196,7 @@ def test_case_42_a_folder_that_a_guest_may_have_open_does_not_become_a_session(
     get_session_sandbox("mine", workspace_root=tmp_path / "root").close()
 
 
-def test_private_state_beside_a_root_is_guarded_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_state_by_roots_is_guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     away = far(Path(os.environ["XDG_STATE_HOME"]))
     monkeypatch.setattr("wasm_kernel.folders.places.can_link", away)
     with create_sandbox(workspace=tmp_path / "data" / "app") as sandbox:
@@ -252,9 +248,7 @@ def test_f4_a_mount_is_judged_by_where_it_lies_at_every_try(tmp_path: Path, stat
             session(tmp_path, mounting(f"{tmp_path}/a/b:/b"))
 
 
-def test_f4_mounts_that_are_known_one_by_one_are_refused_together(
-    tmp_path: Path, state: None
-) -> None:
+def test_f4_mounts_known_one_by_one_are_refused_together(tmp_path: Path, state: None) -> None:
     one, two = f"{tmp_path}/a:/a:rw", f"{tmp_path}/a/b:/b"
     with session(tmp_path):
         for mount in (one, two):

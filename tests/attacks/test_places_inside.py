@@ -119,9 +119,7 @@ def test_no_guest_reaches_private_state_in_its_folder(outer: BaseSandbox, disk: 
 
 
 @pytest.mark.parametrize("kind", ["session", "lone", "root"])
-def test_no_private_place_is_made_in_a_workspace_or_a_root(
-    disk: Path, state: Path, kind: str
-) -> None:
+def test_no_private_place_lies_in_workspaces_or_roots(disk: Path, state: Path, kind: str) -> None:
     outer = disk / "outer"
     if kind == "root":
         get_session_sandbox("other", workspace_root=outer).close()

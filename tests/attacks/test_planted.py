@@ -355,9 +355,7 @@ def test_a_session_is_exported_opened_and_saved_again_whatever_lies_there(
 
 @pytest.mark.parametrize("name", ["lock", "holder", "state"])
 @pytest.mark.parametrize("kind", ["pipe", pytest.param("folder", marks=pytest.mark.soak)])
-def test_a_session_opens_whatever_lies_beside_its_history(
-    saved: Path, kind: str, name: str
-) -> None:
+def test_session_opens_whatever_lies_beside_its_history(saved: Path, kind: str, name: str) -> None:
     place = state_of(saved / ID).parent / name
     if place.is_dir():
         trees.remove_tree(place)
@@ -439,9 +437,7 @@ def test_f1_a_mount_leads_through_no_link(repository: Path, path: str) -> None:
         create_session_sandbox(workspace_root="root", policy=policy)
 
 
-def test_f1_a_link_that_comes_later_is_not_followed(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_f1_later_links_are_not_followed(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A link that is swapped in after the check does not matter: the checked folder is opened."""
     (repository / "mine").mkdir()
 

@@ -66,9 +66,7 @@ OF_TOOLS = [
 
 
 @pytest.mark.parametrize("name", OF_TOOLS)
-def test_names_that_tools_may_know_land_in_folders_for_results_alone(
-    one: Publishing, name: str
-) -> None:
+def test_names_of_tools_land_in_folders_for_results_alone(one: Publishing, name: str) -> None:
     for path in (name, f"results/{name}", f"a/b.files/{name}", f"results.x/{name}"):
         one.write(path)
         refused = brought(one, path)
@@ -136,9 +134,7 @@ PLANTED: dict[str, Callable[[Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_files_that_a_repository_planted_lead_nowhere(
-    one: Publishing, tmp_path: Path, planted: str
-) -> None:
+def test_planted_files_lead_nowhere(one: Publishing, tmp_path: Path, planted: str) -> None:
     if planted != "the folder":
         (one.book / "orders.files").mkdir()
     if planted not in ("the folder", "a folder in it"):
@@ -214,9 +210,7 @@ def test_a_file_that_changes_is_copied_whole_or_not_at_all(one: Publishing) -> N
     assert one.publish("r.txt").refused == {}
 
 
-def test_a_change_behind_the_copys_back_is_noticed(
-    one: Publishing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_behind_copies_are_seen(one: Publishing, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = files.FileCopier.copy
 
     def late(self: files.FileCopier, source: int, target: int, size: int) -> None:
@@ -279,9 +273,7 @@ def test_no_such_name_is_written_or_deleted_in_the_folder(one: Publishing, name:
     assert host_tree(one.book) == before
 
 
-def test_links_in_the_folder_are_not_written_through_nor_deleted(
-    one: Publishing, tmp_path: Path
-) -> None:
+def test_links_in_the_folder_are_neither_used_nor_deleted(one: Publishing, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (one.book / "a").symlink_to(outside)
     (one.book / "r.csv").symlink_to(outside / "key.csv")
@@ -352,9 +344,7 @@ def test_kept_originals_can_not_be_planted(one: Publishing) -> None:
     assert one.files == {"mine.csv": "mine"}
 
 
-def test_a_forged_record_brings_no_other_file_and_no_other_name_into_the_folder(
-    one: Publishing,
-) -> None:
+def test_a_forged_record_brings_no_other_file_or_name_into_the_folder(one: Publishing) -> None:
     """The record lies in the private folder, where a kernel that was taken over can write."""
     written = private_of(one.app) / "written"
     (one.book.parent / "secret.csv").write_text("secret")

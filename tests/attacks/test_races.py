@@ -117,9 +117,7 @@ def test_a_folder_that_becomes_a_link_leads_no_call_out(
     assert snapshot(outside) == before
 
 
-def test_kept_versions_are_never_other_peoples_files(
-    guest: tuple[Guest, FileVersions], outside: Path
-) -> None:
+def test_kept_versions_are_never_others(guest: tuple[Guest, FileVersions], outside: Path) -> None:
     """F3. Formerly, outside files were kept as versions, and `%undo --files` gave them away."""
     tiny, versions = guest
     for number in range(40):
@@ -165,9 +163,7 @@ def test_a_folder_that_the_guest_has_open_stays_the_same(
     assert tiny.open("key", fd=fd)[0] == abi.ENOENT
 
 
-def test_a_workspace_that_is_swapped_is_not_followed(
-    guest: tuple[Guest, FileVersions], outside: Path
-) -> None:
+def test_swapped_workspaces_are_left(guest: tuple[Guest, FileVersions], outside: Path) -> None:
     tiny, _ = guest
     tiny.app.rename(tiny.app.parent / "elsewhere")
     tiny.app.symlink_to(outside)
@@ -209,9 +205,7 @@ def at_work(work: Callable[[], None]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("other", ["file", "link"])
-def test_folders_are_swapped_while_they_are_listed_and_exported(
-    root: Path, tmp_path: Path, other: str
-) -> None:
+def test_folders_are_swapped_while_they_are_read(root: Path, tmp_path: Path, other: str) -> None:
     app = root / ID
     for number in range(20):
         write_session_file(ID, f"d/sub/{number}", b"x", root)
@@ -248,9 +242,7 @@ def deep(folder: Path, depth: int) -> None:
                 os.link(folder / "origin", "name", dst_dir_fd=way.fd)
 
 
-def test_whatever_lies_in_a_workspace_it_is_exported_and_forked_at_once(
-    root: Path, tmp_path: Path
-) -> None:
+def test_workspaces_with_anything_are_exported_forked_at_once(root: Path, tmp_path: Path) -> None:
     folder = root / ID / "strange"
     folder.mkdir()
     os.mkfifo(folder / "pipe")

@@ -141,9 +141,7 @@ def test_sessions_that_begin_later_are_hidden_at_once(whole: BaseSandbox, root: 
         assert whole.execute(f"os.listdir('/app/{session_id}')").error is not None
 
 
-def test_a_folder_does_not_become_a_session_and_one_that_has_is_closed(
-    whole: BaseSandbox, root: Path
-) -> None:
+def test_a_folder_becomes_no_session_or_else_is_closed(whole: BaseSandbox, root: Path) -> None:
     for name in ("mine/copy", "later"):
         (root / name).mkdir()
         (root / name / "secret").write_text("SECRET")

@@ -49,9 +49,7 @@ def test_case_17_a_broken_agent_costs_a_cell_at_most(victim_of: Making, code: st
     assert broken.says("print(len([1, 2]), kept)").endswith("2 1")
 
 
-def test_case_17_a_cell_that_spoilt_the_interpreter_is_named_and_taken_back(
-    victim_of: Making,
-) -> None:
+def test_case_17_cells_that_spoilt_the_interpreter_are_taken_back(victim_of: Making) -> None:
     broken = victim_of()
     broken.says("mine = 17")
     broken.run("import os, sys\nsys.addaudithook(lambda *a: os._exit(9))")
@@ -107,9 +105,7 @@ LASTING = {
 
 
 @pytest.mark.parametrize("code", LASTING.values(), ids=LASTING.keys())
-def test_case_17_what_breaks_ipython_for_good_can_be_undone_from_outside(
-    victim_of: Making, code: str
-) -> None:
+def test_case_17_a_broken_ipython_is_undone_from_outside(victim_of: Making, code: str) -> None:
     broken = victim_of()
     broken.says("mine = 17")
     broken.run(code)

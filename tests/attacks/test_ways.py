@@ -256,9 +256,7 @@ NO_UTF8 = (b"a\xffb", b"\xc0\xae\xc0\xae", b"\xed\xa0\x80", b"\xf8\x88")
 @pytest.mark.parametrize(
     "name", but_for({str(name): name for name in NO_UTF8}, *map(str, NO_UTF8[2:]))
 )
-def test_case_12_a_name_of_the_hosts_that_is_no_utf8_is_shown_and_refused(
-    session: Victim, name: bytes
-) -> None:
+def test_case_12_names_beyond_utf8_are_shown_and_refused(session: Victim, name: bytes) -> None:
     path = os.fsencode(session.app) + b"/" + name
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
     try:

@@ -122,9 +122,7 @@ def test_nothing_runs_nothing_is_fetched_nothing_is_covered(
     attack.harmless(target, lambda: target.load(attack.notebook))
 
 
-def test_some_of_them_run_and_fetch_and_cover_nothing(
-    lab: Lab, server: Server, canary: Canary
-) -> None:
+def test_some_run_and_fetch_and_cover_nothing(lab: Lab, server: Server, canary: Canary) -> None:
     """Opens the notebook in the shared page: loading another one takes seconds."""
     attack = Attack(server, canary, {"display": 42, "update": 126}, slice(0, None, 6 * MORE * SOME))
     lab.open(attack.notebook)

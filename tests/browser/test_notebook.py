@@ -39,9 +39,7 @@ def test_the_launcher_offers_the_kernel_and_its_cells_show_tables_and_figures(la
     assert lab.outside == []
 
 
-def test_stop_keeps_variables_and_what_was_left_out_is_said_below_the_output(
-    lab: Lab, server: Server
-) -> None:
+def test_stop_keeps_variables_and_what_was_left_out_is_said_below(lab: Lab, server: Server) -> None:
     html = "from IPython.display import HTML\nHTML('<b>seen</b><script>x</script>')"
     lab.open(server.notebook("stop", [SPIN, "kept + 1", html, "open('r.csv', 'w').close()"]))
     lab.cell(0).click()
@@ -167,9 +165,7 @@ PLOTS = [
 
 
 @pytest.mark.soak
-def test_plotly_and_altair_show_figures_that_answer(
-    lab: Lab, server: Server, portraits: Path
-) -> None:
+def test_plotly_and_altair_show_live_figures(lab: Lab, server: Server, portraits: Path) -> None:
     pytest.importorskip("plotly")
     pytest.importorskip("altair")
     lab.open(server.notebook("plots", PLOTS, "wasm-plots"))

@@ -368,9 +368,7 @@ def test_a_notebook_of_yesterday_is_continued_or_begun_anew(lab: Lab, server: Se
 
 
 @pytest.mark.soak
-def test_a_page_without_the_panel_has_a_widget(
-    target: Lab, server: Server, portraits: Path
-) -> None:
+def test_page_without_the_panel_has_a_widget(target: Lab, server: Server, portraits: Path) -> None:
     target.page.set_viewport_size(WIDE)
     target.page.route("**/extensions/wasm-kernel/**", lambda route: route.abort())
     cells = ["x = 1", "x = '<b>2</b>'", "%timeline", "x"]

@@ -70,9 +70,7 @@ print(back.astype(str).to_numpy().tolist() == wanted.astype(str).to_numpy().toli
         ("filters=[('year', '=', '2024')]", "column 'year' has numbers"),
     ],
 )
-def test_columns_and_filters_may_name_the_folders(
-    sandbox: BaseSandbox, options: str, wanted: str
-) -> None:
+def test_columns_and_filters_name_folders(sandbox: BaseSandbox, options: str, wanted: str) -> None:
     code = """
 if not os.path.exists("by"):
     for year, c, v in ((2023, "b", 2), (2024, "a", 3), (2024, "x", 1)):

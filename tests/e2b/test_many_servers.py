@@ -166,9 +166,7 @@ def test_one_server_at_a_time_has_a_sandbox_awake_until_it_is_killed(tmp_path: P
 
 
 @pytest.mark.parametrize("begun", ["", "POST /v2/sandboxes HTTP/1.1\r\nContent-Length: 9999"])
-def test_more_connections_than_a_server_has_descriptors_keep_no_client_out(
-    tmp_path: Path, begun: str
-) -> None:
+def test_more_connections_than_descriptors_keep_no_client_out(tmp_path: Path, begun: str) -> None:
     """Clients that send nothing, or go on to send single bytes after a refusal."""
     head = f"{begun}\r\nHost: 127.0.0.1\r\n\r\n".encode() if begun else b""
     (tmp_path / "tokens").write_text(TOKENS)

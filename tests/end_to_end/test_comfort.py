@@ -243,9 +243,7 @@ def test_monitors_hear_of_the_guest_and_debuggers_of_a_refusal(nb: RealKernel) -
     assert "debugger" not in info["supported_features"]
 
 
-def test_the_notebooks_path_is_kept_from_cells_unless_it_is_wanted(
-    nb: RealKernel, tmp_path: Path
-) -> None:
+def test_the_notebooks_path_is_told_to_cells_if_wanted(nb: RealKernel, tmp_path: Path) -> None:
     assert nb.run(ASK).data("text/plain") == []
     assert "secret" not in nb.run("dict(os.environ)").data("text/plain")[0]
     with RealKernel(cwd=tmp_path, notebook=Path(PATH), tell_notebook="True") as notebook:

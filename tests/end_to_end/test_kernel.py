@@ -64,9 +64,7 @@ def test_a_failed_cell_aborts_those_sent_behind_it_but_no_comm_message(kernel: R
     assert [kernel.reply(sent)["status"] for sent in (first, second)] == ["error", "ok"]
 
 
-def test_while_a_cell_computes_the_kernel_answers_and_can_be_interrupted(
-    kernel: RealKernel,
-) -> None:
+def test_a_kernel_answers_and_is_interrupted_while_a_cell_computes(kernel: RealKernel) -> None:
     sent = spinning(kernel)
     assert kernel.control("kernel_info_request", {})["implementation"] == "wasm-kernel"
     assert kernel.control("create_subshell_request", {})["status"] == "error"
@@ -90,9 +88,7 @@ def test_no_stale_answer_is_taken_and_a_lost_guest_gets_none(kernel: RealKernel)
     assert kernel.run("1").value == "1"
 
 
-def test_a_silent_cell_shows_nothing_and_only_cells_of_the_history_count(
-    kernel: RealKernel,
-) -> None:
+def test_silent_cell_shows_nothing_and_only_cells_of_the_history_count(kernel: RealKernel) -> None:
     assert kernel.run("1", silent=True).value == ""
     first, _, last = (
         kernel.run("1", store_history=stays).reply["execution_count"]
@@ -101,9 +97,7 @@ def test_a_silent_cell_shows_nothing_and_only_cells_of_the_history_count(
     assert last == first + 1
 
 
-def test_a_cell_with_a_lone_surrogate_is_answered(
-    kernel: RealKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lone_surrogates_are_answered(kernel: RealKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     # no client sends such a message, but JSON's escapes can carry it
     with monkeypatch.context() as patch:
         plain = lambda message: json.dumps(message, default=json_default).encode()  # noqa: E731
@@ -136,9 +130,7 @@ def test_while_the_guest_starts_the_kernel_tells_of_itself_and_of_the_start(
     assert shown[shown.index("clear_output") :] == ["clear_output", "stream", "status"]
 
 
-def test_questions_are_answered_while_a_cell_waits_for_a_long_start(
-    start: Starting, tmp_path: Path
-) -> None:
+def test_questions_are_answered_while_cells_await_a_start(start: Starting, tmp_path: Path) -> None:
     kernel = start(name="wasm-slow", variables={"SLOW_START": str(tmp_path / "go")})
     kc, asked = kernel.client, {}
     cell = kernel.send("print('ran')")  # the first cell, from a page that was open before
@@ -227,9 +219,7 @@ def test_a_bad_setting_is_the_error_of_each_cell_and_touches_no_session(
     assert not kernel.sessions.exists()
 
 
-def test_a_config_file_that_can_not_be_read_is_told_in_the_cell(
-    start: Starting, tmp_path: Path
-) -> None:
+def test_an_unreadable_config_file_is_told_in_the_cell(start: Starting, tmp_path: Path) -> None:
     file = tmp_path / "jupyter_wasm_kernel_config.py"
     file.write_text("c.WasmKernel.env = = {'A': 'file'}\n")
     kernel = start(variables={"JUPYTER_CONFIG_DIR": str(tmp_path)})

@@ -55,9 +55,7 @@ def test_a_cell_publishes_and_links_or_is_told_the_setting(folder: Path) -> None
         assert "WasmKernel.publish_folder" in told
 
 
-def test_batch_runs_publish_at_their_end(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_runs_publish(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "config"
     config.mkdir()
     (config / "jupyter_wasm_kernel_config.py").write_text("c.WasmKernel.publish_folder = 'out'")

@@ -116,9 +116,7 @@ def test_a_notebook_that_never_resumes(start: Starting, notebook: Path, root: Pa
     assert start(notebook, resume="never").run("x").error == "NameError"
 
 
-def test_a_cell_that_kills_its_kernel_costs_no_variable(
-    start: Starting, notebook: Path, root: Path
-) -> None:
+def test_cells_that_kill_kernels_cost_nothing(start: Starting, notebook: Path, root: Path) -> None:
     """`os.kill(os.getpid(), 9)` in a cell ends the kernel, as expected, and costs nothing else."""
     first = start(notebook, session_id="mine")
     first.run("x = 1")
@@ -160,9 +158,7 @@ def age(workspace: Path) -> None:
     (workspace / ".metadata.json").write_text(json.dumps(found))
 
 
-def test_a_living_kernels_session_is_neither_deleted_nor_pruned(
-    start: Starting, root: Path
-) -> None:
+def test_living_kernels_session_is_neither_deleted_nor_pruned(start: Starting, root: Path) -> None:
     kernel = start(event_log="/dev/full")  # a broken log costs no cell
     kernel.run("x = 1")
     workspace = workspace_in(root)
@@ -192,9 +188,7 @@ def test_a_living_kernels_session_is_neither_deleted_nor_pruned(
             second.execute("1")
 
 
-def test_events_go_to_the_file_that_the_trait_names(
-    start: Starting, root: Path, tmp_path: Path
-) -> None:
+def test_events_go_to_the_file_of_the_trait(start: Starting, root: Path, tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     kernel = start(event_log=str(log))
     kernel.run("1 + 1")
@@ -308,9 +302,7 @@ def command(words: str, sessions: Path, typed: str = "") -> str:
     return done.stdout
 
 
-def test_the_command_that_a_fork_prints_opens_it_in_one_step(
-    start: Starting, work: Path, root: Path
-) -> None:
+def test_the_command_that_a_fork_prints_opens_it(start: Starting, work: Path, root: Path) -> None:
     notebook = save(work / "orders.ipynb", *CELLS)
     kernel = start(notebook)
     said = kernel.run("x = [1]; open('/app/made.csv', 'w').close()\n%fork").stdout

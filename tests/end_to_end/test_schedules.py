@@ -120,9 +120,7 @@ def played(manager: KernelManager, seeds: range) -> None:
         watcher.close()
 
 
-def test_every_request_is_answered_once_and_in_order_also_after_restarts(
-    manager: KernelManager,
-) -> None:
+def test_every_request_is_answered_once_and_in_order_after_restarts(manager: KernelManager) -> None:
     played(manager, range(SCHEDULES))
     restarted(manager, seed=0, now=True)
     restarted(manager, seed=1, now=False)

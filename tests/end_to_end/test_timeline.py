@@ -110,9 +110,7 @@ def test_a_view_sees_cells_as_they_run_and_goes_back_with_files_and_forth(
     assert "nothing to redo" in view.ask("redo")["error"]
 
 
-def test_a_view_knows_the_memory_before_it_hears_of_a_cell_and_that_states_get_saved(
-    view: View,
-) -> None:
+def test_a_view_knows_the_memory_before_it_hears_of_a_cell_and_saved_states(view: View) -> None:
     assert view.tree["memory_bytes"] > 0
     tree = view.tree
     while not tree["saved"]:
@@ -142,9 +140,7 @@ def test_checkpoints_are_named_and_deleted(kernel: RealKernel, view: View) -> No
     assert "before the merge" not in kernel.run("%restore before the merge").stdout
 
 
-def test_a_cell_that_lost_its_guest_stands_at_the_state_it_ran_in(
-    kernel: RealKernel, view: View
-) -> None:
+def test_a_cell_that_lost_its_guest_stands_at_its_state(kernel: RealKernel, view: View) -> None:
     kernel.run("z = 1")
     kernel.run("import os; os._exit(3)")
     tree = view.ask("tree")

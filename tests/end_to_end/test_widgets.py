@@ -80,9 +80,7 @@ def test_a_cell_that_awaits_hears_the_slider(page: RealKernel) -> None:
     assert page.heard(behind).stdout == "behind\n"
 
 
-def test_messages_that_come_while_cells_compute_wait_in_order_and_keep_no_cell_busy(
-    page: RealKernel,
-) -> None:
+def test_messages_wait_in_order_while_cells_compute_and_keep_none_busy(page: RealKernel) -> None:
     page.run(SLIDER + "import time; seen = []; s.observe(lambda c: seen.append(c.new), 'value')")
     cells = []
     for value in range(3):

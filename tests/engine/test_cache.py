@@ -96,9 +96,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_file_is_warned_of_and_made_again(
-    cache: Cache, damage: Callable[[Path], object]
-) -> None:
+def test_damaged_files_are_told_and_remade(cache: Cache, damage: Callable[[Path], object]) -> None:
     damage(cache.path(NAME))
     with pytest.warns(CacheWarning) as caught:
         assert cache.trusted(NAME) is None
@@ -246,9 +244,7 @@ def test_sweeping_removes_what_was_never_finished(cache: Cache, later: Later) ->
     assert not left.exists()
 
 
-def test_sweeping_leaves_the_files_of_a_folder_that_is_not_ours_alone(
-    tmp_path: Path, later: Later
-) -> None:
+def test_sweeping_leaves_files_of_folders_not_ours_alone(tmp_path: Path, later: Later) -> None:
     home = Cache(tmp_path)  # `WASM_KERNEL_CACHE=$HOME`
     home.prepare()
     home.write(NAME, lambda path: put(path, GOOD))
@@ -384,9 +380,7 @@ def test_code_for_another_version_processor_or_wasmtime_is_not_taken(
     assert not list(other.cache.folder.iterdir())
 
 
-def test_a_file_of_that_digest_that_is_not_an_archive_is_told(
-    other: Machine, tmp_path: Path
-) -> None:
+def test_file_of_that_digest_that_is_not_an_archive_is_told(other: Machine, tmp_path: Path) -> None:
     put(tmp_path / "guest", b"no archive")
     with pytest.raises(CacheArchiveError, match="--export"):
         other.take(tmp_path / "guest", hashlib.sha256(b"no archive").hexdigest())

@@ -331,9 +331,7 @@ def test_a_file_is_ready_at_once(guest: Guest, kind: int) -> None:
         *((at, 4, abi.EFAULT) for at in (2**32 - 8, 2**31)),
     ],
 )
-def test_subscriptions_out_of_range_are_refused(
-    guest: Guest, at: int, count: int, errno: int
-) -> None:
+def test_subscriptions_out_of_range_fail(guest: Guest, at: int, count: int, errno: int) -> None:
     assert guest.call("poll_oneoff", at, OUT, count, COUNT) == errno
 
 

@@ -104,9 +104,7 @@ def test_a_compiled_module_is_kept_for_its_flavour(cache: Cache, binary: Path) -
     assert len({path.read_bytes() for path in modules_in(cache)}) == len(FLAVOURS)
 
 
-def test_the_name_tells_the_versions_of_wasmtime_apart(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_tell_wasmtimes_versions_apart(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Compiler(cache).name(described(Path()), FUEL)
     monkeypatch.setattr("wasm_kernel.engine.wasmtime_api.VERSION", "1.0.0")
     assert Compiler(cache).name(described(Path()), FUEL) != ours
@@ -172,9 +170,7 @@ def test_a_module_can_be_used_while_it_is_written(
     assert len(modules_in(cache)) == 1
 
 
-def test_a_disk_that_is_full_is_told(
-    cache: Cache, binary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disks_are_told(cache: Cache, binary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wasm_kernel.engine.compiler._serialize", full_disk)
     with pytest.raises(OSError, match="No space left"):
         Compiler(cache).module(described(binary), UNCHECKED, silent)

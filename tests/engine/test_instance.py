@@ -287,9 +287,7 @@ def test_an_image_that_is_kept_open_is_there_when_its_file_is_removed(
     assert guest.instance.memory.read(200_000, 10) == b"remembered"
 
 
-def test_an_image_that_is_too_large_or_cut_off_is_refused(
-    make: Making, saved: image.BaseImage
-) -> None:
+def test_an_image_too_large_or_cut_off_is_refused(make: Making, saved: image.BaseImage) -> None:
     with pytest.raises(MemoryError, match="memory_bytes"):
         saved.attach(make(memory_bytes=MIB).instance)
     with saved.path.open("rb+") as file:

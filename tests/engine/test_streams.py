@@ -105,9 +105,7 @@ def test_a_tick_hands_on_what_is_old_enough(monkeypatch: pytest.MonkeyPatch) -> 
     assert heard == [("stdout", "x")]
 
 
-def test_a_write_from_outside_the_memory_or_of_too_many_buffers_is_a_bad_address(
-    guest: Guest,
-) -> None:
+def test_writes_from_outside_or_of_too_many_buffers_are_bad_addresses(guest: Guest) -> None:
     guest.instance.memory.write(64, (0xFFFFFF00).to_bytes(4, "little") + b"\0\1\0\0")
     assert guest.call("fd_write", 1, 64, 1, 96) == abi.EFAULT
     assert guest.call("fd_write", 1, 64, 1_000_000, 96) == abi.EFAULT
@@ -164,9 +162,7 @@ def test_the_file_has_an_end_too(overflowing: Overflowing, tmp_path: Path) -> No
     assert (tmp_path / "output-7-stdout.txt").read_bytes() == b"abcabcab"
 
 
-def test_a_file_that_is_there_stays_and_a_link_is_not_followed(
-    overflowing: Overflowing, tmp_path: Path
-) -> None:
+def test_files_stay_and_links_are_not_followed(overflowing: Overflowing, tmp_path: Path) -> None:
     folder = tmp_path / "app"
     folder.mkdir()
     (folder / "output-7-stdout.txt").symlink_to(tmp_path / "outside")

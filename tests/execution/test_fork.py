@@ -187,9 +187,7 @@ def test_a_file_without_a_name_is_the_fork_s_own(parent: Sandbox, forked: Forkin
     grandchild.close()
 
 
-def test_an_open_file_that_an_undo_brought_back_is_open_in_a_fork(
-    parent: Sandbox, forked: Forking
-) -> None:
+def test_open_files_that_an_undo_brought_are_in_forks(parent: Sandbox, forked: Forking) -> None:
     parent.execute("f = open('f', 'w+'); _ = f.write('old'); f.flush()")
     parent.execute("import os; open('g', 'w').write('new'); os.replace('g', 'f')")
     assert parent.execute("%undo --files").success
@@ -197,9 +195,7 @@ def test_an_open_file_that_an_undo_brought_back_is_open_in_a_fork(
     assert says(forked(parent), "f.seek(0); print(f.read())") == "old"
 
 
-def test_a_fork_brings_back_files_from_before_it_was_forked(
-    parent: Sandbox, forked: Forking
-) -> None:
+def test_fork_brings_back_files_from_before_it_was_forked(parent: Sandbox, forked: Forking) -> None:
     parent.execute("open('f', 'w').write('one')")
     parent.execute("open('f', 'w').write('two')")
     fork = forked(parent)
@@ -211,9 +207,7 @@ def test_a_fork_brings_back_files_from_before_it_was_forked(
     assert (parent.workspace / "f").read_text() == "two"
 
 
-def test_mounted_folders_are_the_same_for_both(
-    opened: Opening, forked: Forking, tmp_path: Path
-) -> None:
+def test_mounts_are_the_same_for_both(opened: Opening, forked: Forking, tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     parent = opened(mounts=(Mount(tmp_path / "shared", "/shared", True),))
     parent.execute("f = open('/shared/f', 'w+'); _ = f.write('hello'); f.flush()")

@@ -13,9 +13,7 @@ from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 from wasm_kernel.outputs.bundle import Mode, clean
 
 
-def test_memory_errors_name_their_setting_and_deep_code_is_none(
-    module_sandbox: BaseSandbox,
-) -> None:
+def test_memory_errors_name_a_setting_and_deep_code_is_none(module_sandbox: BaseSandbox) -> None:
     error = error_of(module_sandbox.execute("[0] * 10**9"))
     limit = f"{module_sandbox.policy.memory_bytes / 2**20:,.0f} MiB"
     assert error.startswith("MemoryError:")
@@ -119,9 +117,7 @@ print(lock.acquire(), isinstance(lock, threading.Lock), type(lock))
 """
 
 
-def test_a_wait_for_another_thread_ends_in_words_and_costs_nothing(
-    module_sandbox: BaseSandbox,
-) -> None:
+def test_a_wait_for_another_thread_ends_and_costs_nothing(module_sandbox: BaseSandbox) -> None:
     told = (
         "False False|Empty|Empty|TimeoutError|True 1|False False True <locked _thread.lock object "
         "at 0x…>|True True <class '_thread.lock'>"

@@ -158,9 +158,7 @@ def test_a_traceback_ends_with_the_error_and_not_with_a_hint(module_sandbox: Bas
     assert shown(module_sandbox.execute(code)).splitlines()[-1].startswith("RecursionError")
 
 
-def test_compiled_code_calls_itself_through_python_hundreds_of_times(
-    module_sandbox: BaseSandbox,
-) -> None:
+def test_compiled_code_calls_itself_through_python_at_length(module_sandbox: BaseSandbox) -> None:
     """On WASI, CPython assumes a stack of 128 KiB. Memoised functions that recurse are common."""
     code = """
 import functools, json

@@ -34,9 +34,7 @@ print(nodes.tobytes()[:40] in native)
         assert says(module_sandbox, cell).splitlines() == [*[found] * 4, "True"], kind
 
 
-def test_positions_stay_positions_in_pickles_and_odd_nodes_fail(
-    module_sandbox: BaseSandbox,
-) -> None:
+def test_positions_stay_positions_in_pickles_odd_nodes_fail(module_sandbox: BaseSandbox) -> None:
     """Natively the pickled type means `int32`, which has the same bytes."""
     cell = """
 import numpy as np, pickle
@@ -61,9 +59,7 @@ tree.__setstate__((nodes[::-1].copy(), *rest))
     assert "build the tree again" in error_of(module_sandbox.execute(cell))
 
 
-def test_a_pickled_clustering_has_a_hierarchy_that_is_cut_elsewhere(
-    module_sandbox: BaseSandbox,
-) -> None:
+def test_pickled_clusterings_have_hierarchies_cut_elsewhere(module_sandbox: BaseSandbox) -> None:
     cell = """
 import numpy as np, pickle
 from sklearn.cluster import HDBSCAN

@@ -127,8 +127,6 @@ def test_pools_of_processes_make_their_calls_with_copies(sandbox: BaseSandbox) -
     assert sandbox.execute(PROCESSES).stderr == ""
 
 
-def test_objects_that_only_processes_share_are_refused_in_words(
-    module_sandbox: BaseSandbox,
-) -> None:
+def test_objects_that_only_processes_share_are_refused(module_sandbox: BaseSandbox) -> None:
     for code in ("multiprocessing.Process(target=print).start()", "multiprocessing.Queue()"):
         assert "no processes" in error_of(module_sandbox.execute("import multiprocessing\n" + code))

@@ -577,16 +577,12 @@ def test_the_first_thread_says_how_threads_run(sandbox: BaseSandbox) -> None:
 
 
 @pytest.mark.parametrize("code", PROGRAMS.values(), ids=PROGRAMS)
-def test_programs_with_threads_print_what_they_print_elsewhere(
-    module_sandbox: BaseSandbox, code: str
-) -> None:
+def test_programs_with_threads_print_as_elsewhere(module_sandbox: BaseSandbox, code: str) -> None:
     elsewhere = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert says(module_sandbox, code) == elsewhere.stdout.decode().strip()
 
 
-def test_a_daemon_that_nothing_waited_for_is_told_and_may_be_joined_later(
-    module_sandbox: BaseSandbox,
-) -> None:
+def test_a_daemon_is_told_and_may_be_joined_later(module_sandbox: BaseSandbox) -> None:
     begun = "import threading\ndef f(): print('ran')\nt = threading.Thread(target=f, daemon=True)"
     left = module_sandbox.execute(f"{begun}; t.start(); print(t.name)")
     assert f"{left.stdout.strip()} did not run" in left.stderr
@@ -604,9 +600,7 @@ class Spoilt(threading.Timer):
 
 
 @pytest.mark.parametrize("begun", ["Spoilt()", "Spoilt(1)"])
-def test_a_spoilt_thread_fails_in_its_own_cell_alone(
-    module_sandbox: BaseSandbox, begun: str
-) -> None:
+def test_spoilt_thread_fails_in_its_own_cell_alone(module_sandbox: BaseSandbox, begun: str) -> None:
     module_sandbox.execute(f"{SPOILT}{begun}.start()")
     assert says(module_sandbox, "print('next')") == "next"
 
@@ -662,9 +656,7 @@ threading.Thread(target=serve, daemon=True).start()
 """
 
 
-def test_a_thread_that_waits_goes_on_in_later_cells_and_goes_back_with_them(
-    sandbox: BaseSandbox,
-) -> None:
+def test_threads_that_wait_go_on_in_later_cells_and_back_with_them(sandbox: BaseSandbox) -> None:
     sandbox.execute(f"{WORKER}q.put(1)\nq.join()")
     sandbox.checkpoint("one")
     assert says(sandbox, "q.put(2); q.join(); print(found)") == "[(1, 1), (2, 2)]"

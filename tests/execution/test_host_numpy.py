@@ -48,9 +48,7 @@ def pieces(faults: Faults) -> Pieces:
         "digest(np.sort((matrices(100)[0] * 1000).astype('i8').ravel()))",
     ],
 )
-def test_the_host_gives_its_own_bits(
-    module_sandbox: Sandbox, pieces: Pieces, expression: str
-) -> None:
+def test_host_gives_its_own_bits(module_sandbox: Sandbox, pieces: Pieces, expression: str) -> None:
     space: dict[str, object] = {}
     exec(MAKE, space)
     with threadpool_limits(1):

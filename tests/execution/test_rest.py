@@ -97,9 +97,7 @@ def test_functions_of_the_program_outlast_a_rest(sandbox: Sandbox, faults: Fault
     assert says(sandbox, "print(three(), x)") == "3 1"
 
 
-def test_a_worker_that_would_rest_does_not_wait_for_a_commit(
-    sandbox: Sandbox, faults: Faults
-) -> None:
+def test_a_worker_that_would_rest_awaits_no_commit(sandbox: Sandbox, faults: Faults) -> None:
     """The worker's main thread asks. If it waited, it could not report that the worker is well."""
     says(sandbox, "x = 1")
     rest(faults)
@@ -141,9 +139,7 @@ opens = Opens()
 """
 
 
-def test_a_file_that_a_question_opened_keeps_a_guest_from_resting(
-    sandbox: Sandbox, faults: Faults
-) -> None:
+def test_a_file_that_a_question_opened_bars_a_rest(sandbox: Sandbox, faults: Faults) -> None:
     says(sandbox, OPENS_WHEN_COMPLETED)
     rest(faults)
     sandbox.query({"op": "complete", "code": "opens.", "cursor_pos": 6}).result()

@@ -165,9 +165,7 @@ def made(ending: ExitStack) -> Callable[[Begin], GuestJobs]:
     return make
 
 
-def test_the_guest_is_started_once_and_again_after_a_failure(
-    made: Callable[[Begin], GuestJobs],
-) -> None:
+def test_guests_are_started_once_or_after_a_failure(made: Callable[[Begin], GuestJobs]) -> None:
     heard: list[str] = []
 
     def begin() -> None:
@@ -241,9 +239,7 @@ def test_only_cells_that_wait_are_cancelled(made: Callable[[Begin], GuestJobs]) 
     assert not jobs.cancel_cells()
 
 
-def test_an_interrupt_between_two_cells_is_for_the_first_that_waits(
-    made: Callable[[Begin], GuestJobs],
-) -> None:
+def test_interrupts_between_cells_are_for_the_next(made: Callable[[Begin], GuestJobs]) -> None:
     """The interrupt may come while the effects of the last cell are kept."""
     jobs, gate = made(lambda: None), threading.Event()
     jobs.start().result(SECONDS)
@@ -300,9 +296,7 @@ def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: BaseS
     assert says(sandbox, "print(ran)") == "['first', 'third']"
 
 
-async def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(
-    sandbox: BaseSandbox,
-) -> None:
+async def test_cancelled_aexecute_comes_back_when_the_cell_has_ended(sandbox: BaseSandbox) -> None:
     tidy = (
         "import time\ntry:\n  print('begun', flush=True)\n  while True: pass\n"
         "finally:\n  time.sleep(0.3); tidied = True"

@@ -301,9 +301,7 @@ def test_a_program_has_loggers_of_its_own(shell: BaseSandbox) -> None:
     assert said(shell, "logging.info('no')\nlogging.warning('on')").stderr == "WARNING:root:on\n"
 
 
-def test_a_program_calls_its_functions_at_exit_and_leaves_the_interpreter_as_it_was(
-    shell: BaseSandbox,
-) -> None:
+def test_programs_call_functions_at_exit_and_leave_the_interpreter(shell: BaseSandbox) -> None:
     begun = "import builtins, gc, logging, random, signal, sys, warnings, numpy"
     begun += f"\nfrom logging import root\nbefore = {LEFT}"
     said(shell, f"{begun}\nopen('leaves.py', 'w').write({LEAVES!r})")
@@ -428,9 +426,7 @@ program.begin(programs.Streams(b""), "/tmp", {})
 """
 
 
-def test_a_program_that_an_interrupt_cut_short_leaves_the_cells_streams_and_folder(
-    shell: BaseSandbox,
-) -> None:
+def test_programs_cut_short_leave_the_cells_streams_and_folder(shell: BaseSandbox) -> None:
     """An interrupt may strike before the program's own end has put anything back."""
     assert shell.execute(CUT_SHORT).success
     assert said(shell, "!pwd").stdout == "/app\n"

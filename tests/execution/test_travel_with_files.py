@@ -212,9 +212,7 @@ def test_files_without_a_name_go_when_nothing_knows_them(opened: Opening) -> Non
     assert says(sandbox, "print(os.listdir('/tmp'))") == "[]"
 
 
-def test_a_silent_cell_is_no_reason_to_keep_the_files_of_a_failed_cell(
-    sandbox: Sandbox,
-) -> None:
+def test_silent_cell_is_no_reason_to_keep_the_files_of_a_failed_cell(sandbox: Sandbox) -> None:
     says(sandbox, "_ = open('a', 'w').write('good')")
     sandbox.execute(f"_ = open('a', 'w').write('half'); {TRAP}")
     sandbox.execute("len(globals())", silent=True)

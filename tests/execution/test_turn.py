@@ -149,9 +149,7 @@ def test_a_callback_can_ask_for_names_and_for_nothing_else() -> None:
         {"op": "input", "prompt": "", "password": False},
     ],
 )
-def test_f7_what_an_earlier_cell_left_can_do_nothing_before_the_cell_begins(
-    frame: dict[str, Any],
-) -> None:
+def test_f7_leftovers_of_cells_can_do_nothing_before_a_cell_begins(frame: dict[str, Any]) -> None:
     driven = Driven(begun=False)
     assert "nothing runs yet" in driven.send(frame)["refused"]
     assert driven.ear.asked == []
@@ -278,9 +276,7 @@ def test_messages_that_were_withdrawn_or_have_no_comm_are_not_handed_over() -> N
 
 
 @pytest.mark.parametrize("frame", [{"op": "comm_next"}, {"op": "done", "reply": {}}])
-def test_messages_that_were_handed_over_end_with_the_turn_at_the_latest(
-    frame: dict[str, Any],
-) -> None:
+def test_messages_that_were_handed_over_end_with_their_turn(frame: dict[str, Any]) -> None:
     driven = Driven()
     driven.send(COMM)
     offer, ear = offered(driven, UPDATE)

@@ -107,9 +107,7 @@ def lock_of(tmp_path: Path) -> Iterator[Callable[[], HistoryLock]]:
         yield lambda: HistoryLock(opened.enter_context(Folder.open(tmp_path)))
 
 
-def test_a_history_is_kept_for_its_kernel(
-    lock_of: Callable[[], HistoryLock], private: Folder
-) -> None:
+def test_histories_stay_with_kernels(lock_of: Callable[[], HistoryLock], private: Folder) -> None:
     """The history is also kept between the end of one worker and the start of the next."""
     owner, second_kernel = OwnerLock(private), OwnerLock(private)
     assert owner.acquire()
@@ -160,9 +158,7 @@ def test_a_lock_not_held_wants_nothing(lock_of: Callable[[], HistoryLock], priva
     first.release()
 
 
-def test_a_keeper_may_have_the_next_begin_anew(
-    lock_of: Callable[[], HistoryLock], private: Folder
-) -> None:
+def test_keepers_let_others_begin_anew(lock_of: Callable[[], HistoryLock], private: Folder) -> None:
     first, second, third = lock_of(), lock_of(), lock_of()
     first.acquire()
     first.clear_requests()

@@ -169,9 +169,7 @@ def test_a_session_is_shown(command: Command, root: Path, monkeypatch: pytest.Mo
     session.closed()
 
 
-def test_files_are_written_listed_read_and_deleted(
-    command: Command, tmp_path: Path, root: Path
-) -> None:
+def test_files_are_written_listed_and_deleted(command: Command, tmp_path: Path, root: Path) -> None:
     write_session_file(ID, "first", b"", root)
     good(command("write", ID, "notes.txt", typed="hello\n"))
     (tmp_path / "local.bin").write_bytes(b"\xff\x00")

@@ -41,9 +41,7 @@ def test_a_broken_rule_names_the_trait(name: str, value: Any) -> None:
         settings(**{name: value}).policy()
 
 
-def test_the_workspaces_place_comes_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_names_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(tmp_path))
     assert settings().root.named == tmp_path
     assert settings(workspace_root="~/x").root.named == Path("~/x").expanduser()

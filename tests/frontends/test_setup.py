@@ -186,9 +186,7 @@ def test_warming_again_says_that_all_is_ready_and_leaves_no_folder_behind(
     assert not [path for path in tmp_path.rglob("*/private/*") if path.is_dir()]
 
 
-def test_an_archive_carries_the_guest_of_every_language(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_carries_every_guest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, set[str]] = {}
 
     def write(paths: Iterable[Path], target: Path) -> str:

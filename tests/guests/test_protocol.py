@@ -217,9 +217,7 @@ def test_any_values_in_known_fields_are_read_or_refused(op: str, fields: dict[st
 
 
 @given(st.sampled_from([json.dumps(message).encode() for message in GOOD]), st.data())
-def test_a_good_frame_with_one_byte_changed_is_read_or_refused(
-    good: bytes, data: st.DataObject
-) -> None:
+def test_a_frame_with_one_byte_changed_is_read_or_refused(good: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(good) - 1))
     byte = data.draw(st.integers(0, 255))
     sent_or_refused(good[:at] + bytes([byte]) + good[at + 1 :])

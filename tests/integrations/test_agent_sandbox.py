@@ -68,9 +68,7 @@ def test_a_cell_gives_one_answer_and_its_own(agent: AgentSandbox) -> None:
     assert agent.run_for_answer("2")[1] == []
 
 
-def test_a_sandbox_that_can_not_be_made_leaves_no_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_failed_sandboxes_leave_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(TypeError):
         AgentSandbox(None, {"policy": "none"})
@@ -100,9 +98,7 @@ def commands(agent: AgentSandbox) -> GuestCommands:
     return agent.commands()
 
 
-def test_a_command_gets_input_and_environment_and_forges_no_status(
-    commands: GuestCommands,
-) -> None:
+def test_command_gets_input_and_environment_and_forges_no_status(commands: GuestCommands) -> None:
     script = 'sort; pwd; echo "$A"; echo no >&2; exit 3'
     given = b"b\na\n"
     ran = commands.run(["sh", "-c", script], stdin=given, folder="/tmp", environment={"A": "é"})
@@ -141,9 +137,7 @@ def test_output_and_time_are_limited(commands: GuestCommands) -> None:
     assert commands.run("echo on").stdout == b"on\n"
 
 
-async def test_a_dropped_command_ends_no_other(
-    agent: AgentSandbox, commands: GuestCommands
-) -> None:
+async def test_dropped_command_ends_no_other(agent: AgentSandbox, commands: GuestCommands) -> None:
     waiting = "touch begun; until [ -e go ]; do sleep 0.05; done; echo on"
     first = asyncio.ensure_future(on_thread(commands.run, waiting))
     while not (agent.sandbox.workspace / "begun").exists():

@@ -229,9 +229,7 @@ print(time.monotonic() - begun < 30)
     ],
     ids=["kind", "name", "depth", "values", "many"],
 )
-def test_the_broker_ends_when_a_stranger_sends_an_invalid_message(
-    sent: str, tmp_path: Path
-) -> None:
+def test_broker_ends_when_a_stranger_sends_an_invalid_message(sent: str, tmp_path: Path) -> None:
     """Formerly, the broker's reading thread died, and the broker outlived its kernel."""
     code = f"""{_SPAWNED}
 for data in {sent}:

@@ -37,9 +37,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("a", "1000", 2000, 0),
     ],
 )
-def test_a_groups_limit_counts(
-    system: Path, group: str, most: str, current: int, left: int
-) -> None:
+def test_groups_limit_counts(system: Path, group: str, most: str, current: int, left: int) -> None:
     (system / "groups" / group / "memory.max").write_text(f"{most}\n")
     (system / "groups" / group / "memory.current").write_text(f"{current}\n")
     assert memory.available_memory() == left

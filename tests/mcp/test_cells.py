@@ -313,9 +313,7 @@ def test_no_path_leads_out_of_a_session(stdio: Agent) -> None:
             stdio.ask("read_resource", f"workspace://{handle}/{path}")
 
 
-def test_files_of_the_host_count_too_and_stay_if_they_are_kept(
-    agents: Agents, tmp_path: Path
-) -> None:
+def test_files_of_the_host_count_too_and_stay_if_kept(agents: Agents, tmp_path: Path) -> None:
     policy, folder = tmp_path / "policy.toml", tmp_path / "kept"
     policy.write_text("workspace_bytes = 1_000_000\nworkspace_files = 10\n")
     options = ("--policy", str(policy), "--workspace", str(folder), "--keep")

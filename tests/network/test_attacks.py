@@ -171,9 +171,7 @@ async def test_a_request_that_can_be_read_in_two_ways_is_not_sent(
     assert len(http.seen) == seen
 
 
-async def test_requests_for_others_or_upon_others_are_refused(
-    rule: NetworkRule, http: Server
-) -> None:
+async def test_requests_for_other_hosts_are_refused(rule: NetworkRule, http: Server) -> None:
     others = (f"localhost:{http.port + 1}", "localhost", f"a@localhost:{http.port}")
     for value in ("evil.org", *others):
         data = f"GET / HTTP/1.1\r\nHost: {value}\r\n\r\n".encode()
@@ -234,9 +232,7 @@ async def test_uploads_and_answers_end_by_bytes_and_time(rule: NetworkRule, http
         await read_all(net, http.port, get(http.port, "GET /chunks/100000 HTTP/1.1"))
 
 
-async def test_answers_that_nobody_reads_wait_in_little_memory(
-    rule: NetworkRule, http: Server
-) -> None:
+async def test_unread_answers_wait_in_little_memory(rule: NetworkRule, http: Server) -> None:
     net = network(rule)
     count, part = 16, 512 * 1024
     for _ in range(count):
@@ -263,9 +259,7 @@ async def test_many_connections_are_no_more_than_a_few(rule: NetworkRule, http: 
     await net.close_all()
 
 
-async def test_many_small_chunks_do_not_keep_others_waiting(
-    rule: NetworkRule, http: Server
-) -> None:
+async def test_many_small_chunks_keep_no_others_waiting(rule: NetworkRule, http: Server) -> None:
     net = network(rule)
     head = get(http.port, "POST / HTTP/1.1", "Transfer-Encoding: chunked\r\n")
     number, longest = await net.connect("localhost", http.port, PATIENCE), 0.0
@@ -279,9 +273,7 @@ async def test_many_small_chunks_do_not_keep_others_waiting(
     assert longest < 1.0
 
 
-async def test_bytes_of_another_connection_are_not_to_be_had(
-    rule: NetworkRule, http: Server
-) -> None:
+async def test_bytes_of_other_connections_are_out_of_reach(rule: NetworkRule, http: Server) -> None:
     net = network(rule)
     number = await net.connect("localhost", http.port, PATIENCE)
     for received in (-1, 1, 2**40):
@@ -309,9 +301,7 @@ async def test_the_certificate_is_checked(rule: NetworkRule, https: Server, http
         await secured("localhost", "example.org")
 
 
-async def test_a_connection_that_was_used_is_not_made_a_secure_one(
-    rule: NetworkRule, http: Server
-) -> None:
+async def test_used_connections_are_not_made_secure_ones(rule: NetworkRule, http: Server) -> None:
     """A rule for https may allow a secret, which would be sent in plain text."""
     net = network(rule)
     with pytest.raises(ConnectionError, match="in use"):

@@ -111,18 +111,14 @@ def test_an_interrupt_amid_a_transfer_keeps_the_variables(sandbox: Sandbox, http
     assert says(sandbox, "print(kept, requests.get(S + '/csv').status_code)") == "42 200"
 
 
-def test_a_request_whose_connection_is_reset_is_not_sent_again(
-    sandbox: Sandbox, http: Server
-) -> None:
+def test_a_request_upon_a_reset_connection_is_sent_once(sandbox: Sandbox, http: Server) -> None:
     before = len(http.seen)
     code = "import urllib.request; urllib.request.urlopen(H + '/reset')"
     assert "ConnectionResetError" in error_of(sandbox.execute(code))
     assert len(http.seen) == before + 1
 
 
-def test_a_client_that_does_not_block_sees_the_end_of_its_connection(
-    sandbox: Sandbox, http: Server
-) -> None:
+def test_clients_that_never_block_see_their_connections_end(sandbox: Sandbox, http: Server) -> None:
     code = f"""
 import socket, time
 plain = socket.create_connection(("localhost", {http.port}))

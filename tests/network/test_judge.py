@@ -196,9 +196,7 @@ def sent(
     return dict(server.seen[-1][2])
 
 
-def test_a_placeholder_in_a_header_becomes_the_value(
-    secret_rule: NetworkRule, https: Server
-) -> None:
+def test_placeholder_in_a_header_becomes_the_value(secret_rule: NetworkRule, https: Server) -> None:
     basic = base64.b64encode(f"user:{MARK}".encode()).decode()
     events: Events = []
     more = f"Authorization: Bearer {MARK}\r\nX-Key: {MARK}\r\nAccept-Encoding: gzip\r\n"
@@ -210,9 +208,7 @@ def test_a_placeholder_in_a_header_becomes_the_value(
     assert base64.b64decode(got["Authorization"].split()[1]) == f"user:{VALUE}".encode()
 
 
-def test_a_placeholder_stays_one_under_another_rule(
-    rule: NetworkRule, http: Server, https: Server
-) -> None:
+def test_placeholders_stay_for_other_rules(rule: NetworkRule, http: Server, https: Server) -> None:
     for server in (http, https):
         events: Events = []
         got = sent(rule, server, f"Authorization: Bearer {MARK}\r\n", events)

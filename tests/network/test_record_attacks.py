@@ -113,9 +113,7 @@ def test_a_replay_reads_no_secret(https: Server, tmp_path: Path, monkeypatch: An
         {"request": "x" * 2_000_000},
     ],
 )
-def test_a_wrong_record_of_a_stranger_is_refused(
-    change: Any, server: Server, tmp_path: Path
-) -> None:
+def test_wrong_record_of_a_stranger_is_refused(change: Any, server: Server, tmp_path: Path) -> None:
     asked(server, tmp_path, "record")
     [record] = [each for each in tmp_path.iterdir() if "." in each.name]
     changed = json.loads(record.read_text()) | change

@@ -130,9 +130,7 @@ def test_a_fork_gets_the_answers_of_its_later_cells(server: Server, tmp_path: Pa
         assert outputs(made, server, [cell] * 2) == recorded[:2]
 
 
-def test_javascript_replays_from_an_archive_what_it_recorded(
-    server: Server, tmp_path: Path
-) -> None:
+def test_javascript_replays_from_archives_what_it_recorded(server: Server, tmp_path: Path) -> None:
     cell = f"await (await fetch('{server.url}/count', {{method: 'GET'}})).text()"
     roots, archive = [tmp_path / name for name in ("here", "there")], tmp_path / "session.tar.gz"
     policy = policy_for(server, "record")
@@ -147,9 +145,7 @@ def test_javascript_replays_from_an_archive_what_it_recorded(
     assert len(server.seen) == 2
 
 
-def test_requests_are_counted_for_each_opening_and_each_fork(
-    server: Server, tmp_path: Path
-) -> None:
+def test_requests_are_counted_for_each_opening_and_fork(server: Server, tmp_path: Path) -> None:
     ask, count = f"{ASK}\n_ = ask('/csv?a=b')", "info = %session_info\nprint({})"
     count = count.format(
         "info['network_requests'], info['network_bytes'] > 16, *info['network_last']"
@@ -293,9 +289,7 @@ def test_a_recorded_notebook_runs_twice_without_a_network(notebook: Path, tmp_pa
     assert b"'http" not in b"".join(each.read_bytes() for each in kept.rglob("*") if each.is_file())
 
 
-def test_a_resumed_notebook_gets_the_answers_of_its_later_cells(
-    server: Server, tmp_path: Path
-) -> None:
+def test_resumed_notebooks_get_answers_of_later_cells(server: Server, tmp_path: Path) -> None:
     ask = f"import urllib.request as u; print(u.urlopen({server.url!r} + '/count').read())"
     cells = [ask, ask, f"assert __import__('os').path.exists('/data/ready'); {ask}", ask]
     file, data = tmp_path / "three.ipynb", tmp_path / "data"

@@ -207,9 +207,7 @@ SINKS: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "trait", "value"), SINKS, ids=lambda value: str(value)[:30])
-def test_a_wrong_value_of_a_trait_is_left_out(
-    page: Page, name: str, trait: str, value: Any
-) -> None:
+def test_wrong_value_of_a_trait_is_left_out(page: Page, name: str, trait: str, value: Any) -> None:
     assert trait not in page.make(name, **{trait: value})
     assert page.told
     assert trait not in page.update("w1", **{trait: value})
@@ -460,9 +458,7 @@ NAMES = st.sampled_from([*widget_models.KINDS, "format", "value", "_model_name",
     st.sampled_from(sorted(VIEWS)),
     st.lists(st.dictionaries(NAMES | st.text(max_size=8), VALUES, max_size=6), max_size=4),
 )
-def test_whatever_comes_is_cleaned_and_never_fails(
-    model: tuple[str, str], states: list[dict[str, Any]]
-) -> None:
+def test_whatever_comes_is_cleaned(model: tuple[str, str], states: list[dict[str, Any]]) -> None:
     page = Page()
     module, name = model
     first, *later = [identity(name.removesuffix("Model"), module), *states]
@@ -480,9 +476,7 @@ def test_whatever_comes_is_cleaned_and_never_fails(
                 assert "<" not in json.dumps(value)
 
 
-def test_no_more_widgets_are_known_than_may_be_open(
-    page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_widgets_are_known_than_may(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, a worker that was taken over could fill the memory of its front end with them."""
     monkeypatch.setattr("wasm_kernel.outputs.widgets.COMMS_MOST", 3)
     for number in range(3):

@@ -98,9 +98,7 @@ def test_a_published_file_is_replaced_by_another_session(one: Publishing, tmp_pa
     tomorrow.session.closed()
 
 
-def test_files_that_another_notebook_published_stay_with_it(
-    one: Publishing, tmp_path: Path
-) -> None:
+def test_files_that_other_notebooks_published_stay_theirs(one: Publishing, tmp_path: Path) -> None:
     other = tmp_path / "other.ipynb"
     other.write_text("{}")
     bind(one.session.root, "one", other)
@@ -140,9 +138,7 @@ def test_a_published_file_keeps_its_permissions_and_is_never_executable(one: Pub
 
 
 @pytest.mark.parametrize("swaps", [True, False])
-def test_the_users_file_stays(
-    one: Publishing, monkeypatch: pytest.MonkeyPatch, swaps: bool
-) -> None:
+def test_users_file_stays(one: Publishing, monkeypatch: pytest.MonkeyPatch, swaps: bool) -> None:
     if not swaps:  # a file system that knows only plain renames
         monkeypatch.setattr(files, "renameat2", lambda *_: False)
     (one.book / "orders.files").mkdir()

@@ -69,9 +69,7 @@ class Shown:
 
 
 @pytest.mark.parametrize("show", ["Shown()", "display(Shown())"])
-def test_an_interrupt_that_an_error_of_a_display_hides_ends_the_cell(
-    serve: Serve, show: str
-) -> None:
+def test_interrupt_that_an_error_of_a_display_hides_ends_the_cell(serve: Serve, show: str) -> None:
     act = "signal.raise_signal(signal.SIGINT)"
     [_, turn] = serve(SHOWN.format(act=act), show)
     assert turn.reply["ename"] == "KeyboardInterrupt"
@@ -261,9 +259,7 @@ def test_values_that_json_lacks_are_translated_and_large_ones_noted(serve: Serve
         ("{'image/png': b'x' * 60_000_000}", "too large to show"),
     ],
 )
-def test_content_that_no_frame_can_carry_becomes_a_note(
-    serve: Serve, bundle: str, note: str
-) -> None:
+def test_content_beyond_any_frame_becomes_a_note(serve: Serve, bundle: str, note: str) -> None:
     [turn] = serve(f"display({bundle}, raw=True)")
     [frame] = turn.sent("display")
     assert list(frame["data"]) == ["text/plain"]

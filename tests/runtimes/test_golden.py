@@ -209,9 +209,7 @@ def stdin_answered() -> Iterator[Callable[[str], str]]:
     yield answered
 
 
-def test_golden_lines_interrupts_and_refusals_are_told(
-    stdin_answered: Callable[[str], str],
-) -> None:
+def test_golden_lines_interrupts_refusals_are_told(stdin_answered: Callable[[str], str]) -> None:
     assert stdin_answered("answer_value") == "Žofie"
     with pytest.raises(KeyboardInterrupt):
         stdin_answered("answer_interrupted")
@@ -232,9 +230,7 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("op", FIELDS)
-def test_the_golden_request_gets_the_reply_it_should(
-    serve: Callable[..., list[Any]], op: str
-) -> None:
+def test_golden_request_gets_the_reply_it_should(serve: Callable[..., list[Any]], op: str) -> None:
     [turn] = serve(json.loads(golden(f"request_{op}")))
     assert set(turn.reply) == FIELDS[op]
     assert turn.reply["status"] != "error"

@@ -151,8 +151,6 @@ def test_a_known_name_is_found_and_completeness_has_an_indent(serve: Serve) -> N
         ({"hist_access_type": "nonsense"}, []),
     ],
 )
-def test_history_is_this_sessions(
-    serve: Serve, request_: dict[str, Any], inputs: list[str]
-) -> None:
+def test_history_is_of_a_session(serve: Serve, request_: dict[str, Any], inputs: list[str]) -> None:
     turns = serve("x = 1", "y = 2", {"op": "history", "raw": True, "output": False, **request_})
     assert [entry[2] for entry in turns[-1].reply["history"]] == inputs

@@ -91,9 +91,7 @@ def test_collections_behave_as_those_of_rpds(act: Callable[[Any], Any]) -> None:
         ('{"a": "b", "c": [1]} ', {"a": "b", "c": [1]}, {"a": "b", "c": [1]}),
     ],
 )
-def test_json_whose_end_has_not_come_is_read_as_jiter_reads_it(
-    text: str, found: Any, with_strings: Any
-) -> None:
+def test_unfinished_json_is_read_as_by_jiter(text: str, found: Any, with_strings: Any) -> None:
     """The values are those of jiter 0.19."""
     data = text.encode()
     assert jiter.from_json(data, partial_mode=True) == found
@@ -204,9 +202,7 @@ def hold_interrupt(frame: FrameType) -> None:
 
 
 @pytest.mark.parametrize("looked", ["has_ready_callback", "_serve_messages"])
-def test_an_interrupt_while_a_wait_looks_for_work_ends_the_wait(
-    loop: GuestLoop, looked: str
-) -> None:
+def test_interrupt_while_a_wait_looks_for_work_ends_the_wait(loop: GuestLoop, looked: str) -> None:
     """Formerly, the cell waited on, as if nobody had interrupted it."""
     looks = count(1)
 

@@ -208,9 +208,7 @@ def test_tables_are_made_where_they_are_taken_and_wide_ones_refused() -> None:
         BoundFunction(HostFunction(of_pandas)).arguments([rows], {}, b"")
 
 
-def test_a_program_without_pyarrow_is_told_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_without_pyarrow_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with create_sandbox(workspace=tmp_path, functions=[echo]) as sandbox:
         error = error_of(sandbox.execute("import pandas\necho(pandas.DataFrame({'a': [1]}))"))

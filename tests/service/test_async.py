@@ -75,9 +75,7 @@ async def test_a_cancelled_await_interrupts_its_cell_alone(session: AsyncSession
     assert (await waiting).stdout == "True\n"
 
 
-async def test_a_cancelled_await_ends_though_its_cell_catches_the_interrupt(
-    session: AsyncSession,
-) -> None:
+async def test_a_cancelled_await_ends_though_its_cell_goes_on(session: AsyncSession) -> None:
     """Formerly, the await went on as long as the cell, and the loop cancelled it at each turn."""
     cancels = 0
 
@@ -207,9 +205,7 @@ def test_the_tables_have_each_method_that_is_awaited() -> None:
 
 
 @pytest.mark.parametrize("name", [*AWAITED, *ENDING])
-async def test_the_event_loop_goes_on_beside_each_call_while_a_cell_runs(
-    starting: Starting, name: str
-) -> None:
+async def test_event_loops_go_on_while_a_cell_runs(starting: Starting, name: str) -> None:
     """Formerly, the loop stood still until a cell's end if functions were offered while it ran."""
     async with starting() as service:
         session, begun = await service.create(), asyncio.Event()

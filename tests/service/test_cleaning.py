@@ -89,9 +89,7 @@ def test_outputs_that_wait_to_be_cleaned_at_an_interrupt_are_left_out(
 
 @needs_walls
 @pytest.mark.parametrize("confinement", ["required", "off"])
-def test_a_cleaner_that_was_taken_over_reaches_nothing(
-    obeying: ForkServer, confinement: str
-) -> None:
+def test_cleaner_that_was_taken_over_reaches_nothing(obeying: ForkServer, confinement: str) -> None:
     with closing(WalledCleaner(obeying, Mode.SAFE, confinement)) as walled:
         found = walled.bundle({"text/plain": "probe"}, {}, never_stop).data
     reached = {name for name, came in found.items() if came == "done"}

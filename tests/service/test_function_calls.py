@@ -65,9 +65,7 @@ def test_a_function_that_exits_or_cancels_itself_ends_its_call_alone(offering: S
     assert says(sandbox, "print(echo(1))") == "1"
 
 
-def test_awaited_calls_run_at_the_same_time_and_are_cancelled_with_their_task(
-    offering: Sandboxes,
-) -> None:
+def test_awaited_calls_run_at_once_and_are_cancelled_with_their_task(offering: Sandboxes) -> None:
     meeting = Meeting()
     sandbox = offering(meeting.meet)
     three = "import asyncio\nprint(await asyncio.gather(meet(3), meet(3), meet(3)))"
@@ -132,9 +130,7 @@ def test_every_limit_is_told_in_words_and_the_session_goes_on(offering: Sandboxe
     door.opened.set()
 
 
-def test_calls_that_never_end_are_bounded(
-    offering: Sandboxes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_calls_are_bounded(offering: Sandboxes, monkeypatch: pytest.MonkeyPatch) -> None:
     door = Door()
     sandbox = offering(HostFunction(door.knock, seconds=0.01), echo)
     assert "earlier calls still run" in fails(
@@ -189,9 +185,7 @@ def ends_interrupted(sandbox: Sandbox, code: str, begun: threading.Event) -> Non
 
 
 @pytest.mark.parametrize("runtime", ["python", "javascript"])
-def test_an_interrupt_ends_an_awaited_call_however_early_it_comes(
-    offering: Sandboxes, runtime: str
-) -> None:
+def test_interrupts_end_awaited_calls_however_early(offering: Sandboxes, runtime: str) -> None:
     """Formerly, half of the interrupts in JavaScript cost the worker, after two seconds."""
     begun = threading.Event()
 
@@ -205,9 +199,7 @@ def test_an_interrupt_ends_an_awaited_call_however_early_it_comes(
 
 
 @pytest.mark.parametrize("call", ["await nap()", "nap_plainly()"])
-def test_javascript_that_catches_errors_ends_at_an_interrupt(
-    offering: Sandboxes, call: str
-) -> None:
+def test_javascript_that_catches_errors_ends_at_interrupts(offering: Sandboxes, call: str) -> None:
     """Formerly, the code went on, even in the next cell, which never ended."""
     begun = threading.Event()
 
@@ -266,9 +258,7 @@ def test_another_program_offers_others_to_the_same_variables(offering: Sandboxes
     assert says(again, "print(echo({'number': 1, 'due': '2026-01-01'})['number'])") == "1"
 
 
-def test_functions_that_are_offered_again_change_nothing_in_a_running_cell(
-    offering: Sandboxes,
-) -> None:
+def test_functions_offered_again_change_nothing_in_a_running_cell(offering: Sandboxes) -> None:
     """Formerly, the cell's streams ended, and its limits began anew."""
     door = Door()
     sandbox = offering(door.knock, Streams().numbers, HostFunction(echo, calls_a_minute=2))

@@ -45,9 +45,7 @@ def send(parcel: Parcel) -> Parcel:
     return parcel
 
 
-def test_plain_data_passes_both_ways_and_takes_the_types_of_the_annotations(
-    offering: Sandboxes,
-) -> None:
+def test_plain_data_passes_both_ways_and_takes_the_annotated_types(offering: Sandboxes) -> None:
     def parts() -> list[Any]:
         return [b"a", bytearray(b"b"), memoryview(b"cd")]
 
@@ -196,9 +194,7 @@ class Page:
     ],
     ids=["partial", "async partial", "class"],
 )
-def test_arguments_are_checked_whatever_is_callable(
-    offering: Sandboxes, function: Any, call: str
-) -> None:
+def test_arguments_of_callables_are_checked(offering: Sandboxes, function: Any, call: str) -> None:
     """Formerly, a cell saw the annotations of such a function, and could pass anything."""
     sandbox = offering(HostFunction(function, name="page"))
     assert "Invalid enum value 'c'" in fails(sandbox, f"{call}('c')")

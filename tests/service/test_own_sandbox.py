@@ -108,9 +108,7 @@ def test_wrong_options_are_refused_before_anything_is_made(make: Making, tmp_pat
     assert sandbox.policy == ExecutionPolicy()
 
 
-def test_a_tilde_is_the_users_home_in_all_paths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tilde_is_a_home_in_all_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Formerly, a folder named `~` was made, except for mounts and `private_root`."""
     home, here = tmp_path / "home", tmp_path / "here"
     for folder in (home / "data", here):

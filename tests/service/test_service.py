@@ -105,9 +105,7 @@ def test_an_idle_worker_gives_its_guests_memory_back_until_the_next_call(
 
 
 @pytest.mark.parametrize("what", ["workspace", "private folder", "state"])
-def test_a_session_whose_state_went_while_it_slept_says_so(
-    service: Service, remote: Sandbox, what: str
-) -> None:
+def test_a_session_whose_state_went_says_so(service: Service, remote: Sandbox, what: str) -> None:
     """Formerly, the session woke without its variables and without a notice."""
     says(remote, "x = 1")
     fall_asleep(remote)
@@ -250,9 +248,7 @@ def test_the_disk_that_sessions_take_together_is_bounded(
         service.create()
 
 
-def test_forks_that_cells_and_agents_ask_for_have_the_limits_of_one_session(
-    service: Service,
-) -> None:
+def test_forks_that_cells_and_agents_want_have_the_limits_of_one_session(service: Service) -> None:
     policy = ExecutionPolicy(workspace_files=10)
     with service.create(policy=policy) as parent, service.create(policy=policy) as other:
         first, second = parent.execute("%fork"), parent.execute("%fork")
@@ -448,9 +444,7 @@ def test_limits_that_make_no_sense_are_refused() -> None:
         ServiceLimits(queue=None)  # type: ignore[arg-type]
 
 
-def test_options_that_a_service_does_not_understand_are_refused(
-    service: Service, tmp_path: Path
-) -> None:
+def test_options_that_services_do_not_know_are_refused(service: Service, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'auto', 'required' or 'off', not 'require'"):
         Service(tmp_path, confinement="require")
     with pytest.raises(TypeError, match="limits is of type ServiceLimits, not dict"):
@@ -474,9 +468,7 @@ def test_options_that_a_service_does_not_understand_are_refused(
         assert record is not None and record.facts == "kept"
 
 
-def test_private_state_may_lie_in_the_users_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_state_may_lie_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Formerly, a service made a folder named `~`."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)

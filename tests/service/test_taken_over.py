@@ -95,18 +95,14 @@ def test_no_other_worker_gets_the_calls_of_one_that_said_why_or_tells_of_a_call(
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_the_error_of_a_guest_that_must_be_ended_says_what_is_kept(
-    homes: Making, is_kept: bool
-) -> None:
+def test_errors_of_guests_that_must_be_ended_say_what_is_kept(homes: Making, is_kept: bool) -> None:
     stuck = messages.Stuck(StopReason("grace", 1.0), is_kept)
     error = error_of(homes(says(messages.Opened(), stuck)).session().execute("x"))
     assert error.startswith("Interrupted")
     assert ("before this cell" if is_kept else "the last cell that was kept") in error
 
 
-def test_a_cell_that_its_worker_never_ends_has_an_end(
-    homes: Making, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_of_silent_workers_end(homes: Making, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_CALL_SECONDS", 0.2)
     home = homes(answers_pings_alone)
     error = error_of(home.session(BRIEF).submit("x").result(PATIENCE))
@@ -288,9 +284,7 @@ def test_a_workers_requests_are_handled_and_counted_for_each_call(homes: Making)
     assert len(home.asked) == 3 * 99
 
 
-def test_a_workers_requests_end_with_the_cell(
-    homes: Making, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_requests_end_with_the_cell(homes: Making, monkeypatch: pytest.MonkeyPatch) -> None:
     """Formerly, in a kernel, the end of a cell waited for a request to the network: up to 90 s."""
     ends: list[bool] = []
 
@@ -346,9 +340,7 @@ def test_shared_memory_of_a_worker_counts_as_its_own() -> None:
     worker.channel.close()
 
 
-def test_a_worker_that_tells_of_a_wait_is_heard_once(
-    homes: Making, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_workers_that_wait_are_heard_once(homes: Making, caplog: pytest.LogCaptureFixture) -> None:
     """Formerly, 14,000 messages wrote as many warnings, and as many sentences for waiting users."""
     sandbox = homes(says(*[messages.Waiting(1.0)] * 9, ended)).session()
     assert sandbox.execute("x").success

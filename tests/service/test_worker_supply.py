@@ -101,9 +101,7 @@ def test_a_broker_that_ended_before_the_session_was_named_is_told() -> None:
         made.begin(SESSION)
 
 
-def test_a_session_with_many_states_gets_its_next_worker(
-    forks: Forks, supply: WorkerSupply
-) -> None:
+def test_session_with_many_states_gets_its_next_worker(forks: Forks, supply: WorkerSupply) -> None:
     """Formerly, a kernel with 500 named states could run no cell any more once it had slept."""
     supply.spawn(SESSION, print).close()
     stamps = {f"{number:064}": (2**31, number, 2**31, 2**60, 2**60) for number in range(2_000)}

@@ -169,9 +169,7 @@ def test_a_guest_that_can_not_be_prepared_is_an_error_in_plain_sentences(
 
 
 @pytest.mark.parametrize("how", ["timeout", "interrupt"])
-def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
-    service: Service, how: str
-) -> None:
+def test_guest_that_does_not_stop_is_stopped_with_todays_words(service: Service, how: str) -> None:
     """The guest's process is ended, and nothing else happens."""
     with service.create(policy=ExecutionPolicy(grace_seconds=0.2)) as sandbox:
         keep(sandbox, "x = 41")
@@ -190,9 +188,7 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
         assert says(sandbox, "print(x, 'lost' in dir())") == "41 False"
 
 
-def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
-    tmp_path: Path,
-) -> None:
+def test_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(tmp_path: Path) -> None:
     """Formerly, the guest's process was ended at once, and the large cell before was lost."""
     policy = ExecutionPolicy(grace_seconds=0.1)
     with (
@@ -270,9 +266,7 @@ def test_the_process_that_forks_workers_goes_on_if_it_is_stopped_and_is_replaced
     assert service.fork_server.process != forking
 
 
-def test_a_killed_service_leaves_no_process_and_the_next_one_has_the_variables(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_service_leaves_no_process_and_its_variables_are_there(tmp_path: Path) -> None:
     code = (
         "import sys, time\n"
         "from wasm_kernel.service.service import Service\n"
@@ -328,9 +322,7 @@ def test_a_process_that_loads_slowly_is_not_replaced(monkeypatch: pytest.MonkeyP
         assert server.process == process
 
 
-def test_a_process_that_computes_for_ever_is_replaced(
-    monkeypatch: pytest.MonkeyPatch, ending: ExitStack
-) -> None:
+def test_endless_processes_are_replaced(monkeypatch: pytest.MonkeyPatch, ending: ExitStack) -> None:
     monkeypatch.setattr(fork_server, "_SECONDS", 0.3)
     monkeypatch.setattr(fork_server, "_BUSY", 1.0)
     ours, _ = map(ending.enter_context, socket.socketpair(type=socket.SOCK_SEQPACKET))

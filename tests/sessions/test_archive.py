@@ -174,9 +174,7 @@ def test_the_id_is_new_kept_or_chosen(here: Path, there: Path, archive: Path) ->
         import_session(archive, there, session_id="../x")
 
 
-def test_a_full_disk_leaves_nothing(
-    here: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_leaves_none(here: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_session_file(ID, "a", os.urandom(1 << 20), here)
     monkeypatch.setattr("wasm_kernel.state.tar.os.pread", full_disk)
     with pytest.raises(OSError, match="No space"):
@@ -184,9 +182,7 @@ def test_a_full_disk_leaves_nothing(
     assert not archive.exists()
 
 
-def test_both_ways_are_told_to_the_log(
-    here: Path, there: Path, archive: Path, heard: Heard
-) -> None:
+def test_both_ways_are_logged(here: Path, there: Path, archive: Path, heard: Heard) -> None:
     write_session_file(ID, "a", b"x", here)
     export_session(ID, archive, here, logger=heard.logger)
     made = import_session(archive, there, logger=heard.logger)
@@ -248,9 +244,7 @@ def test_two_that_are_imported_draw_other_numbers(here: Path, there: Path, archi
     assert len(drawn) == 2
 
 
-def test_open_files_come_along_twice(
-    exported: Path, here: Path, there: Path, archive: Path
-) -> None:
+def test_open_files_come_twice(exported: Path, here: Path, there: Path, archive: Path) -> None:
     export_session(import_session(exported, there).session_id, archive, there)
     made = import_session(archive, here).session_id
     with get_session_sandbox(made, workspace_root=here) as sandbox:
@@ -267,9 +261,7 @@ def test_an_open_session_is_exported_without_variables(here: Path, archive: Path
         assert (made.files, made.states) == (1, 0)
 
 
-def test_variables_of_another_version_are_left_out(
-    exported: Path, there: Path, tmp_path: Path
-) -> None:
+def test_variables_of_other_versions_are_left(exported: Path, there: Path, tmp_path: Path) -> None:
     other = "0" * 32 + ".image"
     changed = rewritten(exported, tmp_path / "changed.tar", image=False, artifact=other)
     made = import_session(changed, there)

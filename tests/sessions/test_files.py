@@ -90,9 +90,7 @@ RESERVED = [
 
 
 @pytest.mark.parametrize("path", RESERVED)
-def test_the_sessions_own_names_are_no_files_however_spelt(
-    root: Path, app: Path, path: str
-) -> None:
+def test_sessions_own_names_are_no_files_however_spelt(root: Path, app: Path, path: str) -> None:
     (app / ".metadata.json").write_text("{}")
     (app / "a").mkdir()
     (app / "up").symlink_to("a/..")
@@ -249,9 +247,7 @@ def test_no_reader_sees_a_half_written_file(root: Path, app: Path) -> None:
     assert list(app.glob(".metadata.json~*")) == []
 
 
-def test_a_write_that_fails_leaves_what_was_there(
-    root: Path, app: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_writes_leave_files(root: Path, app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_session_file(ID, "file", b"old", root)
     monkeypatch.setattr(
         os, "rename", raising(OSError(errno.ENOSPC, "No space left on device", "/host/path"))
@@ -323,9 +319,7 @@ PIECES = st.sampled_from(["a", "*", "?", "[ab]", "[!a]*", "a*", "*.csv", "**", "
     st.lists(st.lists(NAMES, min_size=1, max_size=4), max_size=8),
     st.lists(PIECES, min_size=1, max_size=5).filter(lambda pieces: pieces[-1] != "**"),
 )
-def test_a_pattern_finds_the_files_that_pathlib_finds(
-    tree: list[list[str]], pieces: list[str]
-) -> None:
+def test_patterns_find_the_files_of_pathlib(tree: list[list[str]], pieces: list[str]) -> None:
     folder = Path(tempfile.mkdtemp())
     try:
         for parts in tree:
@@ -354,9 +348,7 @@ def test_no_pattern_takes_long() -> None:
     assert time.process_time() - begun < 5
 
 
-def test_a_list_follows_links_for_a_limited_time(
-    root: Path, app: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_links_are_followed_in_time(root: Path, app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Formerly, a list of 14,000 links, each through 40 others, took the host 23 minutes."""
     (app / "file").write_bytes(b"")
     for number in range(9):

@@ -192,9 +192,7 @@ def test_a_history_that_is_not_whole_is_not_forked(parent: Path, damage: str) ->
 
 
 @pytest.mark.parametrize("place", [".", "tmp", "state"])
-def test_a_link_for_a_private_folder_leads_nowhere(
-    parent: Path, tmp_path: Path, place: str
-) -> None:
+def test_link_for_a_private_folder_leads_nowhere(parent: Path, tmp_path: Path, place: str) -> None:
     for name in ("tmp", "state"):
         (tmp_path / "secret" / name).mkdir(parents=True)
         (tmp_path / "secret" / name / "key").write_text("secret")
@@ -225,9 +223,7 @@ def test_a_pipe_among_the_commits_is_refused(parent: Path, tmp_path: Path, kind:
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
-def test_files_that_a_fork_leaves_out_are_told(
-    parent: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_forks_leave_out_are_told(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = os.open
 
     def refused(path: Any, *args: Any, **options: Any) -> int:
@@ -317,9 +313,7 @@ def test_forks_that_are_made_at_once_are_counted_one_after_the_other(parent: Pat
 
 
 @pytest.mark.parametrize("looks", [0, 2])  # before the copying, and after it
-def test_no_fork_takes_the_last_of_a_disk(
-    parent: Path, monkeypatch: pytest.MonkeyPatch, looks: int
-) -> None:
+def test_no_fork_fills_a_disk(parent: Path, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
     """Formerly, `fork(1000)` filled the disk."""
     sizes = itertools.chain([2**40] * looks, itertools.repeat(2**27))
     there = lambda folder: SimpleNamespace(f_bavail=next(sizes), f_frsize=1)  # noqa: E731

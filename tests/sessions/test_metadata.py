@@ -95,9 +95,7 @@ def test_time_goes_forward_also_where_the_clock_steps_back(
     assert metadata_of(file.parent)["created_at"] == THEN.isoformat(timespec="microseconds")
 
 
-def test_fields_that_others_change_are_kept(
-    file: Path, workspace: Path, private: Path | None
-) -> None:
+def test_fields_of_others_are_kept(file: Path, workspace: Path, private: Path | None) -> None:
     written = touch(workspace, private)
     file.write_text(json.dumps({**metadata_of(file.parent), "note": "kept"}))
     written = touch(workspace, private, written)

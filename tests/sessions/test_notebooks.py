@@ -139,9 +139,7 @@ def test_a_deleted_session_is_told_and_not_made_again(root: Path, notebook: Path
     assert session_of(root, notebook) == again.session.id
 
 
-def test_one_of_several_kernels_that_start_at_once_has_the_session(
-    root: Path, notebook: Path
-) -> None:
+def test_one_of_kernels_that_start_at_once_has_the_session(root: Path, notebook: Path) -> None:
     session = session_of(root, notebook)
     with ThreadPoolExecutor(8) as threads:
         started = list(threads.map(lambda _: NotebookKernel(root, notebook), range(16)))
@@ -297,9 +295,7 @@ def test_opening_removes_what_a_killed_writer_left(workspace: Path, tmp_path: Pa
     assert list(workspace.glob(PATTERN)) == []
 
 
-def test_a_draft_that_was_just_begun_stays(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draft_that_was_just_begun_stays(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     Session(SessionsRoot(workspace.parent), "one").closed()
     assert len(list(workspace.glob(PATTERN))) == 1

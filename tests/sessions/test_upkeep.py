@@ -104,9 +104,7 @@ def test_the_oldest_go_and_no_user_pushes_out_another() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 99))), st.integers(0, 2000))
-def test_all_have_room_then_and_none_goes_in_vain(
-    sessions: list[tuple[int, int]], most: int
-) -> None:
+def test_all_have_room_and_none_goes_in_vain(sessions: list[tuple[int, int]], most: int) -> None:
     records = {
         str(number): a_record(size, idle * HOUR) for number, (size, idle) in enumerate(sessions)
     }
@@ -348,9 +346,7 @@ def test_files_go_if_their_notebook_is_gone_and_a_user_was_warned(
     assert (root / unknown / "file").exists()
 
 
-def test_no_files_go_unannounced(
-    root: Path, notebook: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_go_as_announced(root: Path, notebook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "TOLD_SECONDS", 0.0)
     name = a_session(root, 10, DAY)
     bound(root, name, notebook)

@@ -92,9 +92,7 @@ def outputs(folder: Path, flavour: Flavour, *places: str) -> list[str]:
     return [result.stdout for result in results]
 
 
-def test_both_compilers_code_prints_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_compilers_print_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = outputs(tmp_path / "compiled", UNCHECKED)
     monkeypatch.setattr(background, "begin", lambda *_: None)
     monkeypatch.setattr(program_home, "flavours_of", lambda *_: [BASELINE])

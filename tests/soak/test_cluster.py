@@ -82,9 +82,7 @@ class Watching(Progress):
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_every_notebook_ends_once_whatever_is_lost(
-    dask: DaskCluster, tmp_path: Path, is_shared: bool
-) -> None:
+def test_every_notebook_ends_just_once(dask: DaskCluster, tmp_path: Path, is_shared: bool) -> None:
     source = tmp_path / "in"
     source.mkdir()
     for number in range(NOTEBOOKS):

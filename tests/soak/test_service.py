@@ -204,9 +204,7 @@ def is_gone(root: Path) -> bool:
 
 
 @pytest.mark.soak
-def test_sessions_are_as_their_own_histories_say(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_sessions_are_as_histories_say(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     limits = ServiceLimits(answer_seconds=1.5, idle_seconds=3)
     done, stopped, is_over = Counter[str](), set[int](), threading.Event()
     with Service(tmp_path / "sessions", limits=limits) as service:

@@ -186,9 +186,7 @@ def program(seed: int) -> str:
     return "\n".join([BEGIN, *workers, f"workers = [{', '.join(names)}]", END])
 
 
-def test_programs_with_threads_print_what_they_print_elsewhere_or_are_refused(
-    tmp_path: Path,
-) -> None:
+def test_programs_with_threads_print_as_elsewhere_or_are_refused(tmp_path: Path) -> None:
     refused = 0
     policy = ExecutionPolicy(cell_timeout=60.0)
     with create_sandbox(workspace=tmp_path / "app", policy=policy) as sandbox:

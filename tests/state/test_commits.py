@@ -127,9 +127,7 @@ def test_large_commits_are_there_where_the_system_gives_too_few_threads(
 
 
 @pytest.mark.parametrize("one", [1, 2, 3])
-def test_a_damaged_one_of_several_large_commits_is_named(
-    session_of: Making, session: Session, one: int
-) -> None:
+def test_a_damaged_one_of_commits_is_named(session_of: Making, session: Session, one: int) -> None:
     large(session)
     flip(session.content(one))
     with pytest.raises(Unreadable, match="damaged") as found:

@@ -134,9 +134,7 @@ def test_no_flipped_bit_is_believed(folder: Folder, written: Path) -> None:
         damaged(written, folder, torn)
 
 
-def test_a_record_that_is_missing_doubled_or_out_of_its_place_is_damage(
-    folder: Folder, written: Path
-) -> None:
+def test_missing_doubled_and_misplaced_records_are_damage(folder: Folder, written: Path) -> None:
     lines = written.read_bytes().splitlines(keepends=True)
     for at in range(1, len(lines) - 1):
         one, other = lines[at : at + 2]
@@ -184,9 +182,7 @@ def test_a_record_that_can_not_be_added_leaves_nothing_of_itself(
 _fail = raising(OSError(errno.EIO, "the disk failed"))
 
 
-def test_an_index_that_was_removed_is_made_again(
-    folder: Folder, written: Path, index: Index
-) -> None:
+def test_index_that_was_removed_is_made_again(folder: Folder, written: Path, index: Index) -> None:
     written.unlink()
     with pytest.raises(RewriteNeeded):
         index.append(Name("x", 7))
@@ -267,9 +263,7 @@ def test_a_record_that_can_not_be_is_refused(text: bytes) -> None:
         decode(text)
 
 
-def test_a_record_in_too_many_pieces_is_refused_in_words(
-    index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_in_many_pieces_are_refused(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RECORD_MOST_BYTES", 100)
     with pytest.raises(OSError, match="too many pieces"):
         index.append(COMMIT)

@@ -166,9 +166,7 @@ def test_freed_memory_that_is_mapped_from_a_commit_holds_zeros(peak: Session) ->
     assert peak.state == KEPT | {150: "v150"} == peak.go(3)
 
 
-def test_memory_that_cannot_be_given_back_is_kept(
-    peak: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_cannot_go_back_is_kept(peak: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     clear, left = memory.clear, [1]
 
     def once(address: int, size: int, *, mapped: bool) -> None:

@@ -63,9 +63,7 @@ def test_a_commit_is_not_written_before_the_index_has_it(
     assert not waits.is_alive() and session.recorder.wait_written(0)
 
 
-def test_a_cell_waits_while_the_writer_is_far_behind(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_wait_for_a_slow_writer(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "BACKLOG_BYTES", 200_000)
     monkeypatch.setattr(memory, "available_memory", lambda: 0)
     store = session.history.store

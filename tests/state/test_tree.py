@@ -168,9 +168,7 @@ def test_a_name_that_was_taken_back_stays_so(session_of: Making, session: Sessio
     assert reopened(session_of, again).history.tree.names == {"there": 2, "here": 1}
 
 
-def test_a_missing_commit_and_what_stands_on_it_are_gone(
-    session_of: Making, session: Session
-) -> None:
+def test_a_missing_commit_and_those_on_it_are_gone(session_of: Making, session: Session) -> None:
     """Commit 3 was a child of the old commit 2, and must not become one of a new commit 2."""
     three(session)
     session.content(2).unlink()

@@ -139,9 +139,7 @@ def test_covers_are_not_files_of_the_session(real: Overlaid) -> None:
     assert real.rename("helper.py", ".wh.a") == NOTHING
 
 
-def test_a_folder_that_lies_beneath_is_neither_renamed_nor_removed_as_a_file(
-    real: Overlaid,
-) -> None:
+def test_folder_that_lies_beneath_is_neither_renamed_nor_removed_as_a_file(real: Overlaid) -> None:
     """Programs copy its files then, as from one disk to another."""
     assert real.call("path_unlink_file", "data") == abi.EISDIR
     assert real.call("path_remove_directory", "orders.csv") == abi.ENOTDIR
@@ -424,9 +422,7 @@ def test_links_that_take_long_to_follow_do_not_block(
     assert real.call("path_remove_directory", "out") == abi.EINTR
 
 
-def test_a_file_that_a_copy_replaces_counts_as_long_as_it_is_open(
-    tmp_path: Path, over: Over
-) -> None:
+def test_file_that_a_copy_replaces_counts_as_long_as_it_is_open(tmp_path: Path, over: Over) -> None:
     (tmp_path / "lower").mkdir()
     (tmp_path / "lower" / "small").write_bytes(b"x")
     real = over(workspace_bytes=1000)

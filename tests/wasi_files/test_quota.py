@@ -102,9 +102,7 @@ def test_files_of_others_between_turns_count(tmp_path: Path) -> None:
             quota.reserve(0, 5 * KB)
 
 
-def test_files_beside_one_whose_disk_fails_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_beside_a_failed_one_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         (tmp_path / f"{number}").write_bytes(bytes(KB))
     status = os.stat

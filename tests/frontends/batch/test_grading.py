@@ -304,9 +304,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("text", UNFIT.values(), ids=UNFIT.keys())
-def test_a_check_without_a_verdict_is_refused_as_it_is_loaded(
-    load: Callable[[str], None], text: str
-) -> None:
+def test_checks_without_a_verdict_are_refused_early(load: Callable[[str], None], text: str) -> None:
     with pytest.raises(ValueError, match=r"can't be a test|two tests are named a"):
         load(text)
 

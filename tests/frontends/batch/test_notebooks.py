@@ -55,9 +55,7 @@ def test_folders_globs_and_files_are_found_once(
     assert one.output == tmp_path / "in" / "x.ipynb"
 
 
-def test_a_run_that_cannot_begin_is_refused_before_anything_runs(
-    make: Making, tmp_path: Path
-) -> None:
+def test_a_run_that_cannot_begin_is_refused_before_it_runs(make: Making, tmp_path: Path) -> None:
     file = make("a.ipynb", "1")
     make("b.ipynb", "1")
     with pytest.raises(BatchError, match="no notebook"):
@@ -68,9 +66,7 @@ def test_a_run_that_cannot_begin_is_refused_before_anything_runs(
         find_sources([str(file)], tmp_path / "in")
 
 
-def test_standard_input_is_a_notebook(
-    make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stdin_is_a_notebook(make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = make("a.ipynb", "print(1)").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     (source,) = find_sources(["-"], tmp_path / "out")
@@ -191,9 +187,7 @@ def test_odd_and_old_notebooks_are_written_and_take_parameters() -> None:
 
 
 @pytest.mark.parametrize("values", ['{"":{}},', "[],", "1,"])
-def test_a_notebook_of_many_values_is_not_read(
-    values: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notebook_of_many_values_is_not_read(values: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Formerly, a notebook of 30 MB blocked all other notebooks for 72 s and took 6 GB."""
     monkeypatch.setattr(notebooks, "MOST_VALUES", 1_000)
     book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}
@@ -293,9 +287,7 @@ def test_a_display_is_updated_wherever_its_cell_has_it_by_now() -> None:
     assert page.texts() == [] and page.texts(1) == ["new"]
 
 
-def test_one_display_cannot_be_shown_a_thousand_times_as_large(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_display_can_grow_a_thousand_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """An update is one message, and the notebook's file repeats it at each place of the display."""
     monkeypatch.setattr(notebook_client, "COPIED_BYTES", 1_000_000)
     page = Page()
@@ -306,9 +298,7 @@ def test_one_display_cannot_be_shown_a_thousand_times_as_large(
     assert page.texts() == ["x"] * 20
 
 
-def test_outputs_hold_no_more_values_than_a_notebook_that_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_outputs_hold_no_more_values_than_notebooks_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each value takes some 400 bytes of memory in the run, and two bytes in the file."""
     monkeypatch.setattr(notebook_client, "MOST_VALUES", 1_000)
     page = Page()

@@ -72,9 +72,7 @@ def test_junit_says_which_failed(outcomes: list[Outcome]) -> None:
     )
 
 
-def test_the_page_links_shows_figures_and_runs_nothing(
-    outcomes: list[Outcome], tmp_path: Path
-) -> None:
+def test_page_links_shows_figures_and_runs_nothing(outcomes: list[Outcome], tmp_path: Path) -> None:
     shown = page(tmp_path / "index.html", outcomes).decode()
     assert 'href="out/a%20%231.ipynb"' in shown and 'href="out/a%20%231.files/s.csv"' in shown
     assert shown.count("data:image/png;base64,") == 1
@@ -163,9 +161,7 @@ def test_a_run_is_compared_with_what_was_stored(make: Making, run: Running, tmp_
     assert executed(tmp_path / "out" / "b.ipynb")[0][1] == "1\n2\n"
 
 
-def test_a_report_that_can_not_be_written_costs_no_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_report_costs_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "folder").mkdir()
     wanted = {tmp_path / "folder": lambda: b"1", tmp_path / "new" / "page": lambda: b"2"}
     with pytest.raises(BatchError, match=r"The report \. can't be written \(it is a folder\)"):

@@ -28,9 +28,7 @@ NOTE = "open('/app/log', 'a').write('{}');"
 LOG = "print(x, open('/app/log').read())"
 
 
-def test_a_mended_notebook_goes_on_at_the_cell_that_failed(
-    make: Making, run: Running, tmp_path: Path
-) -> None:
+def test_mended_notebooks_go_on_from_there(make: Making, run: Running, tmp_path: Path) -> None:
     first, second = "import random; x = [random.random()]", "x.append(2); " + NOTE.format("b")
     make("a.ipynb", NOTE.format("a") + first, second, NOTE.format("half") + "1/0", LOG)
     failed = run()["a.ipynb"]
@@ -56,9 +54,7 @@ def test_an_edit_above_the_failure_is_noticed(make: Making, run: Running, tmp_pa
     assert executed(tmp_path / "out" / "a.ipynb")[3][1] == "[1, 20, 3]\n"
 
 
-def test_cells_whose_states_are_gone_are_run_again(
-    make: Making, run: Running, tmp_path: Path
-) -> None:
+def test_cells_without_states_are_run_again(make: Making, run: Running, tmp_path: Path) -> None:
     crash = code("import os; os._exit(0)", "raises-exception")
     make("a.ipynb", "x = [1]", crash, "x.append('half'); 1/0")
     failed = run()["a.ipynb"]

@@ -61,9 +61,7 @@ def test_notebooks_call_functions_of_the_program_and_a_replay_calls_none(
         assert len([*(tmp_path / "kept").rglob(name)]) == 2
 
 
-def test_each_notebook_gets_the_verdict_that_it_earns(
-    make: Making, run: Running, tmp_path: Path
-) -> None:
+def test_each_notebook_gets_its_own_verdict(make: Making, run: Running, tmp_path: Path) -> None:
     good = (
         code("day = 'mon'\nn = 1", "parameters"),
         code("1/0", "raises-exception"),
@@ -193,9 +191,7 @@ def test_cells_of_each_notebook_may_write_into_its_own_folder(
         assert (folder / "sum.csv").read_text() == name
 
 
-def test_requirements_are_installed_once_for_all_notebooks(
-    make: Making, run: Running, tmp_path: Path
-) -> None:
+def test_requirements_are_installed_once(make: Making, run: Running, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         fork_pip(patch)
         add = index_in(tmp_path / "index", patch)
@@ -290,9 +286,7 @@ def test_a_kernel_that_does_not_start_says_why_and_what_a_killed_run_left_goes(
     assert not left.exists()
 
 
-def test_a_worker_that_ends_by_itself_is_not_the_notebooks_fault(
-    make: Making, run: Running
-) -> None:
+def test_worker_that_ends_by_itself_is_not_the_notebooks_fault(make: Making, run: Running) -> None:
     over = threading.Event()
 
     def kill() -> None:
@@ -332,9 +326,7 @@ def len_of(text: str) -> int:
     return len(text)
 
 
-def test_options_that_a_cluster_lacks_are_refused(
-    make: Making, run: Running, tmp_path: Path
-) -> None:
+def test_options_that_clusters_lack_are_refused(make: Making, run: Running, tmp_path: Path) -> None:
     make("a.ipynb", "1")
     lacking: list[dict[str, Any]] = [{"hooks": {"on_cell_start": print}}, {"functions": [len_of]}]
     for options in (*lacking, {"jobs": 2}, {"folder": "write"}):

@@ -135,9 +135,7 @@ def test_errors(javascript: BaseSandbox, code: str, text: str) -> None:
         ("%policy\nexport const x: string =", "Unexpected end of the text", "2:25"),
     ],
 )
-def test_a_syntax_error_says_where_it_is(
-    javascript: BaseSandbox, code: str, text: str, place: str
-) -> None:
+def test_syntax_errors_say_where(javascript: BaseSandbox, code: str, text: str, place: str) -> None:
     result = javascript.execute(code)
     assert error_of(result) == f"SyntaxError: {text}"
     assert traceback_of(result)[-1].endswith(f"]:{place}")
@@ -178,9 +176,7 @@ def test_a_command_that_is_not_there_says_what_is(javascript: BaseSandbox) -> No
         ("Promise.reject(5)", ""),  # shown as the value of the cell
     ],
 )
-def test_a_rejected_promise_without_a_handler_is_told(
-    javascript: BaseSandbox, code: str, told: str
-) -> None:
+def test_rejected_promises_are_told(javascript: BaseSandbox, code: str, told: str) -> None:
     result = javascript.execute(code)
     assert result.success, result.error
     assert result.stderr.startswith(told and f"Uncaught (in promise) {told}")

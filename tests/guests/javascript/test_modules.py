@@ -220,9 +220,7 @@ def test_wrong_lines_and_code_that_asks_are_refused_in_words(sandbox: BaseSandbo
     assert (result.stdout, result.success) == ("", True)
 
 
-def test_files_without_end_are_refused(
-    sandbox: BaseSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_files_are_refused(sandbox: BaseSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_handlers, "FILES_MOST", 30)
     assert "these are more than 30 files" in problem(sandbox, "%npm install many")
 

@@ -102,9 +102,7 @@ def test_one_process_compiles_in_the_background(
     assert background.running(cache) == 0  # it may have been killed: the next begins anew
 
 
-def test_endless_requests_get_one_process_at_a_time(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_requests_get_one_process(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[list[str]] = []
     real = subprocess.Popen
 

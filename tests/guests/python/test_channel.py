@@ -31,9 +31,7 @@ def test_a_handler_that_fails_is_an_error_number_to_the_guest(
 
 
 @pytest.mark.parametrize(("at", "length"), [(0, 2**32 - 1), (2**32 - 8, 64), (0, 100 * MIB)])
-def test_the_channel_reads_nothing_outside_the_guests_memory(
-    guest: Guest, at: int, length: int
-) -> None:
+def test_the_channel_reads_nothing_outside_a_memory(guest: Guest, at: int, length: int) -> None:
     assert guest.call("host_call", at, length, 2048, 2052) != 0
 
 

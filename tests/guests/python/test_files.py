@@ -143,9 +143,7 @@ def test_the_bundle_of_the_same_packages_is_the_same_on_another_machine(
     assert made[0] == made[1]
 
 
-def test_an_installed_image_brings_the_packages_it_was_built_of(
-    small: PythonFiles, tmp_path: Path
-) -> None:
+def test_an_installed_image_brings_its_own_packages(small: PythonFiles, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache", tmp_path / "installed")
     cache.prepare()
     ordinary = files.find(cache)

@@ -161,9 +161,7 @@ def test_sorts_are_those_of_numpy(guest: GuardedGuest, kind: str) -> None:
         assert set(got) == set(range(2000))
 
 
-def test_large_sorts_are_done_in_pieces(
-    guest: GuardedGuest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_sorts_come_in_pieces(guest: GuardedGuest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wasm_kernel.guests.python.host_numpy._SORTED_AT_ONCE", 1000)
     numbers = np.random.default_rng(1).random(50_000)
     at = guest.put(4096, numbers)
@@ -173,9 +171,7 @@ def test_large_sorts_are_done_in_pieces(
     assert guest.ask(STABLE_SORT + 1, at, numbers.size) == NOT_DONE
 
 
-def test_work_that_is_broken_off_is_called_done_and_a_refused_request_is_not(
-    guest: GuardedGuest,
-) -> None:
+def test_work_broken_off_is_called_done_and_a_refused_one_is_not(guest: GuardedGuest) -> None:
     numbers = np.arange(20_000.0)
     at, guest.pieces = guest.put(4096, numbers), 0
     assert guest.ask(SORT + 1, at, numbers.size) == DONE
@@ -202,9 +198,7 @@ def test_an_order_that_names_no_number_is_refused_and_not_logged(
     assert not caplog.records
 
 
-def test_no_argument_reaches_beside_the_memory(
-    guest: GuardedGuest, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_arguments_stay_in_memory(guest: GuardedGuest, caplog: pytest.LogCaptureFixture) -> None:
     fuzz(guest, random.Random(1), 400)
     assert not caplog.records  # our own checks refused them all, before numpy saw them
 

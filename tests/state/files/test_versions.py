@@ -221,9 +221,7 @@ def flipped(line: bytes) -> bytes:
 
 @pytest.mark.parametrize("at", [0, 5, 11])
 @pytest.mark.parametrize("act", DAMAGES)
-def test_a_journal_with_other_records_is_not_used(
-    workspace: Workspace, tmp_path: Path, at: int, act: str
-) -> None:
+def test_odd_journals_are_unused(workspace: Workspace, tmp_path: Path, at: int, act: str) -> None:
     """F9, F10 and case 49, for files: no line is skipped, and no wrong line is believed."""
     life(workspace)
     (tmp_path / "other").mkdir()
@@ -328,9 +326,7 @@ def test_a_file_that_others_write_to_under_its_new_name_is_told(workspace: Works
     assert workspace.bring(one).missed == [("a", NotKept("changed"))]
 
 
-def test_an_entry_is_there_before_the_change(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entries_come_before_changes(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is killed between the two leaves enough to go back."""
     one = workspace.commit(a="old")
     workspace._touch("a", Change.WRITE)

@@ -128,9 +128,7 @@ def test_constraints_of_the_users_pip_do_not_hide_why(
     assert "a constraint of pip's configuration excludes" in text
 
 
-def test_too_much_is_not_fetched(
-    index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetching_is_bounded(index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index("big", files={"big.bin": os.urandom(300_000)})
     monkeypatch.setattr(fetcher, "BYTES_MOST", 100_000)
     assert "more than" in refusal("big", into=tmp_path / "to")

@@ -64,9 +64,7 @@ def value(result: SandboxResult) -> str:
     return str(result.outputs[-1].data["text/plain"])
 
 
-def test_a_package_can_be_imported_in_the_same_cell(
-    installed: tuple[BaseSandbox, SandboxResult],
-) -> None:
+def test_packages_can_be_imported_at_once(installed: tuple[BaseSandbox, SandboxResult]) -> None:
     _, result = installed
     assert value(result) == "('1.5', '1.0')"
     assert result.stdout.splitlines() == [
@@ -78,9 +76,7 @@ def test_a_package_can_be_imported_in_the_same_cell(
     assert not result.files_created
 
 
-def test_a_sandbox_that_may_install_allows_it_for_its_forks_too(
-    tmp_path: Path, index: Make
-) -> None:
+def test_sandbox_that_may_install_allows_it_for_its_forks_too(tmp_path: Path, index: Make) -> None:
     index("one")
     session_id, sandbox = create_session_sandbox(workspace_root=tmp_path)
     with sandbox:
@@ -104,9 +100,7 @@ def test_packages_show_their_source_are_known_and_not_fetched_again(stocked: Bas
     assert value(result) == "[True, True, True]"
 
 
-def test_upgrade_takes_the_newer_one_and_says_what_stays_as_it_was(
-    guest: BaseSandbox, index: Make
-) -> None:
+def test_upgrade_takes_the_newer_one_and_says_what_stays(guest: BaseSandbox, index: Make) -> None:
     """Also checks that packages which a killed kernel left half fetched are removed."""
     index("one", "1.0")
     left = private_of(guest.workspace) / "fetched" / "w_old"

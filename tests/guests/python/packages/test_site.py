@@ -103,9 +103,7 @@ def test_a_record_that_an_archive_brought_is_a_strangers(
     assert set(site.installed()) == {"one"}
 
 
-def test_files_in_the_place_of_its_folders_do_not_stop_it(
-    folder: Path, site: SitePackages, make: Make
-) -> None:
+def test_files_for_folders_stop_nothing(folder: Path, site: SitePackages, make: Make) -> None:
     """An archive of a session may have put files where the host expects folders."""
     (folder / "new").write_text("")
     (folder / "old").symlink_to("missing")
@@ -117,9 +115,7 @@ def test_files_in_the_place_of_its_folders_do_not_stop_it(
     assert not {"round", "pipe"} & set(entries(folder / "site-packages"))
 
 
-def test_a_change_that_is_not_wanted_any_more_is_taken_back(
-    folder: Path, site: SitePackages, make: Make
-) -> None:
+def test_unwanted_changes_are_taken_back(folder: Path, site: SitePackages, make: Make) -> None:
     many = open_wheel(make("many", files={f"many/m{i}.py": "" for i in range(20)}))
     with pytest.raises(Cancelled):
         site.change([many], task=cancelled_after(10))
@@ -127,9 +123,7 @@ def test_a_change_that_is_not_wanted_any_more_is_taken_back(
     assert entries(folder) == ["site-packages"]
 
 
-def test_a_bad_wheel_among_good_ones_changes_nothing(
-    folder: Path, site: SitePackages, make: Make
-) -> None:
+def test_a_bad_wheel_among_good_changes_none(folder: Path, site: SitePackages, make: Make) -> None:
     bad = open_wheel(make("bad", extra=lambda archive: archive.writestr("extra.py", "x")))
     two = open_wheel(make("two", files={"one.py": "another"}))
     for without in (["one"], []):
