@@ -139,6 +139,7 @@ def test_ctrl_c_ends_what_runs_and_says_so(make: Making, tmp_path: Path) -> None
         told, _ = runner.communicate()
     assert runner.returncode == 1
     assert "2 notebooks: 2 cancelled" in told
+    assert "--resume goes on" in told
     assert _record(out / "a.ipynb")["verdict"] == "cancelled"
     assert not (out / "b.ipynb").exists()
 

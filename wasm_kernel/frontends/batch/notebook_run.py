@@ -85,6 +85,7 @@ _FAULT = "The runner failed in a way that it never should ({kind}); its log says
 _NOT_KEPT = "Every cell ran, but the variables that they left could not be kept."
 _NOT_STARTED = "The kernel did not start: {why}."
 _CANCELLED = "The run was cancelled."
+_GO_ON = "The same command with --resume goes on from here."
 _LATE = "The notebook ran longer than its limit of {seconds:g} seconds."
 _MORE_TIME = "Raise --notebook-seconds to allow more."
 _DIFFERS = "The outputs are not those that the notebook was stored with."
@@ -420,7 +421,8 @@ class NotebookRun:
             if task.done():
                 return task.result()
             if self.stopping.is_set():
-                raise NotebookEnded("cancelled", _CANCELLED)
+                hint = _GO_ON if self.settings.lasts else ""
+                raise NotebookEnded("cancelled", _CANCELLED, hint=hint)
             limit = self.settings.budgets.notebook_seconds
             raise NotebookEnded("timeout", _LATE.format(seconds=limit), hint=_MORE_TIME)
         finally:
