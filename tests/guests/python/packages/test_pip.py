@@ -203,7 +203,8 @@ def test_only_a_line_of_the_cell_itself_installs(guest: BaseSandbox, index: Make
 
 IMPOSSIBLE = {
     "needy": "fast needs compiled code, which the sandbox can't run. It is needed by needy 1.0",
-    "needier": "It is needed by needy 1.0 (any version), which is needed by needier 1.0",
+    "needier": "It is needed by needy 1.0 (any version), which is needed by needier 1.0 (any "
+    "version). An older version of needier may do without: name needier<1.0 in quotes.",
     "hopeful": "gone>=2 has no pure-Python wheel that pip finds. It may be misspelt, have no such "
     "version, or be there as source code only, which is never built here. It is needed by hopeful",
     "numpy==1.0": "is built in and can't be replaced",

@@ -160,7 +160,13 @@ def _needed(problem: str, wants: Mapping[str, NeededPackage]) -> str:
             break
         found[name] = ", ".join(by)
         name = _leading_name(by[0])
-    return f" It is needed by {', which is needed by '.join(found.values())}." if found else ""
+    if not found:
+        return ""
+    asked, version = next(reversed(found.values())).split()[:2]
+    return (
+        f" It is needed by {', which is needed by '.join(found.values())}. An older version of "
+        f"{asked} may do without: name {asked}<{version} in quotes."
+    )
 
 
 def _leading_name(text: str) -> str:
