@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from wasm_kernel_agent import tracebacks
+from wasm_kernel_agent import hints
 from wasm_kernel_agent.display import mime_data, plain_object
 from wasm_kernel_agent.host import flush, note
 from wasm_kernel_agent.notebook_face import parent_of
@@ -37,7 +37,7 @@ class CellRunner:
         shell.awaiter.make_current()
         shell.set_parent(parent_of(request))
         shell.memory_bytes = request.get("memory_bytes", 0)
-        tracebacks.advice.update(request.get("advice") or {})
+        hints.advice.update(request.get("advice") or {})
         shell.catch_up(request.get("execution_count"), request.get("alone", []))
         self._take_payload()
         env = request.get("env")

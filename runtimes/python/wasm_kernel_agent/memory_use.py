@@ -8,7 +8,7 @@ import sys
 import types
 from typing import Any
 
-from wasm_kernel_agent import tracebacks, variables
+from wasm_kernel_agent import hints, variables
 
 _OBJECTS_MOST = 5_000  # the objects of a variable that are counted, as memory is short
 _NAMED_MOST = 3
@@ -26,7 +26,7 @@ def explain(error: BaseException, trace: types.TracebackType | None, shell: Any)
     if found:
         named = ", ".join(f"{name} ({size / 2**20:,.0f} MiB)" for name, size in found)
         text += f" Variables that fill it: {named}."
-    text = f"{text} Delete what you no longer need. {tracebacks.advice['memory']}".rstrip()
+    text = f"{text} Delete what you no longer need. {hints.advice['memory']}".rstrip()
     if error.args:
         error.add_note(f"[wasm-kernel] {text[0].upper()}{text[1:]}")
     else:

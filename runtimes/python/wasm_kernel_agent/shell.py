@@ -22,7 +22,7 @@ from IPython.utils.text import LSString, SList
 from traitlets import Any as AnyTrait
 from traitlets import CBool, Instance, Type, default
 
-from wasm_kernel_agent import memory_use, stdlib_patches, tracebacks
+from wasm_kernel_agent import hints, memory_use, stdlib_patches, tracebacks
 from wasm_kernel_agent.completion import ObjectBeforeDot
 from wasm_kernel_agent.display import FrameHook, FramePublisher, Outbox
 from wasm_kernel_agent.event_loop import Awaiter, allow_tasks
@@ -282,7 +282,7 @@ class GuestShell(_Base):  # type: ignore[misc]
         if cut:
             value.add_note(f"[wasm-kernel] {cut:,} frames of the traceback are not shown")
         memory_use.explain(value, whole, self)
-        tracebacks.add_hint(value)
+        hints.add_hint(value)
         return kind, value, traceback
 
     def showtraceback(
