@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.conftest import SIZE
-from tests.browser.jupyterlab import Lab, Server
+from tests.browser.jupyterlab import SECONDS, Lab, Server
 
 WIDE: Any = {"width": 1440, "height": 900}
 MARK = "Undone: the variables are as if this cell had not run."
@@ -71,8 +72,8 @@ class Panel:
 
     def here(self, place: str) -> None:
         """Waits until the panel says that the variables are as they were at a place."""
-        says = self.region.get_by_role("status")
-        says.filter(has_text=re.compile(rf"Variables are as .*{re.escape(place)}$")).wait_for()
+        says = re.compile(rf"Variables are as [^\[]*{re.escape(place)}")
+        expect(self.region).to_contain_text(says, timeout=SECONDS * 1000)
 
     def state(self, label: str) -> Any:
         """The row of a state, by the beginning of its name."""

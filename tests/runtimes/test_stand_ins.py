@@ -1,23 +1,18 @@
-"""The stand-ins for compiled modules, event loops, mapped files and packages, beside real ones."""
+"""The stand-ins for compiled modules, mapped files and packages, beside real ones."""
 
 from __future__ import annotations
 
 import _ssl
-import asyncio
 import importlib
 import mmap as real
-import sys
-import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import pytest
 import rpds
-from wasm_kernel_agent import interrupts, mapped_files
-from wasm_kernel_agent.event_loop import Awaiter, GuestLoop, run_under_way
+from wasm_kernel_agent import mapped_files
 from wasm_kernel_agent.package_hooks import (
     Change,
     ChangingFinder,
@@ -36,7 +31,6 @@ from wasm_kernel_agent.unavailable import (
     advice_on_packages,
 )
 
-from tests.faces import PATIENCE
 
 KINDS = ("OP_", "SSL_ERROR_", "VERIFY_", "PROTOCOL_", "PROTO_", "CERT_")
 DIFFERENT = {"OP_ALL", "OP_NO_SSLv2", "PROTO_MAXIMUM_SUPPORTED", "PROTO_MINIMUM_SUPPORTED"}
@@ -185,69 +179,6 @@ def test_another_version_of_a_package_is_left_alone(changed: Import) -> None:
     assert module.number == 1
     assert module.__spec__ is not None
     assert type(module.__spec__.loader).__name__ == "SourceFileLoader"
-
-
-@pytest.fixture
-def loop() -> Iterator[GuestLoop]:
-    made = GuestLoop()
-    yield made
-    made.close()
-
-
-def hold_interrupt(frame: FrameType) -> None:
-    """Holds an interrupt that comes in a frame, as the guest's handler does."""
-    held = run_under_way(frame)
-    assert held is not None
-    interrupts.hold(held)
-
-
-@pytest.mark.parametrize("looked", ["has_ready_callback", "_serve_messages"])
-def test_interrupt_while_a_wait_looks_for_work_ends_the_wait(loop: GuestLoop, looked: str) -> None:
-    """Formerly, the cell waited on, as if nobody had interrupted it."""
-    looks = count(1)
-
-    def profile(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_name == looked and next(looks) == 3:
-            hold_interrupt(frame)
-
-    began, before = time.monotonic(), sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            loop.run_until_complete(asyncio.sleep(PATIENCE))
-    finally:
-        sys.setprofile(before)
-    assert time.monotonic() - began < PATIENCE / 2
-
-
-def test_a_second_interrupt_that_comes_at_once_leaves_no_task_of_the_cell() -> None:
-    """Formerly, the cell's error could be the `CancelledError` of its wait."""
-    awaiter, causes = Awaiter(), list[BaseException | None]()
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    async def cell() -> None:
-        asyncio.get_running_loop().call_later(0.01, interrupt)
-        try:
-            await asyncio.gather(asyncio.sleep(PATIENCE), asyncio.sleep(PATIENCE))
-        finally:
-            causes.append(awaiter.cause)
-
-    def profile(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code is Awaiter._end_wait.__code__:
-            hold_interrupt(frame)
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            awaiter(cell())
-    finally:
-        sys.setprofile(before)
-        interrupts.forget()
-        awaiter.loop.close()
-    assert [type(cause) for cause in causes] == [KeyboardInterrupt]
 
 
 our_mmap = ModuleType("mmap")

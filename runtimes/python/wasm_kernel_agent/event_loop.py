@@ -3,10 +3,9 @@
 The guest has one thread and no descriptors to poll. Timers and ready callbacks are all that can
 ever happen, so waiting is `time.sleep`, in slices that an interrupt ends.
 
-An interrupt that meets asyncio's own code is held until the loop waits, a moment later
-(`run_under_way`). Elsewhere in there it would leave a loop that seems to run, or lose a callback.
-Code counts as asyncio's by its file, so this file holds nothing but the loop and the code that runs
-it.
+An interrupt does not end asyncio's own code (`is_own_code`): it would leave a loop that seems to
+run, or lose a callback. Code counts as asyncio's by its file, so this file holds nothing but the
+loop and the code that runs it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import PurePosixPath
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
 
-from wasm_kernel_agent import interrupts, threads
+from wasm_kernel_agent import threads
 from wasm_kernel_agent.host import note
 
 _SLICE = 0.05  # seconds of sleep between two looks for messages
@@ -92,8 +91,6 @@ class _SleepingSelector:
     def select(self, timeout: float | None) -> list[Any]:
         """Waits `timeout` seconds, or until a callback is ready. Serves messages in between."""
         __tracebackhide__ = True
-        if interrupts.take():
-            raise KeyboardInterrupt
         if timeout == 0 and time.monotonic() - self.looked_at < _SLICE:
             return []
         if timeout != 0 and threads.is_in_thread():
@@ -118,8 +115,6 @@ class _SleepingSelector:
                 break
             self._pause(min(left, _SLICE))
             self._serve_messages()
-            if interrupts.take():  # it came while this loop looked for work
-                raise KeyboardInterrupt
         return []
 
     def _is_ready(self) -> bool:
@@ -207,8 +202,8 @@ _LIBRARY = str(PurePosixPath(asyncio.run.__code__.co_filename).parents[1])
 _OWN = str(PurePosixPath(asyncio.run.__code__.co_filename).parent)
 
 
-def run_under_way(frame: FrameType | None) -> FrameType | None:
-    """Returns the frame of the run of a loop, if its own code runs in `frame`.
+def is_own_code(frame: FrameType | None) -> bool:
+    """Returns whether a frame runs code of a loop that runs.
 
     That is asyncio's code, or this module's. Other code can be interrupted at once, whatever called
     it.
@@ -216,11 +211,16 @@ def run_under_way(frame: FrameType | None) -> FrameType | None:
     at = frame
     while at is not None and _is_library(at.f_code) and not _is_the_loops(at.f_code):
         at = at.f_back
-    if at is None or not _is_the_loops(at.f_code) or at.f_code in _INTERRUPTIBLE:
-        return None
-    while at is not None and at.f_code not in _RUNNING:
+    if at is None or not _is_the_loops(at.f_code) or _is_one(at.f_code, _INTERRUPTIBLE):
+        return False
+    while at is not None and not _is_one(at.f_code, _RUNNING):
         at = at.f_back
-    return at
+    return at is not None
+
+
+def _is_one(code: CodeType, names: set[str]) -> bool:
+    """Returns whether code is one of this module's functions, also as a thread's generator."""
+    return code.co_qualname in names and code.co_filename == __file__
 
 
 def _is_library(code: CodeType) -> bool:
@@ -240,7 +240,7 @@ def _end_lost_runs(frame: FrameType | None, new: GuestLoop) -> None:
     running = asyncio._get_running_loop()
     lost = {loop for loop in (new, running) if isinstance(loop, GuestLoop)}
     while frame is not None and lost:
-        if frame.f_code is GuestLoop.run_forever.__code__:
+        if _is_one(frame.f_code, {GuestLoop.run_forever.__qualname__}):
             lost.discard(frame.f_locals.get("self"))
         frame = frame.f_back
     for loop in lost:
@@ -376,9 +376,9 @@ class Awaiter:
             self.cause = None
 
 
-_INTERRUPTIBLE = {_SleepingSelector.select.__code__}
+_INTERRUPTIBLE = {_SleepingSelector.select.__qualname__}
 _RUNNING = {
-    GuestLoop.run_forever.__code__,
-    GuestLoop.run_until_complete.__code__,
-    Awaiter.__call__.__code__,
+    GuestLoop.run_forever.__qualname__,
+    GuestLoop.run_until_complete.__qualname__,
+    Awaiter.__call__.__qualname__,
 }

@@ -5,15 +5,11 @@ from __future__ import annotations
 import _thread
 import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, NoReturn
 
-from wasm_kernel_agent import thread_code, threads
+from wasm_kernel_agent import threads
 
 _make_lock = _thread.allocate_lock
-_WAITS = threads.run_until.__code__, threads.sleep.__code__
-_OF_PYTHON = threading.Condition.wait.__code__.co_filename
-_FILES = {__file__, threads.__file__, thread_code.__file__, _OF_PYTHON}
 
 
 def install() -> None:
@@ -24,15 +20,6 @@ def install() -> None:
     module = threading
     module.Lock = module._allocate_lock = _Lock
     module._CRLock = None  # CPython's own asks for the guest's one thread
-
-
-def code_under_way(frame: FrameType | None) -> FrameType | None:
-    """Returns the outermost frame of code of locks that runs in `frame`; None while it waits."""
-    found = None
-    if frame is not None and frame.f_code not in _WAITS:
-        while frame is not None and frame.f_code.co_filename in _FILES:
-            found, frame = frame, frame.f_back
-    return found
 
 
 class _Lock:

@@ -102,7 +102,7 @@ def _make(call: Any) -> None:
         return
     fn, args, kwargs = call.task
     try:
-        value = fn(*args, **kwargs)
+        value = _call(fn, args, kwargs)
     except (Exception, SystemExit, GeneratorExit) as problem:
         call.future.set_exception(problem)
     else:

@@ -1,8 +1,11 @@
 """Signals, as far as a guest without processes has them, and input from the front end.
 
 The host interrupts by making SIGINT pending. While a cell or a query runs, the handler raises
-`KeyboardInterrupt`, as Python's own does, but not within asyncio's own code (`event_loop.py`).
-While the agent itself runs, an interrupt is only noted, so that no reply is lost.
+`KeyboardInterrupt`, as Python's own does. While the agent itself runs, an interrupt is only noted,
+so that no reply is lost.
+
+Some code must not be left halfway: that of asyncio, threads, locks, queues and pools. An interrupt
+that meets it is made pending once more, until it meets other code, or a wait.
 
 If the exception meets a destructor or the callback of a weak reference, Python can't pass it on: it
 prints "Exception ignored" and the cell goes on for ever. Some C code drops it silently, such as the
@@ -11,7 +14,7 @@ code that was interrupted. The exception may live until a later turn, where it h
 
 If an import of one of the guest's own packages is interrupted, the package stays unusable: its
 compiled modules can't be imported a second time. So an interrupt waits until such an import has
-ended, which takes some seconds. It also waits for code of locks, which would stay taken.
+ended, which takes some seconds.
 """
 
 from __future__ import annotations
@@ -22,23 +25,37 @@ import builtins
 import errno
 import getpass as getpass_module
 import importlib
+import operator
 import os
+import queue
 import signal
 import sys
+import threading
 import warnings
+import weakref
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import PurePosixPath
 from types import FrameType
 from typing import Any, ClassVar
 
 from IPython.core.error import StdinNotImplementedError
 
-from wasm_kernel_agent import event_loop, interrupts, locks
+from wasm_kernel_agent import event_loop, locks, pools, thread_code, threads
 from wasm_kernel_agent.host import FrameChannel, flush
 
 _IMPORTING: Any = vars(importlib)["_bootstrap"]._load_unlocked.__code__
 _FOLDERS = (PurePosixPath(os.__file__).parent, PurePosixPath(__file__).parents[1])
 _OWN = (*(f"{folder}/" for folder in _FOLDERS), "built-in")  # beginnings of modules' origins
+_OF_THREADS = {
+    function.__code__.co_filename
+    for function in (
+        *(threads.install, thread_code.install, locks.install, pools.install),
+        *(threading.Thread.run, queue.Queue.get, Future.result, ThreadPoolExecutor.submit),
+    )
+}
+_INTERRUPTIBLE = {"run_until", "sleep", "_call"}  # they wait, or call a function of a cell
+_WAITS_FOR_IMPORT = "an interrupt that waits"
 _ENDING = {"SIGTERM", "SIGKILL", "SIGHUP", "SIGQUIT", "SIGABRT"}
 _set, _get = _signal.signal, _signal.getsignal  # five uses a cell: `signal`'s look up enumerations
 _SIGINT = int(signal.SIGINT)
@@ -47,14 +64,50 @@ _REFUSED_GETPASS = "getpass was called, but this frontend does not support input
 _END_OF_FILE = "\x04"
 
 
+class _Marker:
+    """An object that goes when code ends."""
+
+
+class _Reminder(weakref.ref[_Marker]):
+    """Makes SIGINT pending when its object is freed. All in C, so that it is raised only after
+    that.
+    """
+
+    __slots__ = ()
+    pend = staticmethod(_thread.interrupt_main)
+
+
+_pend = operator.methodcaller("pend")
+_reminder: _Reminder | None = None
+
+
+def interrupt_when_freed() -> _Marker:
+    """Returns an object; SIGINT is pending when it is freed."""
+    global _reminder  # noqa: PLW0603
+    marker = _Marker()
+    _reminder = _Reminder(marker, _pend)
+    return marker
+
+
 def _raise(_: int, frame: FrameType | None) -> None:
     """The handler while a cell or a query runs."""
     __tracebackhide__ = True
-    unfinished = event_loop.run_under_way(frame) or _import_under_way(frame)
-    unfinished = unfinished or locks.code_under_way(frame)
-    if unfinished is None:
+    if _is_of_threads(frame) or event_loop.is_own_code(frame):
+        marker = interrupt_when_freed()  # noqa: F841 - it goes with this frame
+    elif (importing := _import_under_way(frame)) is not None:
+        importing.f_locals[_WAITS_FOR_IMPORT] = interrupt_when_freed()
+    else:
         raise _Interrupt
-    interrupts.hold(unfinished)
+
+
+def _is_of_threads(frame: FrameType | None) -> bool:
+    """Returns whether a frame runs code of threads, locks, queues or pools that does not wait."""
+    code = None if frame is None else frame.f_code
+    return (
+        code is not None
+        and code.co_filename in _OF_THREADS
+        and code.co_qualname not in _INTERRUPTIBLE
+    )
 
 
 def _import_under_way(frame: FrameType | None) -> FrameType | None:
@@ -117,14 +170,12 @@ class SignalHandlers:
 
     def __init__(self, channel: FrameChannel) -> None:
         self._channel = channel
-        self._reminder: interrupts.Reminder | None = None
         self._ignored = sys.unraisablehook
         self.noted = False
 
     def begin_turn(self) -> None:
         """Forgets the interrupts of earlier turns, and notes those that come."""
         _Interrupt.turn = object()
-        interrupts.forget()
         self.noted = False
         self.note_interrupts()
 
@@ -156,7 +207,7 @@ class SignalHandlers:
             raise
         return value
 
-    def _keep_interrupt(self, problem: Any) -> interrupts.Marker | None:
+    def _keep_interrupt(self, problem: Any) -> _Marker | None:
         """Makes an interrupt pending again: Python's hook for exceptions in destructors."""
         if not issubclass(problem.exc_type, KeyboardInterrupt):
             self._ignored(problem)
@@ -165,9 +216,7 @@ class SignalHandlers:
             if problem.exc_value.is_for_nobody:
                 return None
             problem.exc_value.__class__ = _KeptInterrupt  # type: ignore[assignment]
-        marker = interrupts.Marker()  # Python frees it at once
-        self._reminder = interrupts.Reminder(marker, interrupts.pend)
-        return marker  # a SIGINT now would be ignored like the first
+        return interrupt_when_freed()  # at once; a SIGINT now would be ignored like the first
 
     def install(self) -> None:
         """Gives `os` the calls that WASI leaves out, and makes sure that no interrupt is lost."""

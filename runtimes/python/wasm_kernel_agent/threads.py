@@ -23,7 +23,7 @@ from time import monotonic  # a cell may replace the module's, to test its own c
 from types import TracebackType
 from typing import Any
 
-from wasm_kernel_agent import interrupts, thread_code
+from wasm_kernel_agent import thread_code
 from wasm_kernel_agent.host import note
 
 NO_OTHER_THREAD = (
@@ -239,8 +239,6 @@ def run_until(
             if not (ready or ends):
                 break
             left = 0.0 if ready else min(ends) - monotonic()
-            if interrupts.take():  # last, as one may come in any call before
-                raise KeyboardInterrupt
             if left > 0:
                 _pause(left)
     finally:

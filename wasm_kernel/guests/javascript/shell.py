@@ -69,6 +69,7 @@ class CellInterrupts(Interrupts):
         """Returns whether the cell must end; its own guest takes the interrupt afterwards."""
         if self.is_held or not self._clock.should_stop():
             return False
+        self._clock.watch()  # passes it on now: the next tick may come after the cell's end
         self.taken = True
         return True
 
