@@ -5,7 +5,8 @@ from __future__ import annotations
 import _ssl
 import importlib
 import mmap as real
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,7 +31,6 @@ from wasm_kernel_agent.unavailable import (
     advice_on_module,
     advice_on_packages,
 )
-
 
 KINDS = ("OP_", "SSL_ERROR_", "VERIFY_", "PROTOCOL_", "PROTO_", "CERT_")
 DIFFERENT = {"OP_ALL", "OP_NO_SSLv2", "PROTO_MAXIMUM_SUPPORTED", "PROTO_MINIMUM_SUPPORTED"}

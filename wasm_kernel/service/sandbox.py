@@ -85,8 +85,6 @@ class Sandbox:
             worker.network = home.network(worker, policy)
             self.take_functions(self._functions)
 
-    # -- cells
-
     def submit(
         self,
         code: str,
@@ -469,9 +467,8 @@ class Sandbox:
         raise TypeError("a sandbox can't be copied or pickled; fork() makes another one like it")
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if is_finalizing():  # the modules' names are gone, and the workers end by themselves
-            return
-        if not (self._is_copy or self.closed or self.worker.state == "asleep"):
+        # a program that ends has no module's names any more, and its workers end by themselves
+        if not (is_finalizing() or self._is_copy or self.closed or self.worker.state == "asleep"):
             warnings.warn("a sandbox was not closed", ResourceWarning, stacklevel=2)
             with suppress(WasmKernelError, RuntimeError):  # the interpreter may be shutting down
                 self.worker.sleep(_DROPPED)
