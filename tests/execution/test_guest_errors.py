@@ -74,6 +74,9 @@ ADVICE: dict[str, tuple[str, ...]] = {
     "import signal; signal.alarm(1)": ("signal.alarm is there", "%%limit seconds=5"),
     "from multiprocessing import shared_memory": ("belongs to an operating system",),
     "import multiprocessing; multiprocessing.Queue()": ("Use queue.Queue instead",),
+    "from multiprocessing import connection, sharedctypes, synchronize; synchronize.Lock()": (
+        "Use threading.Lock instead",
+    ),
     "eval('(' * 150 + '1' + ')' * 150)": ("brackets inside each other",),
     "import subprocess; subprocess.run(['pytest'])": ("use python -m pytest",),
     "import socketserver; socketserver.TCPServer(('', 80), None)": (NO_SOCKET,),

@@ -203,6 +203,7 @@ CALLS = {
         "/usr/bin/ls /usr/bin/sed None\n"
     ),
     "print(os.getppid(), os.getlogin(), *os.sched_getaffinity(0))": "1 user 0\n",
+    "print(os.environ['TZ'])": "UTC\n",
     "import time\nprint(time.thread_time() > 0)": "True\n",
     "sp.run('echo e >&2', shell=True, stderr=sp.DEVNULL)\nprint('on')": "on\n",
     "p = sp.Popen('cat', stdin=-1, stdout=-1)\np.stdin.write(b'x')\nprint(*p.stdout)": "b'x'\n",

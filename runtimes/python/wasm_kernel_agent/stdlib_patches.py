@@ -16,6 +16,7 @@ import re
 import socket
 import sys
 import time
+import types
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import PurePath
@@ -115,6 +116,7 @@ def install() -> None:
     processes.install()
     awaited_processes.install()
     _refuse_what_is_missing()
+    _have_types_of_locks()
     pools.install()
     threads.install()
     locks.install()
@@ -142,6 +144,17 @@ def _refuse_what_is_missing() -> None:
         refusals += [(BaseContext, name, refusal), (multiprocessing, name, refusal)]
     for owner, name, refusal in refusals:
         setattr(owner, name, refusal)
+
+
+def _have_types_of_locks() -> None:
+    """Lets packages import `multiprocessing.synchronize`, as gymnasium does for annotations."""
+    module: Any = types.ModuleType("multiprocessing.synchronize")
+    for name, instead in _OF_PROCESSES.items():
+        if instead == f"threading.{name}":
+            members = {"__init__": _no_process(name), "__module__": module.__name__}
+            setattr(module, name, type(name, (), members))
+    owner: Any = multiprocessing
+    owner.synchronize = sys.modules[module.__name__] = module
 
 
 def _no_process(name: str) -> Any:

@@ -284,6 +284,7 @@ ENV = {
     "SCIKIT_LEARN_DATA": "/tmp/scikit_learn_data",  # noqa: S108 - a guest path
     "XDG_CACHE_HOME": "/tmp/cache",  # noqa: S108 - a guest path
     "TERM": "xterm-color",
+    "TZ": "UTC",  # tzlocal warns if there is none
 }
 _BOOT_MEMORY = 2048 * 1024 * 1024
 _PAGE = 4096
