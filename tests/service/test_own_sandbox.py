@@ -254,7 +254,7 @@ def test_events_reach_the_programs_logger_and_another_one_later(
 def test_an_open_session_is_not_taken_away(make: Making, tmp_path: Path) -> None:
     sandbox = make(ID)  # the sandbox has no worker yet
     code = (
-        "import threading, wasm_kernel\n"
+        "import sys, wasm_kernel\n"
         "try: wasm_kernel.delete_session_workspace('abc-123', sys.argv[1])\n"
         "except wasm_kernel.SessionInUse: print('in use')\n"
     )
