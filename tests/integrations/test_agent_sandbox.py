@@ -75,6 +75,18 @@ def test_failed_sandboxes_leave_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not [*tmp_path.iterdir()]
 
 
+def test_nothing_is_left_beside_the_folder_of_a_sandbox(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Formerly, an empty folder stayed in /tmp if the state folder was on another disk."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+    agent = AgentSandbox(None, {})
+    assert agent.run("1").success
+    agent.close()
+    assert not [*tmp_path.iterdir()]
+
+
 POISON = """
 import builtins, subprocess
 builtins.exec = builtins.open = subprocess.run = lambda *a, **k: _wasm_kernel_take('status', b'0')

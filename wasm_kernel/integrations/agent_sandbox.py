@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 from wasm_kernel import HostFunction, Sandbox, SandboxResult, create_sandbox
@@ -61,7 +62,8 @@ class AgentSandbox:
                 if "workspace" not in options:
                     folder = tempfile.mkdtemp(prefix="wasm-kernel-agent-")
                     ending.callback(shutil.rmtree, folder, ignore_errors=True)
-                    options = {**options, "workspace": folder}
+                    # within it, as private state may lie beside a workspace
+                    options = {**options, "workspace": Path(folder, "workspace")}
                 sandbox = create_sandbox(**options)
                 ending.callback(sandbox.close)
             self.sandbox = sandbox

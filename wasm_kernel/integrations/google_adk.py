@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from google.adk.code_executors.base_code_executor import BaseCodeExecutor
@@ -57,7 +58,8 @@ class SandboxCodeExecutor(BaseCodeExecutor):
         super().__init__(**data)
         if service is None:
             self._folder = tempfile.mkdtemp(prefix="wasm-kernel-adk-")
-        self._service = service or Service(self._folder)
+        # within the folder, as private state may lie beside the sessions
+        self._service = service or Service(Path(self._folder, "sessions"))
 
     def execute_code(
         self, invocation_context: InvocationContext, code_execution_input: CodeExecutionInput

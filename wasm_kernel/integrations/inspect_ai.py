@@ -56,7 +56,8 @@ class _Prepared:
         self.users = 0
         policy = ExecutionPolicy(**config.policy)
         self._folder = tempfile.mkdtemp(prefix="wasm-kernel-inspect-")
-        self.service = Service(self._folder, policy=policy)
+        # within the folder, as private state may lie beside the sessions
+        self.service = Service(Path(self._folder, "sessions"), policy=policy)
         self._parent = self.service.create()
         if (failed := self._parent.execute(config.prepare)).error is not None:
             self.close()
