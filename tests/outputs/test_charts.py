@@ -42,7 +42,7 @@ GRID = {
 }
 INLINE = BARS | {"data": {"values": ROWS}}
 DECORATED = BARS | {
-    "config": {"axisX": {"titleFont": "Fira Sans", "tickMinStep": 1, "domainDash": [2, 1]}},
+    "config": {"axisX": {"titleFont": "Fira Sans, Arial", "tickMinStep": 1, "domainDash": [2, 1]}},
     "mark": {
         "type": "area",
         "color": {

@@ -219,7 +219,7 @@ _VEGALITE_NAMES = words("""
     tickBand blend dir cursor symbolDirection gradientDirection category ordinal ramp
     diverging heatmap
     """)
-_NAME = re.compile(r"[\w #.-]*\Z")
+_NAME = re.compile(r"[\w #.,-]*\Z")
 _EVENTS = words("click dblclick mouseover mouseout mousemove pointerover pointerout pointermove")
 _FITTING = words("regression loess")
 _FITTED = _FITTING | words("on groupby as method order extent params bandwidth")
