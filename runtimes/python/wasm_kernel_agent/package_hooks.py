@@ -451,6 +451,7 @@ CHANGES: dict[str, Change] = {
     "joblib.numpy_pickle": widening("NumpyPickler.save", 1, "widen_to_keep"),
     "numpy.ma.core": widening("MaskedArray.filled", 0, "widen_masked"),
     "numpy.lib._format_impl": widening("write_array", 1, "widen_to_keep"),
+    "pandas._libs.tslibs.period": agents("time_formats", "refuse_for_periods"),
     "pandas.core.algorithms": widening("_ensure_data"),
     "pandas.core.construction": widening("sanitize_array"),
     "pandas.core.dtypes.common": read_positions_as_int64,

@@ -12,7 +12,6 @@ import locale
 import multiprocessing
 import os
 import platform
-import re
 import socket
 import sys
 import time
@@ -24,7 +23,14 @@ from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 
-from wasm_kernel_agent import awaited_processes, locks, pools, processes, threads
+from wasm_kernel_agent import (
+    awaited_processes,
+    locks,
+    pools,
+    processes,
+    threads,
+    time_formats,
+)
 from wasm_kernel_agent.host import note
 
 _NO_PROCESSES = "the sandbox has no processes: {what} can't run. Use {instead} instead."
@@ -80,10 +86,6 @@ _NAMING_FILES = (
     ),
     *("rename", "replace", "rmdir", "scandir", "stat", "truncate", "unlink", "utime"),
 )
-_PLAIN_TIME = re.compile(r"(?:[^%]|%[-_0]?[EO]?[aAbBcCdDeFgGhHIjmMnprRsStTuUVwWxXyYzZ%])*")
-_DIRECTIVE = re.compile(r"%([-_0^#]*)(\d*)[EO]?(.?)", re.DOTALL)
-_LINUX_LETTERS = {"k": ("_", "H"), "l": ("_", "I"), "P": ("", "p")}
-_NUMBERS_OF_TIMES = "CdgGHIjmMsSuUVwWyY"
 _NO_LOCALES = (
     "the sandbox has no locale but C: numbers and dates are written, and texts sorted, as before. "
     "babel (%pip install babel) writes them as in other countries. (This is said once.)"
@@ -127,7 +129,7 @@ def install() -> None:
     _have_a_processor_and_no_terminal()
     _derive_keys()
     _tell_of_missing_locales()
-    _write_times_as_linux()
+    time_formats.install()
     _hide_the_missing_installation()
 
 
@@ -271,39 +273,6 @@ def _tell_of_missing_locales() -> None:
         return chosen
 
     locale.setlocale = setlocale
-
-
-def _write_times_as_linux() -> None:
-    """Lets `strftime`, also of dates, know Linux's directives: `%k`, `%l`, `%P`, `%^a`, `%9b`.
-
-    WASI's C library makes the empty text of a format with one of them, or with an unknown letter.
-    """
-    write = time.strftime
-
-    def strftime(format: str, moment: Any = None, /) -> str:  # noqa: A002
-        """Returns a time, by default the local one, as text in a format."""
-        __tracebackhide__ = True
-        moment = time.localtime() if moment is None else moment
-        if not isinstance(format, str) or _PLAIN_TIME.fullmatch(format):
-            return write(format, moment)
-
-        def one(found: re.Match[str]) -> str:
-            flags, width, letter = found.groups()
-            pads, plain = _LINUX_LETTERS.get(letter, ("", letter))
-            pad = re.sub(r"[#^]", "", pads + flags)[-1:]
-            if not _PLAIN_TIME.fullmatch(f"%{plain}"):
-                return found[0]
-            text = write(f"%{pad}{plain}", moment)
-            if "^" in flags or ("#" in flags and letter in "aAbBh"):
-                text = text.upper()
-            if letter == "P" or ("#" in flags and letter == "p"):
-                text = text.lower()
-            zeros = pad == "0" or (not pad and letter in _NUMBERS_OF_TIMES)
-            return text.rjust(int(width or 0), "0" if zeros else " ")
-
-        return _DIRECTIVE.sub(one, format)
-
-    time.strftime = strftime
 
 
 def _derive_keys() -> None:
