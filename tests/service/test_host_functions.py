@@ -65,6 +65,7 @@ def test_plain_data_passes_both_ways_and_takes_the_annotated_types(offering: San
     assert says(sandbox, "print(parts(), send({'weight': 2}))") == (
         "[b'a', b'b', b'cd'] {'weight': 2.0}"
     )
+    assert "not longdouble" in fails(sandbox, "echo(np.longdouble(1))")
     shown = says(sandbox, "help(put_off); print(numbers)")
     assert "put_off(order: Order, days: int = 1, *, why: str = 'rain') -> Order" in shown
     assert "Puts an order off." in shown and "function numbers" in shown

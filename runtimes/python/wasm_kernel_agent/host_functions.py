@@ -389,7 +389,9 @@ def _simple(value: Any, raw: bytearray) -> Json:
     if isinstance(value, _TEXTS):
         return str(value)
     if hasattr(value, "dtype") and getattr(value, "shape", None) == ():  # a number of numpy's type
-        return encoded(value.item(), raw)
+        plain = value.item()  # a longdouble is its own item
+        if type(plain) is not type(value):
+            return encoded(plain, raw)
     advice = ". For an array, give array.tolist()" if hasattr(value, "tolist") else ""
     raise TypeError(
         "the host takes plain data: None, numbers, texts, bytes, lists, dicts, dataclasses and "
