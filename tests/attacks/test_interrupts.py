@@ -248,6 +248,26 @@ def test_f8_an_interrupt_leaves_no_lock_half_taken_and_is_not_dropped_by_c(victi
     victim.lives()
 
 
+IN_A_LOOP = """
+import asyncio, signal, threading
+source = "def take(): signal.raise_signal(signal.SIGINT)"
+exec(compile(source, asyncio.BaseEventLoop.run_forever.__code__.co_filename, 'exec'))
+async def main():
+    take()
+    await asyncio.sleep(3600)
+thread = threading.Thread(target=lambda: asyncio.run(main()))
+thread.start()
+thread.join()
+"""
+
+
+def test_f8_an_interrupt_in_asyncios_own_code_in_a_thread_is_not_lost(victim: Victim) -> None:
+    """Formerly, the handler failed in the thread, and the cell went on."""
+    result = victim.run(IN_A_LOOP)
+    assert error_of(result).startswith("KeyboardInterrupt:")
+    assert result.stderr.count("Traceback") == 0
+
+
 DROPPED = """
 import _thread, collections, operator
 files = [open('f', 'w')]

@@ -17,7 +17,6 @@ import dis
 import functools
 import inspect
 import itertools
-import opcode
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType
@@ -42,12 +41,24 @@ _DEEPEST = 20  # functions that call each other, and are followed
 _MOST_CODES = 2000  # codes that are kept for later cells
 _METHODS = {name for each in (list, dict, set, str, bytes, deque) for name in dir(each)}
 _METHODS -= {"get", "join"}  # in the library; those of queues and threads wait
-_OPERATIONS = {name: number for number, (name, _) in enumerate(vars(opcode)["_nb_ops"])}
 _is_one_of_many = itertools.cycle([*[False] * 255, True]).__next__  # a quick count of turns
+
+
+class _Place:
+    """A call in code; `function` is the last one that was called here as it is.
+
+    It is a constant of the code, so it has a hash: tracebacks count codes.
+    """
+
+    __slots__ = ("function",)
+
+    def __init__(self) -> None:
+        self.function: Any = None
+
 
 _waits: dict[Any, Callable[..., Generator[Any]]] = {}
 _codes: dict[int, tuple[CodeType, CodeType | None]] = {}  # by the identity of the first
-_places: list[list[Any]] = []
+_places: list[_Place] = []
 
 
 def install(
@@ -67,7 +78,7 @@ def forget_functions() -> None:
     """Forgets functions, which a later cell may drop, replace or change."""
     _of_module.cache_clear()
     for place in _places:
-        place[0] = None
+        place.function = None
     for number in [number for number, (_, made) in _codes.items() if made is None]:
         del _codes[number]
     if len(_codes) > _MOST_CODES:
@@ -100,11 +111,11 @@ def called(function: Any) -> Any:
     return MethodType(found, function.__self__ if kind is MethodType else function)
 
 
-def _called_at(place: list[Any], function: Any) -> Any:
+def _called_at(place: _Place, function: Any) -> Any:
     """Returns as `called` does; notes at its `place` a function that is called as it is."""
     found = called(function)
     if found is function:
-        place[0] = function
+        place.function = function
     return found
 
 
@@ -200,6 +211,7 @@ class _Code:
         return self._code.replace(
             co_code=bytes(begin + self._bytes),
             co_consts=tuple(self._constants),
+            co_names=(*self._code.co_names, "function"),
             co_linetable=_location(len(begin), None, 0) + bytes(self._lines),
             co_exceptiontable=b"".join(_handler(each, len(begin)) for each in self._handlers),
             co_stacksize=self._code.co_stacksize + 4,
@@ -235,7 +247,7 @@ class _Code:
             *[("SEND", 4), ("YIELD_VALUE", 1), ("RESUME", 2), ("JUMP_BACKWARD_NO_INTERRUPT", 6)],
             ("END_SEND", 0),
         ]
-        place: list[Any] = [None]  # the last function here that is called as it is
+        place = _Place()
         _places.append(place)
         asks = [
             *[self._load(functools.partial(_called_at, place)), ("PUSH_NULL", 0)],
@@ -243,7 +255,7 @@ class _Code:
             ("POP_JUMP_IF_TRUE", _units(yields) + _JUMP),
         ]
         looks = [
-            *[self._load(place), ("LOAD_SMALL_INT", 0), ("BINARY_OP", _OPERATIONS["NB_SUBSCR"])],
+            *[self._load(place), ("LOAD_ATTR", len(self._code.co_names) << 1)],  # its function
             *[("COPY", size + 2), ("IS_OP", 0)],
             ("POP_JUMP_IF_TRUE", _units(asks + yields) + _JUMP + 1),
         ]
