@@ -22,6 +22,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import _thread
 import builtins
+import dis
 import errno
 import getpass as getpass_module
 import importlib
@@ -52,6 +53,7 @@ _OF_THREADS = {
     for function in (
         *(threads.install, thread_code.install, locks.install, pools.install),
         *(threading.Thread.run, queue.Queue.get, Future.result, ThreadPoolExecutor.submit),
+        dis.get_instructions,  # reads the code that `thread_code` changes
     )
 }
 _INTERRUPTIBLE = {"run_until", "sleep", "_call"}  # they wait, or call a function of a cell
