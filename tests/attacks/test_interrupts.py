@@ -268,6 +268,15 @@ def test_f8_an_interrupt_in_asyncios_own_code_in_a_thread_is_not_lost(victim: Vi
     assert result.stderr.count("Traceback") == 0
 
 
+def test_f8_a_pool_replaces_a_thread_that_an_interrupt_ends(victim: Victim) -> None:
+    victim.says("import signal\nfrom concurrent.futures import ThreadPoolExecutor")
+    result = victim.run(
+        "pool = ThreadPoolExecutor(1)\npool.submit(signal.raise_signal, signal.SIGINT).result()"
+    )
+    assert error_of(result).startswith("KeyboardInterrupt:")
+    assert victim.says("print(pool.submit(abs, -2).result())") == "2"
+
+
 DROPPED = """
 import _thread, collections, operator
 files = [open('f', 'w')]

@@ -24,6 +24,7 @@ _SENTENCE = "the sandbox has no {kind}: {name} makes its calls {how}. (This is s
 _OF_THREADS = "threads side by side", "ThreadPool", "one after another"
 _OF_PROCESSES = "processes", "multiprocessing.Pool", "one after another, in the notebook"
 _said: set[str] = set()
+_start_if_none_waits: Any = vars(ThreadPoolExecutor)["_adjust_thread_count"]
 
 
 def _say_once(kind: str, name: str, how: str) -> None:
@@ -38,6 +39,7 @@ def install() -> None:
     module._worker = _work
     pool: Any = ThreadPoolExecutor
     pool.__exit__ = _end_block
+    pool._adjust_thread_count = _adjust_thread_count
     for module in (concurrent.futures, concurrent.futures.process):
         module.ProcessPoolExecutor = ProcessPoolExecutor
     ProcessPoolExecutor.__module__ = "concurrent.futures.process"
@@ -50,6 +52,15 @@ def _end_block(self: ThreadPoolExecutor, kind: Any, *_: object) -> None:
     self.shutdown(wait=not is_interrupted, cancel_futures=is_interrupted)
 
 
+def _adjust_thread_count(self: Any) -> None:
+    """Starts a thread for a call if no thread waits; an interrupt may have ended some that did."""
+    ended = {each for each in self._threads if each._os_thread_handle.is_done()}
+    if ended:
+        self._threads -= ended
+        self._idle_semaphore = threading.Semaphore(0)
+    _start_if_none_waits(self)
+
+
 def _work(executor: Any, context: Any, calls: Any) -> None:
     """Makes a pool's calls, in one of its threads; a thread can't leave Python's own function."""
     if not _is_initialized(executor, context):
@@ -59,11 +70,7 @@ def _work(executor: Any, context: Any, calls: Any) -> None:
             _note_idle(executor())
         call = calls.get()
         if call is not None:
-            try:
-                _make(call)
-            except KeyboardInterrupt:
-                _replace_thread(executor())
-                raise
+            _make(call)
             del call
         elif _is_shut_down(executor()):
             calls.put(None)  # for the other threads
@@ -79,12 +86,6 @@ def _is_initialized(executor: Any, context: Any) -> bool:
             pool._initializer_failed()
         return False
     return True
-
-
-def _replace_thread(pool: Any) -> None:
-    """Lets a pool start a new thread for one that an interrupt ends."""
-    if pool is not None:
-        pool._threads.discard(threading.current_thread())
 
 
 def _note_idle(pool: Any) -> None:
