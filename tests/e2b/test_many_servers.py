@@ -186,4 +186,4 @@ def test_more_connections_than_descriptors_keep_no_client_out(tmp_path: Path, be
                     line.send(head or b"G")
             time.sleep(1)
             head = b"x"
-            assert is_there(server)
+            wait_for(lambda: is_there(server))
