@@ -173,6 +173,7 @@ def test_a_figure_that_would_load_something_is_refused(layout: Any) -> None:
     "part",
     [
         {"encoding": {"x": {"axis": {"values": {"expr": "1"}}}}},
+        {"encoding": {"text": {"field": "a", "format": '") + warn("x'}}},
         {"encoding": {"x": {"legend": {"values": {"signal": "1"}}}}},
         {"layer": [{"datasets": {"d": {"url": "//x.y"}}}]},
         {"data": {"values": "a,image\n1,//x.y"}},

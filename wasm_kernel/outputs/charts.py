@@ -220,6 +220,8 @@ _VEGALITE_NAMES = words("""
     diverging heatmap
     """)
 _NAME = re.compile(r"[\w #.,-]*\Z")
+# The renderer copies a number's or date's format into a text of an expression as it is.
+_FORMAT = re.compile(r"[^\"'`\\\x00-\x1f\u2028\u2029]*\Z")
 _EVENTS = words("click dblclick mouseover mouseout mousemove pointerover pointerout pointermove")
 _FITTING = words("regression loess")
 _FITTED = _FITTING | words("on groupby as method order extent params bandwidth")
@@ -253,6 +255,8 @@ def clean_vegalite(spec: Any, _: Removals) -> Any:
 
 def _is_allowed(key: str, value: Any) -> bool:
     """Returns whether a chart may have this word; the parts of its value are judged alone."""
+    if key == "format" and isinstance(value, str):
+        return _FORMAT.match(value) is not None
     if key in _VEGALITE_WORDS:
         return True
     if key in ("on", "clear"):
