@@ -1,4 +1,4 @@
-"""The pages tell the truth: what they name exists, the reference is complete, examples run."""
+"""The pages tell the truth: the names in them exist, the reference is complete, examples run."""
 
 from __future__ import annotations
 

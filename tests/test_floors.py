@@ -257,7 +257,7 @@ def test_no_file_and_no_function_body_is_too_long(folder: str) -> None:
 
 
 def test_interfaces_of_frameworks_are_short_and_stand_on_the_public_api() -> None:
-    """So a program outside of this repository can have an interface of its own."""
+    """Interfaces outside of this repository can be written in the same way."""
     files = python_files(f"{PACKAGE}/integrations")
     assert not [file for file in files if len(file.read_text(encoding="utf-8").splitlines()) > 250]
     public = {f"{PACKAGE}.{name}" for name in wasm_kernel.__all__}

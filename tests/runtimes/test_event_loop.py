@@ -39,7 +39,7 @@ def signals() -> Iterator[SignalHandlers]:
 def test_interrupt_while_a_wait_looks_for_work_ends_the_wait(
     loop: GuestLoop, signals: SignalHandlers, looked: str
 ) -> None:
-    """Formerly, the cell waited on, as if nobody had interrupted it."""
+    """Formerly, the cell waited on, as if no interrupt had come."""
     looks = count(1)
 
     def profile(frame: FrameType, event: str, _: Any) -> None:

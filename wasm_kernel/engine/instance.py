@@ -266,7 +266,7 @@ class Instance:
     def lower_fuel(self, most: int | None) -> int:
         """Lowers the running turn's fuel to `most`; returns the fuel taken away.
 
-        Does nothing for code without fuel, and if `most` is None.
+        Changes nothing if the code counts no fuel, or if `most` is None.
         """
         left = self.fuel_left
         if left is None or most is None or left <= most:

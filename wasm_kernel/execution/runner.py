@@ -96,7 +96,7 @@ class GuestRunner(TurnHost):
         self.start_guest()
 
     def ensure_guest(self) -> None:
-        """Starts a guest if there is none: it rests, or an earlier start failed.
+        """Starts a guest if this runner has none: its guest rests, or an earlier start failed.
 
         A guest with quickly compiled code goes on, with the same variables, in optimised code once
         that has been compiled.

@@ -71,8 +71,9 @@ class _Marker:
 
 
 class _Reminder(weakref.ref[_Marker]):
-    """Makes SIGINT pending when its object is freed. All in C, so that it is raised only after
-    that.
+    """A reference that makes SIGINT pending when its object is freed.
+
+    C code alone does that, so that the interrupt is raised only afterwards.
     """
 
     __slots__ = ()
@@ -104,12 +105,10 @@ def _raise(_: int, frame: FrameType | None) -> None:
 
 def _is_of_threads(frame: FrameType | None) -> bool:
     """Returns whether a frame runs code of threads, locks, queues or pools that does not wait."""
-    code = None if frame is None else frame.f_code
-    return (
-        code is not None
-        and code.co_filename in _OF_THREADS
-        and code.co_qualname not in _INTERRUPTIBLE
-    )
+    if frame is None:
+        return False
+    code = frame.f_code
+    return code.co_filename in _OF_THREADS and code.co_qualname not in _INTERRUPTIBLE
 
 
 def _import_under_way(frame: FrameType | None) -> FrameType | None:

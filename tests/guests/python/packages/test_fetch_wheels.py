@@ -1,4 +1,4 @@
-"""Requests for packages, what they need, and a real pip that fetches wheels alone, in silence."""
+"""Requests for packages, their needs, and a real pip that fetches wheels only, in silence."""
 
 from __future__ import annotations
 
